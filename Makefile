@@ -1,0 +1,101 @@
+# Every target sets up what it needs; a second call reuses it. `make help` lists them.
+# `make PYTHON=python3.12 VENV=.venv312 test` uses another interpreter.
+
+PYTHON    ?= python3
+FE_PYTHON ?= $(PYTHON)
+VENV      ?= .venv
+FE_VENV   ?= .venv-fe
+
+# What `make sanitize` runs.
+KERNEL_TESTS ?= tests/kernel
+
+BIN    := $(VENV)/bin
+PIP    := -m pip --quiet --disable-pip-version-check
+KERNEL := setup.py $(wildcard src/fastnet/*.pyx src/fastnet/*.pxd)
+
+# Timings are made on one thread, so that they compare from machine to machine.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo setup test lint typecheck build test-fe bench bench-quick annotate sanitize dist clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.has-demo build  ## set up, and train a network on real data
+	$(BIN)/python examples/digits.py
+
+setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
+
+test: setup lint  ## set up, check style and types, run every test and doctest
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --doctest-modules src/fastnet
+
+lint: setup typecheck  ## check style and types
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	@PATH="$(BIN):$$PATH" cython-lint src/fastnet
+
+typecheck: setup
+	$(BIN)/mypy
+
+test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0, and run the tests that compare with it
+	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
+	$(FE_VENV)/bin/python -m pytest tests/integrations
+
+bench: $(VENV)/.has-bench $(FE_VENV)/.has-fe build  ## measure fastnet and its peers; tables and a plot
+	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-only
+	$(BIN)/python -m bench.report --fe-python $(abspath $(FE_VENV))/bin/python --save build/bench
+
+bench-quick: $(VENV)/.has-bench build  ## run every benchmark once, for correctness
+	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-disable
+
+# The extensions lie in src/, where an editable install finds them.
+build: $(VENV)/.kernel  ## compile the kernel again where its sources changed
+	@:
+
+annotate: setup  ## write the annotated HTML of each kernel module (yellow: calls into Python)
+	@FASTNET_ANNOTATE=1 $(BIN)/python setup.py --quiet build_ext
+	@find build/annotate -name '*.html'
+
+# In a build folder of its own, found first; the leak check is off because Python itself never frees all.
+sanitize: setup  ## run the kernel's tests under the address and undefined-behaviour sanitizers
+	FASTNET_SANITIZE=1 $(BIN)/python setup.py --quiet build
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
+	PYTHONMALLOC=malloc PYTHONPATH="$$(echo build/sanitize/lib*)" $(BIN)/python -m pytest $(KERNEL_TESTS)
+
+dist: setup  ## build the sdist and the wheel into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean:  ## remove environments, builds and caches
+	rm -rf .venv* build dist src/*.egg-info src/fastnet/*.c src/fastnet/*.html src/fastnet/*.so
+	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- how the environments are made ---------------------------------------------------------------
+# A stamp file stands for each finished step. Build tools come first, with pins of their own, so that
+# nothing is built in a second, isolated environment with other versions.
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP) install --constraint constraints/dev.txt Cython setuptools
+	@touch $@
+
+# An editable install of fastnet with the extra that the stamp names; it compiles the kernel too.
+$(VENV)/.has-%: $(VENV)/.made pyproject.toml setup.py constraints/dev.txt
+	$(BIN)/python $(PIP) install --constraint constraints/dev.txt --no-build-isolation --editable '.[$*]'
+	@touch $@ $(VENV)/.kernel
+
+$(FE_VENV)/.has-fe: pyproject.toml setup.py constraints/fe.txt
+	$(FE_PYTHON) -m venv $(FE_VENV)
+	$(FE_VENV)/bin/python $(PIP) install --constraint constraints/fe.txt \
+		Cython fastestimator hypothesis pytest setuptools tensorflow-cpu torch
+	$(FE_VENV)/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@ $(FE_VENV)/.kernel
+
+$(VENV)/.kernel: $(KERNEL)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@

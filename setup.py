@@ -1,0 +1,97 @@
+"""Builds the compiled kernel; everything declarative is in pyproject.toml.
+
+Environment switches, each off unless set to 1:
+
+    FASTNET_DEBUG     no optimisation, debug symbols, bounds and None checks
+    FASTNET_SANITIZE  address and undefined-behaviour sanitizers
+    FASTNET_COVERAGE  line tracing, for the Cython coverage plugin
+    FASTNET_ANNOTATE  an HTML page beside each generated C file: yellow lines call into Python
+
+Each combination builds under a folder of its own, `build/<switches>` or `build/release`, so that
+switching never mixes object files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SWITCHES = ("DEBUG", "SANITIZE", "COVERAGE", "ANNOTATE")
+ON = {name for name in SWITCHES if os.environ.get(f"FASTNET_{name}", "0") not in ("", "0")}
+VARIANT = "-".join(name.lower() for name in SWITCHES if name in ON) or "release"
+
+# Shared by every module of the kernel; a module may narrow them in its own first lines.
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": "DEBUG" in ON,
+    "wraparound": False,
+    "nonecheck": "DEBUG" in ON,
+    "embedsignature": True,
+    "embedsignature.format": "python",
+    "linetrace": "COVERAGE" in ON,
+}
+
+
+def compile_args() -> list[str]:
+    """Return the compiler's flags for the switches that are on."""
+    if sys.platform == "win32":
+        return ["/Od", "/Zi"] if "DEBUG" in ON else ["/O2"]
+    args = ["-O0", "-g"] if "DEBUG" in ON else ["-O3", "-g0"]
+    if "SANITIZE" in ON:
+        args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
+    return args
+
+
+def extensions() -> list[Extension]:
+    """Return one extension for each `src/fastnet/_*.pyx`."""
+    return [
+        Extension(
+            f"fastnet.{source.stem}",
+            [source.as_posix()],
+            extra_compile_args=compile_args(),
+            extra_link_args=["-fsanitize=address,undefined"] if "SANITIZE" in ON else [],
+            define_macros=[("CYTHON_TRACE_NOGIL", "1")] if "COVERAGE" in ON else [],
+        )
+        for source in sorted(Path("src/fastnet").glob("_*.pyx"))
+    ]
+
+
+class BuildKernel(build_ext):
+    """Translates the .pyx files when extensions are really built, and into the build folder.
+
+    Calling `cythonize` at module level would run it for `sdist` and `egg_info` too, and would put
+    C files beside the sources.
+    """
+
+    def build_extensions(self) -> None:
+        """Translate each extension's source, then compile what came out."""
+        from Cython.Build import cythonize
+
+        translated = cythonize(
+            self.extensions,
+            annotate="ANNOTATE" in ON,
+            build_dir=self.build_temp,
+            compiler_directives=DIRECTIVES,
+            force=self.force,
+            quiet=not self.verbose,
+        )
+        for extension, made in zip(self.extensions, translated, strict=True):
+            extension.sources, extension.depends = made.sources, made.depends
+        super().build_extensions()
+
+    def copy_extensions_to_source(self) -> None:
+        """Copy what was built, for --inplace."""
+        # Only newer files are copied otherwise, and a switch back must bring back an older one.
+        self.force = True
+        super().copy_extensions_to_source()
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildKernel},
+    options={"build": {"build_base": f"build/{VARIANT}"}},
+)
