@@ -1,0 +1,34 @@
+"""Run the ops of one opening: read, forward, write, over flat slots."""
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from fastnet._nest import NestMap
+from fastnet._resolve import KeyTable, OpSpec, Resolution
+
+class Plan:
+    """The ops of one opening, laid out for its steps."""
+
+    ops: tuple[Any, ...]
+    resolution: Resolution
+
+    def __init__(
+        self,
+        table: KeyTable,
+        specs: list[OpSpec],
+        forwards: list[Callable[[Any, dict[str, Any]], Any]],
+        resolution: Resolution,
+        move: NestMap | None = None,
+        release: NestMap | None = None,
+        setting: tuple[Callable[[], Any], Callable[[Any], Any], Any] | None = None,
+    ) -> None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
+    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
+    def step_timed(
+        self, batch: Mapping[str, Any], state: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[float]]: ...
+
+def get_inputs_by_op(op: object, store: Mapping[str, Any], copy_on_write: bool = False) -> Any: ...
+def write_outputs_by_op(op: object, store: MutableMapping[str, Any], outputs: object) -> None: ...

@@ -1,0 +1,672 @@
+"""Run the ops of one opening: read, forward, write, over flat slots.
+
+A `Plan` is laid out once, when a network is opened. A step then fills the input slots, calls each
+op's `forward` with values that are a pointer away, drops each value after its last reader, and
+hands back the output slots. No key is hashed inside the loop.
+"""
+
+import copy
+
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.time cimport perf_counter
+from libc.string cimport memset
+
+from fastnet._nest cimport NestMap
+from fastnet._resolve cimport KeyTable, OpSpec, Resolution
+from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
+
+cdef extern from "Python.h":
+    ctypedef PyObject* (*vectorcallfunc)(PyObject*, PyObject**, size_t, PyObject*) except NULL
+    PyObject* PyObject_Vectorcall(PyObject*, PyObject**, size_t, PyObject*) except NULL
+    vectorcallfunc PyVectorcall_Function(PyObject*)
+    bint PyMethod_Check(object)
+    PyObject* PyMethod_GET_FUNCTION(object)
+    PyObject* PyMethod_GET_SELF(object)
+    object PyObject_CallNoArgs(object)
+    object PyObject_CallOneArg(object, object)
+    PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+
+# batches of up to this many keys need no allocation: their slots live on the C stack
+cdef enum:
+    STACK_SLOTS = 64
+
+cdef enum Read:
+    READ_NONE  # forward(None, state)
+    READ_ONE   # forward(value, state)
+    READ_FIRST  # the same, of several inputs that must be there
+    READ_LIST  # forward([value, ...], state)
+
+cdef enum Write:
+    WRITE_NONE
+    WRITE_ONE
+    WRITE_LIST
+
+cdef struct Step:
+    vectorcallfunc call  # the callee's own entry
+    PyObject* callee   # the function behind a bound method, or any other callable
+    PyObject* owner    # what the method is bound to, or NULL
+    Read read
+    Write write
+    bint deletes
+    Py_ssize_t n_inputs
+    Py_ssize_t n_outputs
+    Py_ssize_t n_dead
+    Py_ssize_t* inputs   # slots
+    Py_ssize_t* outputs
+    Py_ssize_t* dead     # the slots that nobody reads after this op
+
+
+@cython.final
+cdef class Plan:
+    """The ops of one opening, laid out for its steps.
+
+    Args:
+        table: The table of the network's keys.
+        specs: An `OpSpec` for each op in force, in order.
+        forwards: What to call for each op: `forward(data, state)`, usually the op's bound method.
+        resolution: What `resolve` found for these ops.
+        move: Applied to each value on its way in (such as a copy to the device), or None.
+        release: Applied to each value on its way out (such as a detach), or None.
+        setting: Something that must be so while ops run and is put back afterwards (such as
+            gradients being off), as a tuple: a function that reads it, one that sets it, and the
+            value it must have. None for nothing.
+
+    Raises:
+        ValueError: If an op has several outputs but says that it returns one bare value, or if
+            there is not one forward for each op.
+    """
+
+    cdef Step* _steps
+    cdef Py_ssize_t* _numbers  # backing store of every slot list
+    cdef Py_ssize_t _n_steps
+    cdef Py_ssize_t _n_slots
+    cdef list _forwards  # keeps alive what the steps point to
+    cdef readonly tuple ops
+    cdef list _keys  # the key of each slot
+    cdef Py_ssize_t _n_inputs
+    cdef Py_ssize_t _n_outputs
+    cdef Py_ssize_t* _inputs  # slots that the batch fills
+    cdef Py_ssize_t* _outputs  # slots that are handed back
+    cdef NestMap _move
+    cdef NestMap _release
+    cdef object _read_setting
+    cdef object _write_setting
+    cdef object _needed_setting
+    cdef readonly object resolution
+
+    def __cinit__(self):
+        self._steps = NULL
+        self._numbers = NULL
+
+    def __init__(
+        self,
+        KeyTable table not None,
+        list specs not None,
+        list forwards not None,
+        Resolution resolution not None,
+        NestMap move=None,
+        NestMap release=None,
+        tuple setting=None,
+    ):
+        if self._steps != NULL:
+            raise RuntimeError("a Plan is laid out once")
+        if len(specs) != len(forwards):
+            raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
+        self._move = move
+        self._release = release
+        if setting is not None:
+            self._read_setting, self._write_setting, self._needed_setting = setting
+        self.resolution = resolution
+        self._lay_out(table, specs, forwards, resolution)
+
+    def __dealloc__(self):
+        PyMem_Free(self._steps)
+        PyMem_Free(self._numbers)
+
+    cdef int _lay_out(
+        self, KeyTable table, list specs, list forwards, Resolution resolution
+    ) except -1:
+        cdef Py_ssize_t n_steps = len(specs)
+        cdef Py_ssize_t n_keys = table.size()
+        cdef Py_ssize_t n_numbers = 2 * n_keys
+        cdef Py_ssize_t index, position, slot, key_id
+        cdef Py_ssize_t* free
+        cdef OpSpec spec
+        cdef Step* step
+
+        for item in specs:
+            spec = <OpSpec?> item
+            if spec is None:
+                raise TypeError("None stands where a spec is expected")
+            # a slot can die at each of its mentions
+            n_numbers += 2 * (spec.n_inputs + spec.n_outputs)
+        self._steps = <Step*> PyMem_Malloc(max(n_steps, 1) * sizeof(Step))
+        self._numbers = <Py_ssize_t*> PyMem_Malloc(max(n_numbers, 1) * sizeof(Py_ssize_t))
+        cdef Py_ssize_t* slot_of = <Py_ssize_t*> PyMem_Malloc(max(n_keys, 1) * sizeof(Py_ssize_t))
+        cdef char* live = <char*> PyMem_Malloc(max(n_keys, 1))
+        if self._steps == NULL or self._numbers == NULL or slot_of == NULL or live == NULL:
+            PyMem_Free(slot_of)
+            PyMem_Free(live)
+            raise MemoryError()
+        try:
+            free = self._numbers
+            self._keys = []
+            for key_id in range(n_keys):
+                slot_of[key_id] = -1
+            self._forwards = list(forwards)
+            self.ops = tuple([(<OpSpec> spec_).item for spec_ in specs])
+            for index in range(n_steps):
+                spec = <OpSpec> specs[index]
+                step = &self._steps[index]
+                step.deletes = spec.deletes
+                self._bind(step, self._forwards[index])
+                step.n_inputs = spec.n_inputs
+                step.n_outputs = spec.n_outputs
+                step.inputs = free
+                step.outputs = free + spec.n_inputs
+                free += spec.n_inputs + spec.n_outputs
+                for position in range(spec.n_inputs + spec.n_outputs):
+                    key_id = spec.ids[position]
+                    if key_id >= n_keys:
+                        raise ValueError(
+                            f"{describe_op(spec.item, index)} was read with another table of keys"
+                        )
+                    if slot_of[key_id] < 0:
+                        slot_of[key_id] = len(self._keys)
+                        self._keys.append(table._names[key_id])
+                    step.inputs[position] = slot_of[key_id]
+                if spec.in_list:
+                    step.read = READ_LIST
+                else:
+                    step.read = READ_ONE if spec.n_inputs else READ_NONE
+                    if spec.n_inputs > 1:
+                        step.read = READ_FIRST
+                if not spec.n_outputs:
+                    step.write = WRITE_NONE
+                elif spec.out_list:
+                    step.write = WRITE_LIST
+                elif spec.n_outputs == 1:
+                    step.write = WRITE_ONE
+                else:
+                    raise ValueError(
+                        f"{describe_op(spec.item, index)} has {spec.n_outputs} outputs, but its "
+                        "out_list is False: it says that forward returns one bare value. Set "
+                        "out_list to True, or name one output."
+                    )
+            self._n_slots = len(self._keys)
+
+            self._inputs = free
+            for key_id in range(n_keys):
+                if slot_of[key_id] >= 0 and resolution.device_inputs.has_bit(key_id):
+                    free[0] = slot_of[key_id]
+                    free += 1
+            self._n_inputs = free - self._inputs
+            self._outputs = free
+            memset(live, 0, max(n_keys, 1))
+            for key_id in range(n_keys):
+                if slot_of[key_id] >= 0 and resolution.outputs.has_bit(key_id):
+                    free[0] = slot_of[key_id]
+                    live[slot_of[key_id]] = 1
+                    free += 1
+            self._n_outputs = free - self._outputs
+
+            # backwards: a slot is live while a later op reads it, or it is wanted at the end
+            for index in range(n_steps - 1, -1, -1):
+                spec = <OpSpec> specs[index]
+                step = &self._steps[index]
+                step.dead = free
+                for position in range(step.n_outputs):
+                    slot = step.outputs[position]
+                    if not live[slot]:
+                        free[0] = slot
+                        free += 1
+                for position in range(step.n_outputs):
+                    live[step.outputs[position]] = 0
+                for position in range(step.n_inputs):
+                    slot = step.inputs[position]
+                    if spec.deletes or not live[slot]:
+                        free[0] = slot
+                        free += 1
+                        # an output of the same op overwrites this slot before the dead are dropped
+                        if not spec.deletes and self._writes(step, slot):
+                            free -= 1
+                for position in range(step.n_inputs):
+                    live[step.inputs[position]] = 1
+                step.n_dead = free - step.dead
+            self._n_steps = n_steps
+        finally:
+            PyMem_Free(slot_of)
+            PyMem_Free(live)
+        return 0
+
+    cdef bint _writes(self, Step* step, Py_ssize_t slot) noexcept:
+        cdef Py_ssize_t position
+        for position in range(step.n_outputs):
+            if step.outputs[position] == slot:
+                return True
+        return False
+
+    cdef void _bind(self, Step* step, object forward) noexcept:
+        # calling the function with its owner in front saves the bound method's own shifting
+        if PyMethod_Check(forward):
+            step.callee = PyMethod_GET_FUNCTION(forward)
+            step.owner = PyMethod_GET_SELF(forward)
+        else:
+            step.callee = <PyObject*> forward
+            step.owner = NULL
+        step.call = PyVectorcall_Function(step.callee)
+        if step.call == NULL:
+            step.call = PyObject_Vectorcall
+
+    @property
+    def keys(self):
+        """The key of each slot, as a tuple of strings."""
+        return tuple(self._keys)
+
+    def predict(self, batch, dict state not None):
+        """Run a step.
+
+        Args:
+            batch: A mapping that has every key that ops read before one writes it.
+            state: The step's context, handed to each op. Functions that ops put into the lists
+                under its "deferred" entry run after the last op.
+
+        Returns:
+            A dict of the keys that the opening returns.
+
+        Raises:
+            KeyError: If a key is missing, before any op has run.
+            ValueError: If an op returns fewer values than it has outputs.
+            TypeError: If an op that writes a list returns something without parts.
+            Exception: Whatever an op raises, with a note that names the op.
+        """
+        return self._run(batch, state, False, NULL)
+
+    def step(self, batch, dict state not None):
+        """Run a step and lay its outputs over its batch.
+
+        Args:
+            batch: As for `predict`.
+            state: As for `predict`.
+
+        Returns:
+            A new dict of the batch's own entries and, over them, the outputs.
+
+        Raises:
+            Exception: As for `predict`.
+        """
+        return self._run(batch, state, True, NULL)
+
+    def step_timed(self, batch, dict state not None):
+        """Run a step and take the time around each op.
+
+        Args:
+            batch: As for `predict`.
+            state: As for `predict`.
+
+        Returns:
+            What `step` returns, and a list of times in seconds on the clock of
+            `time.perf_counter`: at the start, when the inputs are in their slots, after each op,
+            after the deferred functions, and at the end.
+
+        Raises:
+            Exception: As for `predict`.
+        """
+        cdef Py_ssize_t n_stamps = self._n_steps + 4
+        cdef Py_ssize_t index
+        cdef double* stamps = <double*> PyMem_Malloc(n_stamps * sizeof(double))
+        if stamps == NULL:
+            raise MemoryError()
+        try:
+            result = self._run(batch, state, True, stamps)
+            return result, [stamps[index] for index in range(n_stamps)]
+        finally:
+            PyMem_Free(stamps)
+
+    cdef object _run(self, object batch, dict state, bint merge, double* stamps):
+        cdef PyObject* on_stack[STACK_SLOTS]
+        cdef PyObject** slots = on_stack
+        cdef Py_ssize_t index = -1
+        cdef object setting = None
+        if self._n_slots > STACK_SLOTS:
+            slots = <PyObject**> PyMem_Malloc(self._n_slots * sizeof(PyObject*))
+            if slots == NULL:
+                raise MemoryError()
+        memset(slots, 0, self._n_slots * sizeof(PyObject*))
+        if stamps != NULL:
+            stamps[0] = perf_counter()
+        try:
+            if self._write_setting is not None:
+                setting = PyObject_CallNoArgs(self._read_setting)
+                if setting is not self._needed_setting:
+                    PyObject_CallOneArg(self._write_setting, self._needed_setting)
+            self._fill(slots, batch)
+            if stamps == NULL:
+                for index in range(self._n_steps):
+                    self._call(&self._steps[index], index, slots, <PyObject*> state)
+            else:
+                stamps[1] = perf_counter()
+                for index in range(self._n_steps):
+                    self._call(&self._steps[index], index, slots, <PyObject*> state)
+                    stamps[index + 2] = perf_counter()
+            index = -1
+            deferred = state.get("deferred")
+            if deferred:
+                run_deferred(deferred)
+            if stamps != NULL:
+                stamps[self._n_steps + 2] = perf_counter()
+            result = self._collect(slots, batch, merge)
+            if stamps != NULL:
+                stamps[self._n_steps + 3] = perf_counter()
+            return result
+        except BaseException as error:
+            drop_deferred(state, error)
+            if index >= 0:
+                note_op(error, self.ops[index], index)
+            raise
+        finally:
+            for index in range(self._n_slots):
+                Py_XDECREF(slots[index])
+            if slots != on_stack:
+                PyMem_Free(slots)
+            if setting is not None:
+                # an op may have changed it too
+                PyObject_CallOneArg(self._write_setting, setting)
+
+    cdef int _fill(self, PyObject** slots, object batch) except -1:
+        cdef Py_ssize_t index, slot
+        cdef PyObject* found
+        cdef object value
+        cdef bint plain = type(batch) is dict
+        for index in range(self._n_inputs):
+            slot = self._inputs[index]
+            key = self._keys[slot]
+            if plain:
+                found = PyDict_GetItemWithError(<PyObject*> batch, <PyObject*> key)
+                if found == NULL:
+                    raise self._missing_input(slot, batch)
+                value = <object> found
+            else:
+                if key not in batch:
+                    raise self._missing_input(slot, batch)
+                value = batch[key]
+            if self._move is not None:
+                value = self._move.map(value)
+            Py_INCREF(value)
+            slots[slot] = <PyObject*> value
+        return 0
+
+    cdef inline int _call(
+        self, Step* step, Py_ssize_t position, PyObject** slots, PyObject* state
+    ) except -1:
+        # one place in front for the owner, and one that vectorcall may scribble on
+        cdef PyObject* arguments[4]
+        cdef PyObject* result
+        cdef PyObject* held = NULL
+        cdef Py_ssize_t index, slot
+
+        if step.read == READ_ONE:
+            arguments[2] = slots[step.inputs[0]]
+            if arguments[2] == NULL:
+                raise self._missing_value(step, position, slots)
+        elif step.read == READ_NONE:
+            arguments[2] = <PyObject*> None
+        else:
+            values = self._gather(step, position, slots)
+            arguments[2] = <PyObject*> values
+            if step.read == READ_FIRST:
+                arguments[2] = slots[step.inputs[0]]
+        arguments[3] = state
+
+        if step.owner != NULL:
+            arguments[1] = step.owner
+            result = step.call(
+                step.callee, &arguments[1], 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
+            )
+        else:
+            result = step.call(
+                step.callee, &arguments[2], 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
+            )
+
+        if step.write == WRITE_ONE:
+            slot = step.outputs[0]
+            held = slots[slot]
+            slots[slot] = result
+            Py_XDECREF(held)
+        elif step.write == WRITE_NONE:
+            Py_XDECREF(result)
+        else:
+            try:
+                self._scatter(step, position, slots, <object> result)
+            finally:
+                Py_XDECREF(result)
+
+        for index in range(step.n_dead):
+            slot = step.dead[index]
+            held = slots[slot]
+            slots[slot] = NULL
+            Py_XDECREF(held)
+        return 0
+
+    cdef list _gather(self, Step* step, Py_ssize_t position, PyObject** slots):
+        cdef list values = []
+        cdef Py_ssize_t index
+        cdef PyObject* value
+        for index in range(step.n_inputs):
+            value = slots[step.inputs[index]]
+            if value == NULL:
+                raise self._missing_value(step, position, slots)
+            values.append(<object> value)
+        return values
+
+    cdef int _scatter(
+        self, Step* step, Py_ssize_t position, PyObject** slots, object result
+    ) except -1:
+        cdef Py_ssize_t index, slot
+        cdef PyObject* held
+        cdef object values = first_values(
+            result, step.n_outputs, self.ops[position], position
+        )
+        for index in range(step.n_outputs):
+            slot = step.outputs[index]
+            held = slots[slot]
+            value = values[index]
+            Py_INCREF(value)
+            slots[slot] = <PyObject*> value
+            Py_XDECREF(held)
+        return 0
+
+    cdef dict _collect(self, PyObject** slots, object batch, bint merge):
+        cdef dict result = {}
+        cdef Py_ssize_t index, slot
+        cdef object value
+        if merge:
+            result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
+        for index in range(self._n_outputs):
+            slot = self._outputs[index]
+            if slots[slot] == NULL:
+                continue  # a Delete took it
+            value = <object> slots[slot]
+            if self._release is not None:
+                value = self._release.map(value)
+            result[self._keys[slot]] = value
+        return result
+
+    cdef object _missing_input(self, Py_ssize_t slot, object batch):
+        """Word the error of a key that the batch lacks, naming the op that reads it first."""
+        cdef Py_ssize_t index
+        cdef bint written = False
+        cdef object deleted_by = None
+        for index in range(self._n_steps):
+            if self._reads(&self._steps[index], slot):
+                if not written:
+                    return missing_key(
+                        self.ops[index], self._keys[slot], batch, index, deleted_by
+                    )
+                if self._steps[index].deletes:
+                    written = False
+                    deleted_by = describe_op(self.ops[index], index)
+            if self._writes(&self._steps[index], slot):
+                written = True
+
+    cdef object _missing_value(self, Step* step, Py_ssize_t position, PyObject** slots):
+        """Word the error of a key that was there and has been deleted."""
+        cdef Py_ssize_t index, slot, earlier
+        there = [self._keys[slot] for slot in range(self._n_slots) if slots[slot] != NULL]
+        for index in range(step.n_inputs):
+            slot = step.inputs[index]
+            if slots[slot] == NULL:
+                deleted_by = None
+                for earlier in range(position):
+                    if self._steps[earlier].deletes and self._reads(&self._steps[earlier], slot):
+                        deleted_by = describe_op(self.ops[earlier], earlier)
+                return missing_key(
+                    self.ops[position], self._keys[slot], there, position, deleted_by
+                )
+
+    cdef bint _reads(self, Step* step, Py_ssize_t slot) noexcept:
+        cdef Py_ssize_t position
+        for position in range(step.n_inputs):
+            if step.inputs[position] == slot:
+                return True
+        return False
+
+
+cdef tuple first_values(object result, Py_ssize_t count, object op, object position):
+    """Take the first values of what an op returned, one for each of its outputs."""
+    cdef list values
+    if type(result) is list or type(result) is tuple:
+        # a tuple of our own: the op may hold on to its list, and change it
+        if len(result) < count:
+            raise too_few_outputs(op, position, len(result))
+        return tuple(result)
+    try:
+        parts = iter(result)
+    except TypeError:
+        raise not_a_sequence(op, position, result) from None
+    values = []
+    while len(values) < count:
+        try:
+            values.append(next(parts))
+        except StopIteration:
+            raise too_few_outputs(op, position, len(values)) from None
+    return tuple(values)
+
+
+cdef int run_deferred(object deferred) except -1:
+    """Run the functions that ops put off, in order, and forget them.
+
+    Functions that these put off in turn run after them. If one fails, the rest are discarded.
+    """
+    cdef list waiting
+    while deferred:
+        waiting = list(deferred.values())
+        deferred.clear()
+        while waiting:
+            functions = iter(waiting.pop(0))
+            for function in functions:
+                try:
+                    function()
+                except BaseException as error:
+                    waiting.insert(0, functions)
+                    discard(waiting, error)
+                    raise
+    return 0
+
+
+cdef int drop_deferred(dict state, object error) except -1:
+    """Forget what ops put off in a step that failed, so that no later step runs it."""
+    deferred = state.get("deferred")
+    if deferred:
+        waiting = list(deferred.values())
+        deferred.clear()
+        discard(waiting, error)
+    return 0
+
+
+cdef int discard(list waiting, object error) except -1:
+    """Let go of what functions hold on to for a run that will not come, such as gradients.
+
+    A function that holds on to something has a `discard`. What goes wrong in it is told in a note
+    to the error that led here.
+    """
+    for functions in waiting:
+        for function in functions:
+            let_go = getattr(function, "discard", None)
+            if let_go is not None:
+                try:
+                    let_go()
+                except Exception as second:
+                    add_note(error, f"Discarding {function!r} failed too: {second!r}")
+    return 0
+
+
+cdef int note_op(error, op, Py_ssize_t position) except -1:
+    """Name the op in an error, once, and never let the note hide the error."""
+    described = describe_op(op, position)
+    note = f"Raised by {described}."
+    try:
+        if described not in str(error) and note not in getattr(error, "__notes__", ()):
+            add_note(error, note)
+    except Exception:
+        pass  # an exception that cannot be shown, or written to, is raised as it is
+    return 0
+
+
+def get_inputs_by_op(op, store, bint copy_on_write=False):
+    """Read an op's inputs from a mapping, in the form its forward takes them.
+
+    Args:
+        op: The op.
+        store: The mapping of keys to values.
+        copy_on_write: Whether to replace read-only arrays in the store by copies that the op may
+            write to.
+
+    Returns:
+        A list of values if the op's `in_list` is true, else its one value, or None for an op
+        without inputs.
+
+    Raises:
+        KeyError: If a key is not in the store.
+    """
+    cdef list values = []
+    for key in op.inputs:
+        if key not in store:
+            raise missing_key(op, key, store)
+        value = store[key]
+        if copy_on_write:
+            flags = getattr(value, "flags", None)
+            if flags is not None and not getattr(flags, "writeable", True):
+                value = copy.deepcopy(value)
+                store[key] = value
+        values.append(value)
+    if op.in_list:
+        return values
+    return values[0] if values else None
+
+
+def write_outputs_by_op(op, store, outputs):
+    """Write what an op's forward returned into a mapping.
+
+    Args:
+        op: The op.
+        store: The mapping to write to.
+        outputs: What forward returned: a sequence of values if the op's `out_list` is true, else
+            one value.
+
+    Raises:
+        ValueError: If there are fewer values than the op has outputs.
+        TypeError: If the op writes a list and got something without parts.
+    """
+    cdef list keys = list(op.outputs)
+    if not keys:
+        return
+    if not op.out_list:
+        outputs = [outputs]
+    values = first_values(outputs, len(keys), op, None)
+    for key, value in zip(keys, values):
+        store[key] = value

@@ -1,0 +1,18 @@
+"""Map a function over the tensors of a nest: detach, device move, conversion."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+class NestMap:
+    """A function over every leaf of a nest of dict, list, tuple, set and dataclass."""
+
+    leaf_type: type
+    fn: Callable[[Any], Any]
+    when: str | None
+
+    def __init__(
+        self, leaf_type: type, fn: Callable[[Any], Any], when: str | None = None
+    ) -> None: ...
+    def __call__(self, data: T) -> T: ...

@@ -1,0 +1,465 @@
+"""What a step reads, moves and returns: keys as small ints, key sets as bitsets.
+
+A network interns every key once, when it is made. Opening it for a mode and an epoch then is
+arithmetic on bits: `resolve` walks the ops in force once and never hashes a string.
+"""
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.string cimport memset
+
+from fastnet.errors import sliced_not_unsliced
+
+cdef Py_ssize_t BITS = 64
+
+
+cdef class KeyTable:
+    """The keys of one network, each with a small id."""
+
+    def __cinit__(self):
+        self._ids = {}
+        self._names = []
+
+    cpdef Py_ssize_t intern(self, object key) except -1:
+        """Give a key its id: the next free one at its first call, the same one ever after.
+
+        Args:
+            key: The key.
+
+        Returns:
+            Its id, counted from 0.
+
+        Raises:
+            TypeError: If the key is no string.
+        """
+        if type(key) is not str:
+            if not isinstance(key, str):
+                raise TypeError(f"a key is a string, not {key!r} of type {type(key).__name__}")
+            key = str.__str__(key)
+        cdef object known = self._ids.get(key)
+        if known is not None:
+            return known
+        cdef Py_ssize_t key_id = len(self._names)
+        self._ids[key] = key_id
+        self._names.append(key)
+        return key_id
+
+    def name(self, Py_ssize_t key_id):
+        """Look up the key that has an id.
+
+        Args:
+            key_id: An id that `intern` gave.
+
+        Returns:
+            The key.
+
+        Raises:
+            IndexError: If no key has this id.
+        """
+        if not 0 <= key_id < len(self._names):
+            raise IndexError(f"no key has the id {key_id}")
+        return self._names[key_id]
+
+    cdef Py_ssize_t size(self) noexcept:
+        return len(self._names)
+
+    def __len__(self):
+        return len(self._names)
+
+
+cdef class KeySet:
+    """A set of keys of one table, a bit for each.
+
+    Args:
+        table: The table whose ids the bits stand for.
+        keys: The keys to start with; each is interned.
+    """
+
+    def __cinit__(self, KeyTable table not None, keys=()):
+        self.table = table
+        self.n_words = 0
+        self.words = NULL
+        self.reserve(table.size() // BITS + 1)
+        for key in keys:
+            self.set_bit(table.intern(key))
+
+    def __dealloc__(self):
+        PyMem_Free(self.words)
+
+    cdef int reserve(self, Py_ssize_t n_words) except -1:
+        if n_words <= self.n_words:
+            return 0
+        cdef uint64_t* words = <uint64_t*> PyMem_Realloc(self.words, n_words * sizeof(uint64_t))
+        if words == NULL:
+            raise MemoryError()
+        memset(words + self.n_words, 0, (n_words - self.n_words) * sizeof(uint64_t))
+        self.words = words
+        self.n_words = n_words
+        return 0
+
+    cdef int set_bit(self, Py_ssize_t key_id) except -1:
+        cdef Py_ssize_t word = key_id // BITS
+        if word >= self.n_words:
+            self.reserve(max(word + 1, 2 * self.n_words))
+        self.words[word] |= (<uint64_t> 1) << (key_id % BITS)
+        return 0
+
+    cdef void clear_bit(self, Py_ssize_t key_id) noexcept:
+        cdef Py_ssize_t word = key_id // BITS
+        if word < self.n_words:
+            self.words[word] &= ~((<uint64_t> 1) << (key_id % BITS))
+
+    cdef bint has_bit(self, Py_ssize_t key_id) noexcept:
+        cdef Py_ssize_t word = key_id // BITS
+        return word < self.n_words and (self.words[word] >> (key_id % BITS)) & 1
+
+    cdef int unite(self, KeySet other) except -1:
+        if other is None:
+            raise TypeError("a slicer's spec was never filled")
+        self.reserve(other.n_words)
+        cdef Py_ssize_t word
+        for word in range(other.n_words):
+            self.words[word] |= other.words[word]
+        return 0
+
+    cdef void intersect(self, KeySet other) noexcept:
+        cdef Py_ssize_t word
+        for word in range(self.n_words):
+            self.words[word] &= other.words[word] if word < other.n_words else 0
+
+    cdef void subtract(self, KeySet other) noexcept:
+        cdef Py_ssize_t word
+        for word in range(min(self.n_words, other.n_words)):
+            self.words[word] &= ~other.words[word]
+
+    cdef bint is_empty(self) noexcept:
+        cdef Py_ssize_t word
+        for word in range(self.n_words):
+            if self.words[word]:
+                return False
+        return True
+
+    def copy(self):
+        """Copy the set.
+
+        Returns:
+            A new set of the same keys.
+        """
+        cdef KeySet result = KeySet(self.table)
+        result.unite(self)
+        return result
+
+    def names(self):
+        """Spell the keys out.
+
+        Returns:
+            A new `set` of strings.
+        """
+        return set(self)
+
+    def __iter__(self):
+        cdef Py_ssize_t key_id
+        cdef list found = []
+        for key_id in range(min(self.table.size(), self.n_words * BITS)):
+            if self.has_bit(key_id):
+                found.append(self.table._names[key_id])
+        return iter(found)
+
+    def __contains__(self, key):
+        cdef object key_id = self.table._ids.get(key)
+        return key_id is not None and self.has_bit(key_id)
+
+    def __len__(self):
+        cdef Py_ssize_t key_id, count = 0
+        for key_id in range(self.n_words * BITS):
+            count += self.has_bit(key_id)
+        return count
+
+    def __bool__(self):
+        return not self.is_empty()
+
+    def __repr__(self):
+        return f"KeySet({sorted(self)})"
+
+
+cdef class Spec:
+    """What a network knows of one of its items before it is opened.
+
+    Args:
+        item: An op, a postprocessing op or a slicer.
+    """
+
+    def __init__(self, item):
+        self.item = item
+        self._mode = as_set(getattr(item, "mode", None))
+        self._ds_id = as_set(getattr(item, "ds_id", None))
+        self._ds_id_excludes = any(name.startswith("!") for name in self._ds_id)
+
+    cdef bint in_force(self, object mode, object ds_id) except -1:
+        if self._mode and mode not in self._mode:
+            return False
+        if not self._ds_id or ds_id is None:
+            return True
+        if self._ds_id_excludes:
+            # every name starts with "!", or a mixture of names was refused when the op was made
+            return all([name[1:] != ds_id for name in self._ds_id]) or ds_id in self._ds_id
+        return ds_id in self._ds_id
+
+    def runs_in(self, mode, ds_id):
+        """Say whether the item takes part in a mode on a dataset.
+
+        Args:
+            mode: The mode, one of "train", "eval", "test" or "infer".
+            ds_id: The dataset's id; "" for data without one, which no positive name matches; None
+                for any.
+
+        Returns:
+            True if it does.
+        """
+        return self.in_force(mode, ds_id)
+
+
+cdef set as_set(names):
+    if names is None:
+        return set()
+    return {names} if isinstance(names, str) else set(names)
+
+
+cdef class OpSpec(Spec):
+    """An op, or a postprocessing op, with its keys interned.
+
+    Args:
+        op: The op: anything that has `inputs`, `outputs`, `in_list` and `out_list`.
+        table: The table of the network's keys.
+        deletes: Whether the op takes its inputs out of the batch once it has run.
+
+    Attributes:
+        forward: The op's bound `forward`, if it has one.
+        models: The models that the op holds, if it says so.
+        takes_gradients: Whether it has a setting for keeping the graph it takes gradients of.
+    """
+
+    def __cinit__(self):
+        self.ids = NULL
+
+    def __init__(self, op, KeyTable table not None, bint deletes=False):
+        Spec.__init__(self, op)
+        self.in_list = op.in_list
+        self.out_list = op.out_list
+        self.deletes = deletes
+        self.forward = getattr(op, "forward", None)
+        get_models = getattr(op, "get_fe_models", None)
+        self.models = () if get_models is None else tuple(get_models())
+        retain = getattr(op, "fe_retain_graph", None)
+        self.takes_gradients = retain is not None and retain() is not None
+        cdef list ids = [table.intern(key) for key in op.inputs]
+        cdef Py_ssize_t n_inputs = len(ids)
+        ids.extend([table.intern(key) for key in op.outputs])
+        self.n_inputs = self.n_outputs = 0
+        PyMem_Free(self.ids)
+        self.ids = <Py_ssize_t*> PyMem_Malloc(max(len(ids), 1) * sizeof(Py_ssize_t))
+        if self.ids == NULL:
+            raise MemoryError()
+        cdef Py_ssize_t index
+        for index in range(len(ids)):
+            self.ids[index] = ids[index]
+        self.n_inputs = n_inputs
+        self.n_outputs = len(ids) - n_inputs
+
+    def __dealloc__(self):
+        PyMem_Free(self.ids)
+
+
+cdef class SlicerSpec(Spec):
+    """A slicer with its keys interned.
+
+    Args:
+        slicer: The slicer: anything that has `slice_inputs` and `unslice_inputs`.
+        table: The table of the network's keys.
+    """
+
+    def __init__(self, slicer, KeyTable table not None):
+        Spec.__init__(self, slicer)
+        self.slices = KeySet(table, slicer.slice_inputs)
+        self.unslices = KeySet(table, slicer.unslice_inputs)
+
+
+cdef class Resolution:
+    """The keys of one opening.
+
+    Args:
+        inputs: The keys that the network needs from its batch.
+        device_inputs: Those of them that ops read, and so must be on the device.
+        outputs: The keys that the network returns.
+    """
+
+    def __init__(
+        self, KeySet inputs not None, KeySet device_inputs not None, KeySet outputs not None
+    ):
+        self.inputs = inputs
+        self.device_inputs = device_inputs
+        self.outputs = outputs
+
+
+cdef int no_none(list specs) except -1:
+    # a typed loop variable takes None, and then reads through it
+    for spec in specs:
+        if spec is None:
+            raise TypeError("None stands where a spec is expected")
+    return 0
+
+
+def select(list specs not None, mode, ds_id):
+    """Pick the specs in force, in their order.
+
+    Args:
+        specs: Specs of ops, postprocessing ops or slicers.
+        mode: The mode to run in.
+        ds_id: The id of the dataset to run on, or None for any.
+
+    Returns:
+        A list of those that take part.
+    """
+    cdef list chosen = []
+    cdef Spec spec
+    no_none(specs)
+    for spec in specs:
+        if spec.in_force(mode, ds_id):
+            chosen.append(spec)
+    return chosen
+
+
+def gather(list specs not None):
+    """List what the ops of an opening bring with them.
+
+    Args:
+        specs: An `OpSpec` for each op in force, in order.
+
+    Returns:
+        A tuple of lists: the ops, their forwards, the models that they hold (each once, in the order of the ops),
+        and those of the ops that take gradients.
+    """
+    cdef list ops = [], forwards = [], models = [], gradient_ops = []
+    cdef set seen = set()
+    cdef OpSpec spec
+    no_none(specs)
+    for spec in specs:
+        ops.append(spec.item)
+        forwards.append(spec.forward)
+        for model in spec.models:
+            if id(model) not in seen:
+                seen.add(id(model))
+                models.append(model)
+        if spec.takes_gradients:
+            gradient_ops.append(spec.item)
+    return ops, forwards, models, gradient_ops
+
+
+def same_items(list items not None, tuple snapshot not None):
+    """Say whether a list still holds the very objects that it held before.
+
+    Args:
+        items: The list.
+        snapshot: What it held.
+
+    Returns:
+        True if the same objects stand in the same order.
+    """
+    cdef Py_ssize_t index
+    if len(items) != len(snapshot):
+        return False
+    for index in range(len(snapshot)):
+        if items[index] is not snapshot[index]:
+            return False
+    return True
+
+
+def resolve(
+    KeyTable table not None,
+    list ops not None,
+    list postprocessing not None,
+    list slicers not None,
+    desired=None,
+    str context="",
+):
+    """Work out which keys a step reads, moves to its device, and returns.
+
+    Args:
+        table: The table of the network's keys.
+        ops: An `OpSpec` for each op in force, in order.
+        postprocessing: An `OpSpec` for each postprocessing op in force, in order.
+        slicers: A `SlicerSpec` for each slicer in force.
+        desired: The keys wanted back. None or an empty collection stands for all outputs. Keys
+            that postprocessing reads come back in any case.
+        context: Words for the mode, epoch and ds_id, for the error text.
+
+    Returns:
+        A `Resolution`.
+
+    Raises:
+        ValueError: If a wanted key is cut into minibatches and no slicer un-slices it.
+    """
+    cdef KeySet needed = KeySet(table)
+    cdef KeySet device = KeySet(table)
+    cdef KeySet produced = KeySet(table)
+    cdef KeySet sliced = KeySet(table)
+    cdef KeySet unsliced = KeySet(table)
+    cdef KeySet read_after = KeySet(table)
+    cdef KeySet made_after = KeySet(table)
+    cdef KeySet outputs, pieces
+    cdef OpSpec spec
+    cdef SlicerSpec slicer
+    cdef Py_ssize_t index, key_id
+
+    for specs in (ops, postprocessing, slicers):
+        no_none(specs)
+    for slicer in slicers:
+        sliced.unite(slicer.slices)
+        unsliced.unite(slicer.unslices)
+    needed.unite(sliced)
+
+    for spec in ops:
+        for index in range(spec.n_inputs):
+            key_id = spec.ids[index]
+            if not produced.has_bit(key_id):
+                device.set_bit(key_id)
+        for index in range(spec.n_inputs, spec.n_inputs + spec.n_outputs):
+            produced.set_bit(spec.ids[index])
+        if spec.deletes:
+            for index in range(spec.n_inputs):
+                produced.clear_bit(spec.ids[index])
+    needed.unite(device)
+    pieces = unsliced.copy()
+    pieces.subtract(produced)
+    needed.unite(pieces)
+
+    for spec in postprocessing:
+        for index in range(spec.n_inputs):
+            key_id = spec.ids[index]
+            if not produced.has_bit(key_id):
+                needed.set_bit(key_id)
+            if not made_after.has_bit(key_id):
+                read_after.set_bit(key_id)
+        for index in range(spec.n_inputs, spec.n_inputs + spec.n_outputs):
+            produced.set_bit(spec.ids[index])
+            made_after.set_bit(spec.ids[index])
+        if spec.deletes:
+            for index in range(spec.n_inputs):
+                produced.clear_bit(spec.ids[index])
+                made_after.clear_bit(spec.ids[index])
+
+    outputs = produced.copy()
+    if desired:
+        # a key that nothing makes stays out of the table: what is asked for must not make it grow
+        wanted = KeySet(table, [key for key in desired if key in table._ids])
+        outputs.intersect(wanted)
+        outputs.unite(read_after)
+
+    if not sliced.is_empty():
+        pieces = sliced.copy()
+        pieces.unite(produced)
+        pieces.intersect(outputs)
+        pieces.subtract(unsliced)
+        if not pieces.is_empty():
+            raise sliced_not_unsliced(pieces.names(), context)
+
+    return Resolution(needed, device, outputs)

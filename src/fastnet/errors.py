@@ -1,0 +1,177 @@
+"""Errors of a network, and the words they are told in.
+
+Every error that a network raises on purpose is worded here, so that each names the op, the key,
+what was there instead, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = [
+    "MissingKeyError",
+    "add_note",
+    "describe_op",
+    "missing_key",
+    "nearest_name",
+    "not_a_sequence",
+    "sliced_not_unsliced",
+    "too_few_outputs",
+]
+
+
+class MissingKeyError(KeyError):
+    """A key that an op, a slicer or a postprocessing op reads is not there.
+
+    Unlike a plain ``KeyError`` its text is shown as written, not as a quoted literal.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def describe_op(op: object, position: int | None = None) -> str:
+    """Name an op the way every error text does.
+
+    Args:
+        op: An op, or anything else that stands where an op is expected.
+        position: Its place among the ops in force, counted from 0; None where it has none.
+
+    Returns:
+        For example ``"ModelOp (op 2, inputs ['x'], outputs ['y'])"``.
+    """
+    facts = [] if position is None else [f"op {position}"]
+    for attribute in ("inputs", "outputs"):
+        keys = getattr(op, attribute, None)
+        if keys:
+            facts.append(f"{attribute} {list(keys)}")
+    name = type(op).__name__
+    return f"{name} ({', '.join(facts)})" if facts else name
+
+
+def nearest_name(name: str, candidates: Iterable[Any]) -> str | None:
+    """Find the candidate that a mistyped name most likely meant.
+
+    Args:
+        name: The name that was not found.
+        candidates: The names there are; anything that is not a string is passed over.
+
+    Returns:
+        The nearest of them, or None where nothing comes near.
+
+    >>> nearest_name("y_perd", ["x", "y", "y_pred"])
+    'y_pred'
+    """
+    names = [candidate for candidate in candidates if isinstance(candidate, str)]
+    matches = difflib.get_close_matches(name, names, n=1)
+    if matches:
+        return matches[0]
+    same = [candidate for candidate in names if candidate.lower() == name.lower()]
+    return same[0] if same else None
+
+
+def missing_key(
+    reader: object,
+    key: str,
+    available: Iterable[Any],
+    position: int | None = None,
+    deleted_by: str | None = None,
+    verb: str = "reads",
+) -> MissingKeyError:
+    """Word the error of a key that is read but not there.
+
+    Args:
+        reader: The op or slicer that reads the key.
+        key: The key.
+        available: The keys that are there.
+        position: The reader's place among the ops in force, counted from 0.
+        deleted_by: The op that deleted the key earlier in the step, described, if one did.
+        verb: What the reader does with the key.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    there = sorted(str(name) for name in available)
+    text = f"{describe_op(reader, position)} {verb} the key '{key}'"
+    if deleted_by is not None:
+        text += f", which {deleted_by} has deleted. Read it before it is deleted, or keep it."
+        return MissingKeyError(text)
+    text += f", but there is no such key. Keys there: {there}."
+    near = nearest_name(key, there)
+    if near is not None:
+        text += f" Did you mean '{near}'?"
+    text += " Put the key into the batch, or let an earlier op write it."
+    return MissingKeyError(text)
+
+
+def too_few_outputs(op: object, position: int | None, returned: int) -> ValueError:
+    """Word the error of an op that returns fewer values than it has outputs.
+
+    Args:
+        op: The op.
+        position: Its place among the ops in force, counted from 0.
+        returned: How many values it returned.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    outputs: list[str] = list(getattr(op, "outputs", []))
+    return ValueError(
+        f"{describe_op(op, position)} has {len(outputs)} output{'' if len(outputs) == 1 else 's'}, "
+        f"but its forward returned "
+        f"{returned} value{'' if returned == 1 else 's'}. Return one value for each of "
+        f"{outputs}, in that order."
+    )
+
+
+def not_a_sequence(op: object, position: int | None, result: object) -> TypeError:
+    """Word the error of an op whose several outputs came back as something without parts.
+
+    Args:
+        op: The op.
+        position: Its place among the ops in force, counted from 0.
+        result: What its forward returned.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    outputs: list[str] = list(getattr(op, "outputs", []))
+    return TypeError(
+        f"{describe_op(op, position)} writes a list of outputs, but its forward returned "
+        f"{type(result).__name__}, which has no parts. Return a list with one value for each of "
+        f"{outputs}; an op that returns a bare value names its output as a string, not a list."
+    )
+
+
+def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
+    """Word the error of keys that slicing left in pieces though they are wanted whole.
+
+    Args:
+        keys: The keys.
+        context: The mode, epoch and ds_id of the opening, as text.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    return ValueError(
+        f"The keys {sorted(keys)} are wanted after the step, but slicers leave them in pieces: no "
+        f"slicer un-slices them ({context}). Name each of them in the `unslice` of a Slicer (such "
+        "as MeanUnslicer), or leave it out of desired_output_keys."
+    )
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Attach a line to an error that is on its way, keeping its type and its arguments.
+
+    Args:
+        error: The error.
+        note: What to say; shown below the error's own text in a traceback.
+    """
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:  # Python 3.10 shows no notes, so the line goes where it will be read
+        first = error.args[0] if error.args else ""
+        if isinstance(first, str):
+            error.args = (f"{first}\n{note}" if first else note, *error.args[1:])
