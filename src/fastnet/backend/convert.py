@@ -1,0 +1,162 @@
+"""Conversions of whole batches: to tensors, to shapes, to types."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from fastnet.util.tensors import to_number
+
+__all__ = ["to_shape", "to_tensor", "to_type"]
+
+TARGETS = ("torch", "tf", "np")
+
+
+def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
+    """Convert the tensors, arrays and numbers of a nest to the tensors of one framework.
+
+    Args:
+        data: A value, or values in dicts, lists, tuples, namedtuples, sets and dataclasses, to any
+            depth. It is not changed.
+        target_type: "torch" or "tf" for tensors of PyTorch or TensorFlow, "np" for numpy arrays.
+        shared_memory: Whether to put torch tensors where other processes can read them. Tensors
+            that `data` already holds are moved there themselves.
+
+    Returns:
+        The same structure, with new containers. What is of the framework already is used as it is;
+        anything else is copied. Strings and None stay, and so do arrays of strings for "torch",
+        which has no tensors of them. For "np" a bfloat16 tensor becomes float32.
+
+    Raises:
+        ValueError: If `target_type` is none of these.
+        TypeError: If a value cannot be made into a tensor.
+
+    >>> to_tensor({"x": [1.5, None], "name": "a"}, target_type="np")
+    {'x': [array(1.5), None], 'name': 'a'}
+    """
+    if target_type not in TARGETS:
+        raise ValueError(
+            f"target_type must be one of {', '.join(map(repr, TARGETS))}, but got {target_type!r}."
+        )
+    if target_type == "torch":
+        convert = import_module("fastnet.backend.torch").convert
+        return _map(data, partial(convert, shared_memory=shared_memory))
+    if target_type == "np":
+        return _map(data, import_module("fastnet.backend.numpy").convert)
+    return _map(data, _to_tf)
+
+
+def copy_to_arrays(data: Any) -> Any:
+    """Copy the tensors, arrays and numbers of a nest into numpy arrays.
+
+    Args:
+        data: A value, or values in containers, to any depth. It is not changed.
+
+    Returns:
+        The same structure, which shares no memory with `data`. Strings and None stay.
+
+    >>> copy_to_arrays([1.5, "a"])
+    [array(1.5), 'a']
+    """
+    return _map(data, lambda value: value if _stays(value) else to_number(value))
+
+
+def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> Any:
+    """Replace the tensors of a nest by their shapes.
+
+    Args:
+        data: A tensor, or tensors in containers, to any depth.
+        add_batch: Whether to put a None for the batch in front of each shape.
+        exact_shape: Whether to tell the length of each axis; otherwise None stands for each.
+
+    Returns:
+        The same structure of shapes. What is no tensor has the shape that numpy gives it.
+
+    >>> import numpy as np
+    >>> to_shape({"x": np.ones((2, 3)), "y": [np.ones(4), 7]})
+    {'x': (2, 3), 'y': [(4,), ()]}
+    >>> to_shape(np.ones((2, 3)), add_batch=True, exact_shape=False)
+    [None, None, None]
+    """
+
+    def shape_of(value: Any) -> Any:
+        shape = value.shape if hasattr(value, "shape") else _array(value).shape
+        if not exact_shape:
+            shape = [None] * len(shape)
+        return [None, *shape] if add_batch else shape
+
+    return _map(data, shape_of)
+
+
+def to_type(data: Any) -> Any:
+    """Replace the tensors of a nest by their types.
+
+    Args:
+        data: A tensor, or tensors in containers, to any depth.
+
+    Returns:
+        The same structure of types, each as its framework tells it. What is no tensor has the type
+        that numpy gives it.
+
+    >>> import numpy as np
+    >>> to_type({"x": np.ones(2, dtype="float32"), "y": [7]})
+    {'x': dtype('float32'), 'y': [dtype('int64')]}
+    """
+
+    def type_of(value: Any) -> Any:
+        return value.dtype if hasattr(value, "dtype") else _array(value).dtype
+
+    return _map(data, type_of)
+
+
+def _stays(value: Any) -> bool:
+    return value is None or isinstance(value, (str, bytes))
+
+
+def _to_tf(value: Any) -> Any:
+    import tensorflow as tf
+
+    if _stays(value) or tf.is_tensor(value) or isinstance(value, tf.distribute.DistributedValues):
+        return value
+    return tf.convert_to_tensor(to_number(value))
+
+
+def _array(value: Any) -> Any:
+    import numpy as np
+
+    return np.array(value)
+
+
+def _map(data: Any, fn: Callable[[Any], Any]) -> Any:
+    """Apply a function to whatever in a nest is no container."""
+    if type(data) is dict:
+        return {key: _map(value, fn) for key, value in data.items()}
+    if isinstance(data, MutableMapping):
+        # of whatever class: its copy has the settings that a new one would lack
+        mapped = copy.copy(data)
+        for key, value in data.items():
+            mapped[key] = _map(value, fn)
+        return mapped
+    if isinstance(data, list):
+        return [_map(value, fn) for value in data]
+    if isinstance(data, tuple):
+        values = [_map(value, fn) for value in data]
+        if hasattr(data, "_make"):
+            return data._make(values)
+        if hasattr(data, "n_sequence_fields"):
+            return type(data)(values)
+        return tuple(values)
+    if isinstance(data, (set, frozenset)):
+        return type(data)([_map(value, fn) for value in data])
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        changed: Any = copy.copy(data)
+        for field in dataclasses.fields(data):
+            if hasattr(data, field.name):
+                # a frozen dataclass refuses an ordinary assignment
+                object.__setattr__(changed, field.name, _map(getattr(data, field.name), fn))
+        return changed
+    return fn(data)

@@ -1,0 +1,60 @@
+"""Which framework's functions a value needs, found by its type."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+__all__ = ["implementation"]
+
+# for each framework: the module its types come from, their names, and the package that speaks it
+FAMILIES = (
+    ("torch", ("Tensor",), "fastnet.backend.torch"),
+    ("numpy", ("ndarray", "generic"), "fastnet.backend.numpy"),
+)
+
+_by_type: dict[type, Any] = {}
+
+
+def implementation(value: object) -> Any:
+    """Find the functions for a tensor.
+
+    Args:
+        value: A tensor or an array.
+
+    Returns:
+        The package of `fastnet.backend` that speaks the value's framework.
+
+    Raises:
+        ValueError: If the value is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> implementation(np.ones(2)).__name__
+    'fastnet.backend.numpy'
+    """
+    try:
+        return _by_type[type(value)]
+    except KeyError:
+        return _find(value)
+
+
+def _find(value: object) -> Any:
+    for framework, names, package in FAMILIES:
+        # what was never imported cannot have made the value
+        module = sys.modules.get(framework)
+        if module is None:
+            continue
+        if isinstance(value, tuple(getattr(module, name) for name in names)):
+            found = import_module(package)
+            _by_type[type(value)] = found
+            return found
+    raise ValueError(
+        f"Unrecognized tensor type {type(value).__name__}: expected a tensor of "
+        f"{' or '.join(framework for framework, _, _ in FAMILIES)}, but got {_shorten(value)}."
+    )
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,123 @@
+"""Losses on the tensors of any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from fastnet.backend.dispatch import implementation
+from fastnet.types import Tensor
+
+__all__ = [
+    "binary_crossentropy",
+    "categorical_crossentropy",
+    "mean_squared_error",
+    "sparse_categorical_crossentropy",
+]
+
+
+def _losses(value: Tensor) -> Any:
+    return import_module(f"{implementation(value).__name__}.losses")
+
+
+def binary_crossentropy(
+    y_pred: Tensor,
+    y_true: Tensor,
+    from_logits: bool = False,
+    average_loss: bool = True,
+    class_weights: Mapping[int, float] | None = None,
+) -> Tensor:
+    """Compare yes-or-no predictions with the truth.
+
+    Args:
+        y_pred: Predictions, shape (batch, ...), floating point.
+        y_true: Truth, of as many elements, 0 or 1 (or between).
+        from_logits: Whether `y_pred` are logits rather than probabilities.
+        average_loss: Whether to return the mean over the batch.
+        class_weights: Weights of the classes 0 and 1; a class without one weighs 1.
+
+    Returns:
+        A scalar, or a loss for each sample, shape (batch,).
+
+    >>> import torch
+    >>> binary_crossentropy(torch.tensor([[0.5]]), torch.tensor([[1.0]]))
+    tensor(0.6931)
+    """
+    return _losses(y_pred).binary_crossentropy(
+        y_pred, y_true, from_logits, average_loss, class_weights
+    )
+
+
+def categorical_crossentropy(
+    y_pred: Tensor,
+    y_true: Tensor,
+    from_logits: bool = False,
+    average_loss: bool = True,
+    class_weights: Mapping[int, float] | None = None,
+) -> Tensor:
+    """Compare class predictions with one-hot truth.
+
+    Args:
+        y_pred: Predictions, a probability (or logit) for each class.
+        y_true: Truth, of the same shape.
+        from_logits: Whether `y_pred` are logits rather than probabilities.
+        average_loss: Whether to return the mean over all elements.
+        class_weights: Weights of classes by index; a class without one weighs 1.
+
+    Returns:
+        A scalar, or a loss for each sample.
+
+    >>> import torch
+    >>> categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
+    tensor(0.6931)
+    """
+    return _losses(y_pred).categorical_crossentropy(
+        y_pred, y_true, from_logits, average_loss, class_weights
+    )
+
+
+def sparse_categorical_crossentropy(
+    y_pred: Tensor,
+    y_true: Tensor,
+    from_logits: bool = False,
+    average_loss: bool = True,
+    class_weights: Mapping[int, float] | None = None,
+) -> Tensor:
+    """Compare class predictions with class indices.
+
+    Args:
+        y_pred: Predictions, a probability (or logit) for each class.
+        y_true: Class indices, of the predictions' shape without its class axis.
+        from_logits: Whether `y_pred` are logits rather than probabilities.
+        average_loss: Whether to return the mean over all elements.
+        class_weights: Weights of classes by index; a class without one weighs 1.
+
+    Returns:
+        A scalar, or a loss for each sample.
+
+    >>> import torch
+    >>> sparse_categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
+    tensor(0.6931)
+    """
+    return _losses(y_pred).sparse_categorical_crossentropy(
+        y_pred, y_true, from_logits, average_loss, class_weights
+    )
+
+
+def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = False) -> Tensor:
+    """Average squared differences over the last axis.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+        average_loss: Whether to average over all axes.
+
+    Returns:
+        Means, of the shape without its last axis, or a scalar.
+
+    >>> import torch
+    >>> mean_squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))
+    tensor([2.])
+    """
+    return _losses(y_pred).mean_squared_error(y_true, y_pred, average_loss)

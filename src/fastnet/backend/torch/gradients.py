@@ -1,0 +1,217 @@
+"""Gradients of torch tensors, and the updates they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = [
+    "DeferredStep",
+    "apply_gradients",
+    "backward",
+    "drop_gradients",
+    "get_gradient",
+    "optimizer_of",
+    "step_optimizer",
+    "update_model",
+]
+
+# what Tensor.backward calls after a good ten microseconds of Python
+_run_backward = getattr(
+    getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None
+)
+
+
+def backward(
+    loss: torch.Tensor, parameters: Sequence[torch.nn.Parameter], retain_graph: bool
+) -> None:
+    """Add a loss's gradients to those that parameters hold.
+
+    Args:
+        loss: The loss, a scalar.
+        parameters: The parameters; no other leaf of the graph is touched.
+        retain_graph: Whether the graph can be walked again.
+
+    Raises:
+        RuntimeError: If the loss has no graph, or its graph is gone or overwritten.
+    """
+    if _run_backward is None or type(loss) is not torch.Tensor or loss.is_complex():
+        torch.autograd.backward(loss, inputs=list(parameters), retain_graph=retain_graph)
+        return
+    _run_backward(
+        (loss,),
+        (torch.ones_like(loss),),
+        retain_graph,
+        False,
+        tuple(parameters),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
+
+
+def get_gradient(
+    target: torch.Tensor,
+    sources: Iterable[torch.Tensor] | torch.Tensor,
+    higher_order: bool = False,
+    tape: Any = None,
+    retain_graph: bool = True,
+) -> Any:
+    """Differentiate.
+
+    Args:
+        target: What to differentiate; of any shape, whose elements count alike.
+        sources: What to differentiate by: a tensor, or several.
+        higher_order: Whether the gradients can be differentiated in turn.
+        tape: Not used; other frameworks need it.
+        retain_graph: Whether the graph can be walked again.
+
+    Returns:
+        A gradient of the shape of its source, or a tuple of them, with None for a source that has
+        no part in the target.
+    """
+    single = isinstance(sources, torch.Tensor)
+    gradients = torch.autograd.grad(
+        target,
+        [sources] if isinstance(sources, torch.Tensor) else list(sources),
+        grad_outputs=torch.ones_like(target),
+        retain_graph=retain_graph,
+        create_graph=higher_order,
+        allow_unused=True,
+    )
+    return gradients[0] if single else gradients
+
+
+def update_model(
+    model: torch.nn.Module,
+    gradients: Sequence[torch.Tensor | None],
+    defer: bool = False,
+    deferred: dict[str, list[Callable[[], None]]] | None = None,
+) -> None:
+    """Update a model's weights.
+
+    Args:
+        model: A model from `fastnet.build`.
+        gradients: A gradient for each of its trainable parameters, in order; None for none.
+        defer: Whether to put the optimizer's step off.
+        deferred: Where to put it: lists of functions by the model's name.
+
+    Raises:
+        AssertionError: If the model has no `current_optimizer`.
+        ValueError: If the model's current optimizer is None, or there is nowhere to defer to.
+    """
+    apply_gradients([p for p in model.parameters() if p.requires_grad], gradients)
+    optimizer = optimizer_of(model)
+    if defer:
+        if deferred is None:
+            raise ValueError(
+                f"An update of model '{model_name(model)}' is to be deferred, but no dict to "
+                "defer it into was given. Pass `deferred`, or defer=False."
+            )
+        deferred[model_name(model)] = [DeferredStep(optimizer)]
+    else:
+        step_optimizer(optimizer)
+        if deferred:
+            # the gradients that an earlier update put off have just been used
+            deferred.pop(model_name(model), None)
+
+
+def apply_gradients(
+    parameters: Iterable[torch.nn.Parameter], gradients: Iterable[torch.Tensor | None]
+) -> None:
+    """Add gradients to those that parameters hold.
+
+    Args:
+        parameters: The parameters.
+        gradients: A gradient for each; None for none. They are not changed, and not held on to.
+    """
+    for parameter, gradient in zip(parameters, gradients, strict=False):
+        if gradient is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = gradient.detach().clone()
+        else:
+            parameter.grad += gradient
+
+
+def optimizer_of(model: torch.nn.Module) -> Any:
+    """Look up the optimizer in force.
+
+    Args:
+        model: A model from `fastnet.build`.
+
+    Returns:
+        Its current optimizer.
+
+    Raises:
+        AssertionError: If the model was not built.
+        ValueError: If it has no optimizer now.
+    """
+    if not hasattr(model, "current_optimizer"):
+        raise AssertionError(
+            f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
+        )
+    if model.current_optimizer is None:
+        raise ValueError(
+            f"Model '{model_name(model)}' is to be updated, but it has no optimizer in this epoch. "
+            "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
+            "UpdateOp run."
+        )
+    return model.current_optimizer
+
+
+def model_name(model: torch.nn.Module) -> str:
+    """Return the name that `build` gave a model, or its class's."""
+    return str(getattr(model, "model_name", type(model).__name__))
+
+
+def step_optimizer(optimizer: Any) -> None:
+    """Take an optimizer's step, through its scaler if it has one, and drop the gradients.
+
+    Args:
+        optimizer: The optimizer, with a `scaler` that may be None.
+    """
+    scaler = getattr(optimizer, "scaler", None)
+    try:
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+    finally:
+        drop_gradients(optimizer)
+
+
+def drop_gradients(optimizer: Any) -> None:
+    """Let go of the gradients of all that an optimizer updates.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        optimizer.zero_grad()
+        return
+    # torch's own does just this, inside a profiler range that costs more than the work
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+class DeferredStep:
+    """An optimizer's step that waits for the last op.
+
+    Args:
+        optimizer: The optimizer.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def __call__(self) -> None:
+        """Take the step."""
+        step_optimizer(self._optimizer)
+
+    def discard(self) -> None:
+        """Drop the gradients, because the network's step failed."""
+        drop_gradients(self._optimizer)

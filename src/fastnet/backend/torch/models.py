@@ -1,0 +1,118 @@
+"""Running torch models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastnet.backend import to_tensor
+
+__all__ = ["InputSpec", "TrainingSwitch", "feed_forward"]
+
+
+def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
+    """Run a model.
+
+    Args:
+        model: The model.
+        x: Its inputs; numpy arrays become tensors.
+        training: Whether layers such as dropout act as in training.
+
+    Returns:
+        What the model returns.
+    """
+    model.train(mode=training)
+    return model(*[to_tensor(value, "torch") for value in x])
+
+
+class TrainingSwitch:
+    """Puts a model into training or evaluation mode, at the least cost that is always right.
+
+    `model.train()` walks the whole model in Python. This looks at the modules' flags and calls it
+    only if one of them differs, so a flag that somebody changed between steps is set right, and a
+    model that overrides `train` is asked.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._flags: tuple[dict[str, Any], ...] | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take notice of modules that have been added to the model, or taken from it."""
+        flags = tuple(vars(module) for module in self._model.modules())
+        # a scripted module keeps its flag elsewhere
+        self._flags = flags if all("training" in flag for flag in flags) else None
+
+    def __call__(self, training: bool) -> None:
+        """Set the mode.
+
+        Args:
+            training: Whether it is training.
+        """
+        if self._flags is not None:
+            for flag in self._flags:
+                if flag["training"] is not training:
+                    break
+            else:
+                return
+        self._model.train(training)
+
+
+class InputSpec:
+    """What a model was last fed with: enough to make a dummy of it.
+
+    Args:
+        data: The model's input: a tensor or a nest of them.
+
+    Attributes:
+        shape: The shapes, as a nest like the input.
+        dtype: The dtypes, likewise.
+        device: The device of the first tensor.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.shape = _map(data, lambda tensor: tuple(tensor.shape))
+        self.dtype = _map(data, lambda tensor: tensor.dtype)
+        self.device = _first_device(data)
+
+    def get_dummy_input(self) -> Any:
+        """Make an input of this shape.
+
+        Returns:
+            A nest of tensors of ones.
+        """
+        return _dummy(self.shape, self.dtype, self.device)
+
+
+def _map(data: Any, fn: Callable[[Any], Any]) -> Any:
+    if isinstance(data, dict):
+        return {key: _map(value, fn) for key, value in data.items()}
+    if isinstance(data, (list, tuple, set)):
+        return [_map(value, fn) for value in data]
+    return fn(data) if hasattr(data, "shape") and hasattr(data, "dtype") else None
+
+
+def _dummy(shape: Any, dtype: Any, device: torch.device | None) -> Any:
+    if isinstance(dtype, dict):
+        return {key: _dummy(shape[key], dtype[key], device) for key in dtype}
+    if isinstance(dtype, list):
+        return [_dummy(*both, device) for both in zip(shape, dtype, strict=True)]
+    return None if dtype is None else torch.ones(shape, dtype=dtype, device=device)
+
+
+def _first_device(data: Any) -> torch.device | None:
+    if isinstance(data, torch.Tensor):
+        return data.device
+    parts = data.values() if isinstance(data, dict) else data
+    if isinstance(data, (dict, list, tuple, set)):
+        for part in parts:
+            device = _first_device(part)
+            if device is not None:
+                return device
+    return None

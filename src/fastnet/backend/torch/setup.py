@@ -1,0 +1,86 @@
+"""Torch models made ready for a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from fastnet.backend.torch.weights import load_weights
+from fastnet.util import get_num_gpus
+
+__all__ = ["load_weights", "make_optimizer", "prepare"]
+
+_Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+
+# the defaults are FastEstimator's: torch's own, and a rate for SGD, which long had none
+_BY_NAME: dict[str, _Make] = {
+    "adadelta": lambda parameters: torch.optim.Adadelta(parameters),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters),
+    "adam": lambda parameters: torch.optim.Adam(parameters),
+    "adamax": lambda parameters: torch.optim.Adamax(parameters),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+}
+
+
+def prepare(model: torch.nn.Module) -> torch.nn.Module:
+    """Fit a model to the machine.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The model, spread over the GPUs if there are several.
+    """
+    return torch.nn.DataParallel(model) if get_num_gpus() > 1 else model
+
+
+def make_optimizer(
+    source: Any, model: torch.nn.Module, name: str, mixed_precision: bool
+) -> torch.optim.Optimizer:
+    """Make a model's optimizer.
+
+    Args:
+        source: The name of one, or a function that takes the model's parameters.
+        model: The model.
+        name: The model's name, for error texts.
+        mixed_precision: Whether its loss is to be scaled, which only CUDA does.
+
+    Returns:
+        The optimizer, with a `scaler` that is None where nothing is scaled.
+
+    Raises:
+        ValueError: If there is no optimizer of this name, or the function fails.
+        AssertionError: If the function returns something else.
+    """
+    make = source
+    if isinstance(source, str):
+        if source not in _BY_NAME:
+            raise ValueError(
+                f"The optimizer of model '{name}' is called {source!r}, but the names are "
+                f"{sorted(_BY_NAME)}. For any other pass a function, such as "
+                "`lambda params: torch.optim.AdamW(params, lr=1e-3)`."
+            )
+        make = _BY_NAME[source]
+    if not callable(make):
+        raise ValueError(
+            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
+            "function of the model's parameters, a scheduler of these, or None."
+        )
+    try:
+        optimizer = make(model.parameters())
+    except Exception as error:
+        raise ValueError(
+            f"The optimizer_fn of model '{name}' failed on the model's parameters: {error!r}. For "
+            "a torch model it takes one argument, the parameters, and returns a torch optimizer."
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise AssertionError(
+            f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
+            "optimizer."
+        )
+    scaled = mixed_precision and torch.cuda.is_available()
+    optimizer.scaler = torch.amp.GradScaler("cuda") if scaled else None  # type: ignore[attr-defined]
+    return optimizer

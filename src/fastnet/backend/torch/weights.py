@@ -1,0 +1,91 @@
+"""Weights of torch models, from and to files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from typing import Any
+
+import torch
+
+__all__ = ["load_weights", "read_state"]
+
+
+def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
+    """Fill a model with the weights of a file.
+
+    Args:
+        model: The model; a parallel wrapper's own model is filled.
+        path: A file that `torch.save(model.state_dict(), path)` has written. Nothing in it is
+            executed.
+
+    Raises:
+        ValueError: If the file does not exist, is not a weights file or is damaged, or holds the
+            weights of another model.
+    """
+    state = read_state(path)
+    inner: Any = getattr(model, "module", model)
+    own = inner.state_dict()
+    state = {key.removeprefix("module."): value for key, value in state.items()}
+    complaints = []
+    missing = [key for key in own if key not in state]
+    if missing:
+        complaints.append(f"lacks {_some(missing)}")
+    unknown = [key for key in state if key not in own]
+    if unknown:
+        complaints.append(f"has {_some(unknown)}, which the model has not")
+    complaints.extend(
+        f"has '{key}' of shape {tuple(value.shape)} where the model's is {tuple(own[key].shape)}"
+        for key, value in state.items()
+        if key in own and hasattr(value, "shape") and value.shape != own[key].shape
+    )
+    if complaints:
+        raise ValueError(
+            f"The weights file '{os.fspath(path)}' is of another model than "
+            f"{type(inner).__name__}: it {'; it '.join(complaints[:4])}. Load it into the model "
+            "that it was saved from."
+        )
+    inner.load_state_dict(state)
+
+
+def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a weights file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tensors by name, on the CPU.
+
+    Raises:
+        ValueError: If the file does not exist, is damaged, or holds something else than weights.
+    """
+    name = os.fspath(path)
+    if not os.path.isfile(name):
+        raise ValueError(
+            f"There is no weights file '{name}'. Check the path, or leave weights_path out."
+        )
+    try:
+        state = torch.load(name, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"The weights file '{name}' is damaged, or holds more than weights, which is not "
+            "executed. Save it anew with torch.save(model.state_dict(), path)."
+        ) from error
+    except (EOFError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"The weights file '{name}' is damaged: it cannot be read ({error}). Save it anew with "
+            "torch.save(model.state_dict(), path)."
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        raise ValueError(
+            f"The weights file '{name}' holds {type(state).__name__}, not a dict of weights by "
+            "name. Save model.state_dict(), not the model."
+        )
+    return state
+
+
+def _some(keys: list[str]) -> str:
+    shown = ", ".join(f"'{key}'" for key in keys[:3])
+    return shown if len(keys) <= 3 else f"{shown} and {len(keys) - 3} more"

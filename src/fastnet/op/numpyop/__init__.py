@@ -1,0 +1,28 @@
+"""Ops over numpy arrays: what runs on the CPU after a network's tensor ops."""
+
+from typing import TYPE_CHECKING
+
+from fastnet.util.lazy import attach
+
+if TYPE_CHECKING:
+    from fastnet.op.numpyop.numpyop import (
+        Batch,
+        Delete,
+        FilteredData,
+        LambdaOp,
+        NumpyOp,
+        RemoveIf,
+        forward_numpyop,
+    )
+
+__all__ = [
+    "Batch",
+    "Delete",
+    "FilteredData",
+    "LambdaOp",
+    "NumpyOp",
+    "RemoveIf",
+    "forward_numpyop",
+]
+
+__getattr__, __dir__ = attach(__name__, dict.fromkeys(__all__, "numpyop"))

@@ -1,0 +1,13 @@
+"""Ops that run models and update them."""
+
+from typing import TYPE_CHECKING
+
+from fastnet.util.lazy import attach
+
+if TYPE_CHECKING:
+    from fastnet.op.tensorop.model.model import ModelOp
+    from fastnet.op.tensorop.model.update import UpdateOp
+
+__all__ = ["ModelOp", "UpdateOp"]
+
+__getattr__, __dir__ = attach(__name__, {"ModelOp": "model", "UpdateOp": "update"})

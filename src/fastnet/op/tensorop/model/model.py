@@ -1,0 +1,113 @@
+"""The op that runs a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastnet.backend.framework import framework_of
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Model, State, Tensor
+from fastnet.util import to_list
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ModelOp(TensorOp):
+    """Runs a model on a batch.
+
+    Args:
+        model: A model from `fastnet.build`.
+        inputs: Key(s) of the model's input(s). Several go to a model whose `forward` takes several
+            arguments as such, to another one as a list.
+        outputs: Key(s) for what the model returns, and after it one for each intermediate layer.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        trainable: Whether layers such as dropout act as in training while the mode is "train".
+        gradients: Whether gradients flow through the model; a trainable model needs them.
+        intermediate_layers: Layers whose outputs to write too: names as in
+            `model.named_modules()`, or places among them.
+
+    Raises:
+        AssertionError: If the model was not built, or is trainable without gradients.
+        KeyError: If no layer has a name that `intermediate_layers` gives.
+        IndexError: If no layer has a place that it gives.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: str | Iterable[str] | None = None,
+        outputs: str | Iterable[str] | None = None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+        trainable: bool = True,
+        gradients: bool = True,
+        intermediate_layers: str | int | list[str | int] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not hasattr(model, "fe_compiled"):
+            raise AssertionError(
+                f"ModelOp takes a model that fastnet.build has made ready, but this "
+                f"{type(model).__name__} is not. Pass it through fastnet.build first."
+            )
+        if trainable and not gradients:
+            raise AssertionError(
+                f"ModelOp of '{model.model_name}' is trainable, so gradients must be True. Pass "
+                "trainable=False to run the model without them."
+            )
+        self.model = model
+        self.trainable = trainable
+        self.gradients = gradients
+        self.intermediate_layers: list[str | int] = to_list(intermediate_layers)
+        self._pass: Callable[[Any, State], Any] = _make_pass(self, framework_of(model))
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Get ready for a framework.
+
+        Args:
+            framework: "torch" or "tf"; a model speaks one of them only.
+            device: The device that ops run on (torch only).
+
+        Raises:
+            ValueError: If the model is of another framework.
+        """
+        own = framework_of(self.model)
+        if framework != own:
+            raise ValueError(
+                f"ModelOp of '{self.model.model_name}' holds a model of framework {own!r}, but "
+                f"its network runs on {framework!r}. Put models of one framework into a network."
+            )
+
+    def get_fe_models(self) -> set[Model]:
+        """Return the model."""
+        return {self.model}
+
+    def forward(self, data: Tensor | list[Tensor], state: State) -> Any:
+        """Run the model.
+
+        Args:
+            data: Its input, or a list of inputs.
+            state: The step's context.
+
+        Returns:
+            What the model returns; with intermediate layers a list of that and their outputs.
+        """
+        return self._pass(data, state)
+
+
+def _make_pass(op: ModelOp, framework: str | None) -> Callable[[Any, State], Any]:
+    if framework == "torch":
+        from fastnet.op.tensorop.model.torch_pass import TorchPass
+
+        return TorchPass(
+            op.model,
+            several_inputs=len(op.inputs) > 1,
+            trainable=op.trainable,
+            gradients=op.gradients,
+            layers=op.intermediate_layers,
+        )
+    raise ValueError(
+        f"ModelOp runs a torch.nn.Module, but got {type(op.model).__name__}, of no known framework."
+    )

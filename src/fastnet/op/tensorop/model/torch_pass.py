@@ -1,0 +1,154 @@
+"""A forward pass through a torch model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastnet.backend import to_tensor
+from fastnet.backend.torch.models import InputSpec, TrainingSwitch
+from fastnet.errors import MissingKeyError, nearest_name
+from fastnet.types import State
+
+
+class TorchPass:
+    """What a ModelOp does with a torch model.
+
+    Args:
+        model: The model.
+        several_inputs: Whether the op has several inputs.
+        trainable: Whether the model is in training mode while the step's mode is "train".
+        gradients: Whether gradients flow through it.
+        layers: The layers whose outputs are wanted too, by name or place.
+
+    Raises:
+        KeyError: If no layer has a name.
+        IndexError: If no layer has a place.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        several_inputs: bool,
+        trainable: bool,
+        gradients: bool,
+        layers: Sequence[str | int],
+    ) -> None:
+        self._model = model
+        self._trainable = trainable
+        self._gradients = gradients
+        inner = getattr(model, "module", model)
+        self._spread = several_inputs and len(inspect.signature(inner.forward).parameters) > 1
+        self._switch = TrainingSwitch(model)
+        self._captures = [_Capture(_find_layer(model, layer)) for layer in layers]
+        self._opened: State | None = None
+        self._epoch: Any = None
+
+    def __call__(self, data: Any, state: State) -> Any:
+        """Run the model.
+
+        Args:
+            data: Its input, or a list of inputs; numpy arrays become tensors.
+            state: The step's context.
+
+        Returns:
+            What the model returns; with layers a list of that and their outputs.
+        """
+        if state is not self._opened:
+            self._open(data, state)
+        self._switch(self._trainable and state["mode"] == "train")
+        if type(data) is not torch.Tensor:
+            data = to_tensor(data, "torch")
+        if self._captures:
+            return self._run_capturing(data)
+        return self._run(data)
+
+    def _run(self, data: Any) -> Any:
+        if self._gradients:
+            return self._model(*data) if self._spread else self._model(data)
+        with torch.no_grad():
+            return self._model(*data) if self._spread else self._model(data)
+
+    def _run_capturing(self, data: Any) -> list[Any]:
+        for capture in self._captures:
+            capture.start()
+        try:
+            output = self._run(data)
+            outputs = list(output) if isinstance(output, (list, tuple)) else [output]
+            return outputs + [capture.result() for capture in self._captures]
+        finally:
+            for capture in self._captures:
+                capture.stop()
+
+    def _open(self, data: Any, state: State) -> None:
+        """Do what is needed once each time that a network is opened, at the first step."""
+        self._opened = state
+        self._switch.refresh()
+        if state["epoch"] != self._epoch:
+            self._epoch = state["epoch"]
+            self._model.fe_input_spec = InputSpec(data)  # type: ignore[assignment]
+
+
+class _Capture:
+    """Takes down what a layer returns, for as long as somebody listens."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        self._outputs: dict[Any, Any] | None = None
+        layer.register_forward_hook(self._take)
+
+    def _take(self, layer: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._outputs is not None:
+            # a model spread over devices runs its layer once on each
+            device = output.device if isinstance(output, torch.Tensor) else None
+            self._outputs[device] = output
+
+    def start(self) -> None:
+        self._outputs = {}
+
+    def stop(self) -> None:
+        self._outputs = None
+
+    def result(self) -> Any:
+        if not self._outputs:
+            raise RuntimeError(
+                "An intermediate layer did not run in the model's forward pass, so it has no "
+                "output. Name a layer that runs on every pass."
+            )
+        outputs = [
+            output
+            for _, output in sorted(
+                self._outputs.items(), key=lambda item: (item[0].index or 0) if item[0] else 0
+            )
+        ]
+        if not all(isinstance(output, torch.Tensor) for output in outputs):
+            return outputs[0]
+        if len(outputs) == 1:
+            # as stacking would: a layer without a batch axis gets one
+            return outputs[0] if outputs[0].dim() > 1 else outputs[0].reshape(1, -1)
+        return torch.vstack([output.to(outputs[0].device) for output in outputs])
+
+
+def _find_layer(model: torch.nn.Module, layer: str | int) -> torch.nn.Module:
+    modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())
+    if isinstance(model, torch.nn.DataParallel):
+        # the wrapper is nobody's layer, so that a program need not change with the machine
+        modules = [(name.removeprefix("module."), module) for name, module in modules[1:]]
+    if isinstance(layer, int):
+        if not -len(modules) <= layer < len(modules):
+            raise IndexError(
+                f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "
+                f"{len(modules)}. list(model.named_modules()) shows them."
+            )
+        return modules[layer][1]
+    by_name = dict(modules)
+    if layer not in by_name:
+        near = nearest_name(layer, by_name)
+        raise MissingKeyError(
+            f"intermediate_layers asks for the layer '{layer}' of {type(model).__name__}, which "
+            f"has none of this name.{f' Did you mean {near!r}?' if near else ''} "
+            "list(model.named_modules()) shows them."
+        )
+    return by_name[layer]

@@ -1,0 +1,148 @@
+"""An update of a torch model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastnet.backend.torch.gradients import (
+    DeferredStep,
+    apply_gradients,
+    backward,
+    drop_gradients,
+    optimizer_of,
+    step_optimizer,
+)
+from fastnet.types import State
+
+if TYPE_CHECKING:
+    from fastnet.op.tensorop.model.update import UpdateOp
+
+_OVERWRITTEN = (
+    "one of the variables needed for gradient computation has been modified by an inplace"
+)
+
+
+class TorchUpdate:
+    """What an UpdateOp does with a torch model.
+
+    Args:
+        op: The op; its `retain_graph` may change between steps.
+    """
+
+    def __init__(self, op: UpdateOp) -> None:
+        self._op = op
+        self._model: torch.nn.Module = op.model
+        self._given = op.gradients is not None
+        self._merge = op.merge_grad
+        self._merged = 0
+        self._sums: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._parameters: tuple[torch.nn.Parameter, ...] = ()
+        self._opened: State | None = None
+
+    def __call__(self, data: Any, state: State, defer: bool) -> None:
+        """Take gradients, and update or put the update off.
+
+        Args:
+            data: The loss, or a list of gradients.
+            state: The step's context.
+            defer: Whether to put the optimizer's step off.
+
+        Raises:
+            ValueError: If the model has no optimizer in this epoch, or nothing to train.
+            RuntimeError: If the gradients cannot be taken.
+        """
+        if state["warmup"]:
+            return
+        first = state is not self._opened
+        if first:
+            self._parameters = tuple(self._model.parameters())
+            self._opened = state
+        optimizer = optimizer_of(self._model)
+        parameters = [p for p in self._parameters if p.requires_grad]
+        if not parameters:
+            raise ValueError(
+                f"Model '{self._op.model.model_name}' is to be updated, but none of its parameters "
+                "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
+            )
+        try:
+            if self._merge > 1:
+                if not self._merge_gradients(data, optimizer, parameters):
+                    return
+            elif self._given:
+                apply_gradients(parameters, data)
+            else:
+                backward(self._loss(data, optimizer), parameters, self._op.retain_graph)
+        except BaseException as error:
+            drop_gradients(optimizer)
+            self._explain(error)
+            raise
+        if first and all(p.grad is None for p in parameters):
+            self._warn_unconnected()
+        deferred = state["deferred"]
+        name = self._op.model.model_name
+        if defer:
+            deferred[name] = [DeferredStep(optimizer)]
+        else:
+            step_optimizer(optimizer)
+            if deferred:
+                # the gradients that an earlier update put off have just been used
+                deferred.pop(name, None)
+
+    def _loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
+        if not isinstance(loss, torch.Tensor):
+            raise ValueError(
+                f"UpdateOp of '{self._op.model.model_name}' reads a tensor as its loss "
+                f"'{self._op.loss_name}', but got {type(loss).__name__}."
+            )
+        if loss.dim():
+            loss = loss.mean()
+        scaler = getattr(optimizer, "scaler", None)
+        scaled: torch.Tensor = loss if scaler is None else scaler.scale(loss)
+        return scaled
+
+    def _merge_gradients(
+        self, data: Any, optimizer: Any, parameters: Sequence[torch.nn.Parameter]
+    ) -> bool:
+        """Add gradients up; say whether it is time for an update, and hand them over then."""
+        gradients = data
+        if not self._given:
+            gradients = torch.autograd.grad(
+                self._loss(data, optimizer),
+                parameters,
+                retain_graph=self._op.retain_graph,
+                allow_unused=True,
+            )
+        for parameter, gradient in zip(parameters, gradients, strict=False):
+            if gradient is None:
+                continue
+            if parameter in self._sums:
+                self._sums[parameter] += gradient
+            else:
+                self._sums[parameter] = gradient.detach().clone()
+        self._merged += 1
+        if self._merged % self._merge:
+            return False
+        for parameter in parameters:
+            if parameter in self._sums:
+                apply_gradients([parameter], [self._sums[parameter] / self._merge])
+        self._sums.clear()
+        return True
+
+    def _explain(self, error: BaseException) -> None:
+        if isinstance(error, RuntimeError) and str(error).startswith(_OVERWRITTEN):
+            raise RuntimeError(
+                f"The gradients of '{self._op.model.model_name}' need variables that an earlier "
+                "update in this step has overwritten. Pass defer=True to the UpdateOps of models "
+                "that work together with this one."
+            ) from error
+
+    def _warn_unconnected(self) -> None:
+        warnings.warn(
+            f"The loss '{self._op.loss_name}' has no gradients for any parameter of "
+            f"'{self._op.model.model_name}': its graph does not reach the model.",
+            stacklevel=2,
+        )

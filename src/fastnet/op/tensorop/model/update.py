@@ -1,0 +1,148 @@
+"""The op that updates a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastnet.backend.framework import framework_of
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Model, State, Tensor
+from fastnet.util import get_num_gpus, to_set
+
+if TYPE_CHECKING:
+    import torch
+
+
+class UpdateOp(TensorOp):
+    """Updates a model's weights by a loss.
+
+    UpdateOps that stand last in a row take their optimizers' steps after the last of them has its
+    gradients, so that models which depend on each other can be updated in one step.
+
+    Args:
+        model: A model from `fastnet.build`.
+        loss_name: The key of the loss; a loss with elements counts by its mean.
+        gradients: The key of ready gradients, a list with one for each trainable parameter. None
+            to take the gradients of the loss, which mixed precision needs.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        merge_grad: How many steps' gradients to average for one update.
+        defer: Whether to take the optimizer's step after the network's last op.
+
+    Raises:
+        ValueError: If the model has mixed precision and `gradients` are given, or if `merge_grad`
+            is more than 1 with several GPUs.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss_name: str,
+        gradients: str | None = None,
+        mode: str | Iterable[str] | None = "train",
+        ds_id: str | Iterable[str] | None = None,
+        merge_grad: int = 1,
+        defer: bool = False,
+    ) -> None:
+        super().__init__(
+            inputs=loss_name if gradients is None else gradients, mode=mode, ds_id=ds_id
+        )
+        name = getattr(model, "model_name", type(model).__name__)
+        if not hasattr(model, "fe_compiled"):
+            raise AssertionError(
+                f"UpdateOp takes a model that fastnet.build has made ready, but this "
+                f"{type(model).__name__} is not. Pass it through fastnet.build first."
+            )
+        if gradients is not None and model.mixed_precision:
+            raise ValueError(
+                f"UpdateOp of '{name}' is given the gradients '{gradients}', but the model has "
+                "mixed precision, where the loss is scaled before its gradients are taken. Leave "
+                "`gradients` out, or build the model with mixed_precision=False."
+            )
+        if merge_grad < 1:
+            raise ValueError(f"UpdateOp of '{name}' has merge_grad={merge_grad}; the least is 1.")
+        if merge_grad > 1 and get_num_gpus() > 1:
+            raise ValueError(
+                f"UpdateOp of '{name}' has merge_grad={merge_grad}, which is not supported with "
+                "several GPUs. Use merge_grad=1."
+            )
+        if not hasattr(model, "loss_name"):
+            model.loss_name = set()
+        model.loss_name.update(to_set(loss_name))
+        self.model = model
+        self.loss_name = loss_name
+        self.gradients = gradients
+        self.merge_grad = merge_grad
+        self.defer = defer
+        self.retain_graph = False
+        self._update: Callable[[Any, State, bool], None] = _make_update(self, framework_of(model))
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Get ready for a framework.
+
+        Args:
+            framework: "torch" or "tf"; a model speaks one of them only.
+            device: The device that ops run on (torch only).
+
+        Raises:
+            ValueError: If the model is of another framework.
+        """
+        own = framework_of(self.model)
+        if framework != own:
+            raise ValueError(
+                f"UpdateOp of '{self.model.model_name}' holds a model of framework {own!r}, but "
+                f"its network runs on {framework!r}. Put models of one framework into a network."
+            )
+
+    def get_fe_models(self) -> set[Model]:
+        """Return the model."""
+        return {self.model}
+
+    def get_fe_loss_keys(self) -> set[str]:
+        """Return the key of the loss."""
+        return to_set(self.loss_name)
+
+    def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
+        """Read, or set, whether the graph is kept for a later op's gradients.
+
+        Args:
+            retain: The new setting, or None to leave it.
+
+        Returns:
+            The setting.
+        """
+        if retain is not None:
+            self.retain_graph = retain
+        return self.retain_graph
+
+    def forward(self, data: Tensor | list[Tensor], state: State) -> None:
+        """Update the model, or put the update off if the op was made so.
+
+        Args:
+            data: The loss, or the list of gradients.
+            state: The step's context.
+        """
+        self._update(data, state, self.defer)
+
+    def forward_deferred(self, data: Tensor | list[Tensor], state: State) -> None:
+        """Take the gradients, and put the update off until after the network's last op.
+
+        A network calls this instead of `forward` for UpdateOps that stand last in a row.
+
+        Args:
+            data: The loss, or the list of gradients.
+            state: The step's context.
+        """
+        self._update(data, state, True)
+
+
+def _make_update(op: UpdateOp, framework: str | None) -> Callable[[Any, State, bool], None]:
+    if framework == "torch":
+        from fastnet.op.tensorop.model.torch_update import TorchUpdate
+
+        return TorchUpdate(op)
+    raise ValueError(
+        f"UpdateOp updates a torch.nn.Module, but got {type(op.model).__name__}, of no known "
+        "framework."
+    )

@@ -1,0 +1,132 @@
+"""Ops on tensors: what a network runs on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastnet.op.op import Op
+from fastnet.types import Model, State, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TensorOp(Op):
+    """An op that takes tensors and gives tensors; by itself it hands them through.
+
+    Derive from it and override `forward`; override `build` where the op does different things in
+    different frameworks.
+
+    Args:
+        inputs: Key(s) to read. A string gives `forward` the value itself, a list gives it a list.
+        outputs: Key(s) to write. With a string `forward` returns the value itself, with a list it
+            returns a list.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+    """
+
+    def forward(self, data: Tensor | list[Tensor], state: State) -> Any:
+        """Do the op's work.
+
+        Args:
+            data: The value under `inputs`, or a list of values.
+            state: The step's context.
+
+        Returns:
+            What to write under `outputs`: one value, or a list of values.
+        """
+        return data
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Get ready for a framework; a network calls this once, when it is made.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+
+    def get_fe_models(self) -> set[Model]:
+        """Return the models that the op holds."""
+        return set()
+
+    def get_fe_loss_keys(self) -> set[str]:
+        """Return the keys of the losses that the op minimises."""
+        return set()
+
+    def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
+        """Read, or set, whether the op keeps the graph that it takes gradients of.
+
+        Args:
+            retain: The new setting, or None to leave it.
+
+        Returns:
+            The setting, or None for an op that takes no gradients.
+        """
+        return None
+
+
+class LambdaOp(TensorOp):
+    """Runs a function on its inputs.
+
+    Args:
+        fn: Called with one argument for each input; returns the output, or a list of outputs.
+        inputs: Key(s) to read.
+        outputs: Key(s) to write.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        inputs: str | Iterable[str] | None = None,
+        outputs: str | Iterable[str] | None = None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.fn = fn
+        self.in_list = True
+
+    def forward(self, data: list[Tensor], state: State) -> Any:
+        """Call the function.
+
+        Args:
+            data: A list of the input values.
+            state: The step's context, not used.
+
+        Returns:
+            What the function returns.
+        """
+        return self.fn(*data)
+
+
+class Delete(TensorOp):
+    """Drops keys: no later op can read them, and the network does not return them.
+
+    The caller's own batch keeps them.
+
+    Args:
+        keys: The key(s) to drop.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+    """
+
+    deletes_inputs = True
+
+    def __init__(
+        self,
+        keys: str | Sequence[str],
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
+
+    def forward(self, data: Tensor | list[Tensor], state: State) -> None:
+        """Do nothing; the network drops the keys.
+
+        Args:
+            data: The values, not used.
+            state: The step's context, not used.
+        """

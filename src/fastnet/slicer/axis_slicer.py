@@ -1,0 +1,75 @@
+"""Cut along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastnet.backend.dispatch import implementation
+from fastnet.slicer.slicer import Slicer
+
+__all__ = ["AxisSlicer"]
+
+
+class AxisSlicer(Slicer):
+    """A slicer that makes a minibatch of each position of one axis.
+
+    The pieces lack the axis. Volumes of shape [B, C, W, H, D] and ``axis=-1`` give D images of
+    shape [B, C, W, H], for a model of images. Joined again, the pieces' axis is where it was.
+
+    Args:
+        axis: The axis, which may be counted from the end.
+        slice: The key or keys to cut.
+        unslice: The key or keys to join. Left out, those of `slice`. None to join nothing.
+        mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
+            leading "!" for all the others. None for every mode.
+        ds_id: The dataset id or ids to work for, or ids with a leading "!" for all the others. None
+            for every dataset.
+
+    Raises:
+        AssertionError: If `axis` is not an int.
+
+    >>> import numpy as np
+    >>> slicer = AxisSlicer(axis=-1, slice="x")
+    >>> pieces = slicer.slice_batches((np.array([[1, 2], [3, 4]]),))
+    >>> pieces
+    [(array([1, 3]),), (array([2, 4]),)]
+    """
+
+    def __init__(
+        self,
+        axis: int,
+        slice: str | Sequence[str] | None = None,
+        unslice: str | Sequence[str] | None = (),
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(slice=slice, unslice=unslice, mode=mode, ds_id=ds_id)
+        if not isinstance(axis, int):
+            raise AssertionError(
+                f"The axis of an AxisSlicer must be an int, but got {axis!r} of type "
+                f"{type(axis).__name__}."
+            )
+        self.axis = axis
+
+    def _slice_batch(self, batch: Any) -> list[Any]:
+        tensors = implementation(batch)
+        shape = tuple(tensors.get_shape(batch))
+        if not -len(shape) <= self.axis < len(shape):
+            raise IndexError(
+                f"AxisSlicer cuts {self.slice_inputs} along axis {self.axis}, but got data of "
+                f"shape {shape}, which has no such axis."
+            )
+        pieces: list[Any] = tensors.slices_along(batch, self.axis)
+        return pieces
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        tensors = implementation(slices[0])
+        shape = tuple(tensors.get_shape(slices[0]))
+        if not -len(shape) - 1 <= self.axis <= len(shape):
+            raise IndexError(
+                f"AxisSlicer joins '{key}' along a new axis {self.axis}, but its slices have shape "
+                f"{shape}, too few axes for that. Un-slice a value such as a loss with "
+                "MeanUnslicer."
+            )
+        return tensors.stack(slices, self.axis)

@@ -1,0 +1,51 @@
+"""Join by averaging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastnet.backend.dispatch import implementation
+from fastnet.slicer.slicer import Slicer
+
+__all__ = ["MeanUnslicer"]
+
+
+class MeanUnslicer(Slicer):
+    """A slicer that joins the pieces of a value, such as a loss, into their mean.
+
+    It cuts nothing: another slicer must. The mean of ints or booleans is a float.
+
+    Args:
+        unslice: The key or keys to join. Their pieces must have equal shapes.
+        mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
+            leading "!" for all the others. None for every mode.
+        ds_id: The dataset id or ids to work for, or ids with a leading "!" for all the others. None
+            for every dataset.
+
+    >>> import numpy as np
+    >>> MeanUnslicer("loss")._unslice_batch((np.array([1.0, 2.0]), np.array([3.0, 6.0])), "loss")
+    array([2., 4.])
+    """
+
+    def __init__(
+        self,
+        unslice: str | Sequence[str],
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(slice=None, unslice=unslice, mode=mode, ds_id=ds_id)
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        tensors = implementation(slices[0])
+        if tensors.is_integral(slices[0]):
+            # out of place, so that a float among the slices makes the sum a float
+            total = tensors.zeros_like(slices[0], "int64")
+            for piece in slices:
+                total = total + piece
+            return total / len(slices)
+        total = tensors.zeros_like(slices[0], None)
+        for piece in slices:
+            total += piece
+        total /= len(slices)
+        return total

@@ -1,0 +1,89 @@
+"""One value or many, as a list or as a set; and collections without their Nones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, KeysView, Mapping
+from typing import Any, TypeVar, overload
+
+__all__ = ["filter_nones", "to_list", "to_set"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def to_list(data: Any) -> list[Any]:
+    """Put one value, or a collection of values, into a list.
+
+    Args:
+        data: A list, tuple, set, frozenset or view of a dict's keys, whose items are taken;
+            anything else, a dict or a string among them, counts as one value.
+
+    Returns:
+        A list: `data` itself if it is one already, an empty list for None.
+
+    >>> to_list("x"), to_list(("x", "y")), to_list(None), to_list({"x": 1})
+    (['x'], ['x', 'y'], [], [{'x': 1}])
+    """
+    if data is None:
+        return []
+    if isinstance(data, list):
+        return data
+    if isinstance(data, (tuple, set, frozenset, KeysView)):
+        return list(data)
+    return [data]
+
+
+def to_set(data: Any) -> set[Any]:
+    """Put one value, or a collection of values, into a set.
+
+    Args:
+        data: A set, frozenset, list, tuple or view of a dict's keys, whose items are taken;
+            anything else, a string among them, counts as one value. Every item must be hashable.
+
+    Returns:
+        A set: `data` itself if it is one already, an empty set for None.
+
+    >>> to_set("train"), to_set(["train"]), to_set(frozenset({"train"})), to_set(None)
+    ({'train'}, {'train'}, {'train'}, set())
+    """
+    if data is None:
+        return set()
+    if isinstance(data, set):
+        return data
+    if isinstance(data, (tuple, list, frozenset, KeysView)):
+        return set(data)
+    return {data}
+
+
+@overload
+def filter_nones(ins: Mapping[K, T | None]) -> dict[K, T]: ...
+@overload
+def filter_nones(ins: set[T | None]) -> set[T]: ...
+@overload
+def filter_nones(ins: tuple[T | None, ...]) -> tuple[T, ...]: ...
+@overload
+def filter_nones(ins: list[T | None]) -> list[T]: ...
+def filter_nones(ins: Collection[Any]) -> Collection[Any]:
+    """Leave the Nones out of a collection.
+
+    Only None goes. An item that is merely false, such as an op that defines a length of 0, stays.
+
+    Args:
+        ins: The collection. Of a mapping, the entries whose value is None go.
+
+    Returns:
+        A new dict, set or tuple for a mapping, set or tuple, and a new list for anything else.
+
+    >>> filter_nones([3, None, 0])
+    [3, 0]
+    >>> filter_nones({"a": 3, "b": None})
+    {'a': 3}
+    """
+    if isinstance(ins, Mapping):
+        return {key: value for key, value in ins.items() if value is not None}
+    kept = [item for item in ins if item is not None]
+    if isinstance(ins, (set, frozenset)):
+        return set(kept)
+    if isinstance(ins, tuple):
+        return tuple(kept)
+    return kept

@@ -1,0 +1,46 @@
+"""Packages whose contents are imported when they are first asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["attach"]
+
+
+def attach(
+    package: str, exports: Mapping[str, str], submodules: Iterable[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the module functions that let a package import its contents late.
+
+    Args:
+        package: The package's ``__name__``.
+        exports: Where each public name lives: the name, and the submodule to import it from.
+        submodules: Submodules that are themselves public names.
+
+    Returns:
+        What the package assigns to its ``__getattr__`` and ``__dir__``.
+
+    >>> get, names = attach("fastnet.util", {"attach": "lazy"}, submodules=["names"])
+    >>> get("attach") is attach, get("names").__name__, names()
+    (True, 'fastnet.util.names', ['attach', 'names'])
+    """
+    modules = frozenset(submodules)
+
+    def load(name: str) -> Any:
+        if name in exports:
+            value = getattr(import_module(f"{package}.{exports[name]}"), name)
+        elif name in modules:
+            value = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        # found without a call from now on
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*exports, *modules})
+
+    return load, names
