@@ -1,0 +1,15 @@
+"""Networks, and the models they run."""
+
+from typing import TYPE_CHECKING
+
+from fastnet.network.base import BaseNetwork
+from fastnet.network.build import build
+from fastnet.network.choose import Network
+from fastnet.util.lazy import attach
+
+if TYPE_CHECKING:
+    from fastnet.network.torch import TorchNetwork
+
+__all__ = ["BaseNetwork", "Network", "TorchNetwork", "build"]
+
+__getattr__, __dir__ = attach(__name__, {"TorchNetwork": "torch"})

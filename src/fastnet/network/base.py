@@ -1,0 +1,515 @@
+"""What networks of every framework share: opening, stepping, transforming."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fastnet._execute import Plan
+from fastnet._nest import NestMap
+from fastnet._slice import forward_slicers, reverse_slicers
+from fastnet.backend import to_tensor
+from fastnet.errors import describe_op
+from fastnet.network.layout import Layout, LayoutCache, Setting
+from fastnet.op.numpyop import Batch, RemoveIf, forward_numpyop
+from fastnet.schedule import get_current_items
+from fastnet.types import (
+    Model,
+    State,
+    is_numpy_op,
+    is_op,
+    is_scheduler,
+    is_slicer,
+)
+from fastnet.util import filter_nones, to_list
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Self
+
+__all__ = ["BaseNetwork", "collect_models"]
+
+Step = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class _Opening:
+    """One opening of a network: what to run, and the context it runs in."""
+
+    __slots__ = ("layout", "retained", "state")
+
+    def __init__(self, layout: Layout, state: State) -> None:
+        self.layout = layout
+        self.state = state
+        self.retained: list[tuple[Any, Any]] = []
+
+
+class BaseNetwork:
+    """A graph of ops over a batch, opened for a mode and an epoch, then run a step at a time.
+
+    Programs make a `TorchNetwork`, or let `Network` choose.
+
+    Args:
+        target_type: The framework, "torch" or "tf".
+        device: The device that ops run on (torch only).
+        ops: The ops, in order; None, and schedulers of ops, may be among them.
+        postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
+        slicers: What cuts a batch into minibatches and joins their results.
+
+    Attributes:
+        ops: The ops and schedulers, without Nones.
+        postprocessing: The postprocessing ops and schedulers, without Nones.
+        slicers: The slicers and schedulers, without Nones.
+        models: The models that any op holds.
+        mixed_precision: Whether the models compute in half precision where it is safe.
+
+    Raises:
+        AssertionError: If something is no op, postprocessing op or slicer.
+        ValueError: If only some models have mixed precision, or a postprocessing op would drop or
+            make batches.
+    """
+
+    def __init__(
+        self,
+        target_type: str,
+        device: torch.device | None,
+        ops: Any,
+        postprocessing: Any = None,
+        slicers: Any = None,
+    ) -> None:
+        self.target_type = target_type
+        self.device: Any = device
+        self.ops: list[Any] = filter_nones(to_list(ops))
+        self.postprocessing: list[Any] = filter_nones(to_list(postprocessing))
+        self.slicers: list[Any] = filter_nones(to_list(slicers))
+        self._verify_inputs()
+        for op in get_current_items(self.ops):
+            if hasattr(op, "build"):
+                op.build(framework=target_type, device=device)
+        self.models: list[Model] = collect_models(self.ops)
+        self.mixed_precision = _agree_on_precision(self.models)
+        self._layouts = LayoutCache(
+            self.ops,
+            self.postprocessing,
+            self.slicers,
+            self._bind_forwards,
+            self._value_maps(),
+            self._step_setting,
+        )
+        self._lock = threading.Lock()
+        # what this thread has configured and not entered yet
+        self._configured = threading.local()
+        self._opening: _Opening | None = None
+        # A step that is nothing but its plan's run is called without anything in between.
+        self._plan: Plan | None = None
+        self._state: State = {}
+        self._step: Step | None = None
+
+    # ------------------------------------------------------------------ what a framework decides
+
+    def _bind_forwards(
+        self, ops: list[Any], forwards: list[Callable[..., Any]]
+    ) -> list[Callable[..., Any]]:
+        """Give the function to call for each op in force, given its forward."""
+        return forwards
+
+    def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
+        """Give what is done to values on their way to the ops, and on their way back."""
+        return None, None
+
+    def _step_setting(self, gradients: bool) -> Setting | None:
+        """Give what must be set while ops run."""
+        return None
+
+    def _enter_models(self, opening: _Opening) -> None:
+        """Get the models in force ready to run."""
+
+    def _exit_models(self, opening: _Opening) -> None:
+        """Undo `_enter_models`."""
+
+    def _wrap_step(self, step: Step) -> Step | None:
+        """Give a step that runs in the contexts that it needs, or None if it needs none."""
+        return None
+
+    # ------------------------------------------------------------------ what programs call
+
+    def __call__(
+        self,
+        mode: str,
+        epoch: int,
+        ds_id: str = "",
+        desired_output_keys: Collection[str] | None = None,
+        warmup: bool = False,
+        eager: bool = False,
+    ) -> Self:
+        """Configure the network; used as `with network(mode="train", epoch=1) as opened:`.
+
+        Args:
+            mode: "train", "eval", "test" or "infer".
+            epoch: The epoch, counted from 1.
+            ds_id: The id of the dataset, "" if it has none.
+            desired_output_keys: The keys wanted back. None or empty for all that ops write. Keys
+                that postprocessing reads come back too.
+            warmup: Whether this is a trial run that updates no weights.
+            eager: Whether to run op by op even where a graph could be used (TensorFlow only).
+
+        Returns:
+            The network itself, to be entered.
+
+        Raises:
+            ValueError: If the network is in use, slicers clash, or a wanted key is left in pieces.
+        """
+        if self._lock.locked():
+            raise ValueError(
+                f"This {type(self).__name__} is in use: it was entered and not left. Leave it "
+                "before you configure it anew, or make a second network of the same ops."
+            )
+        self._configured.opening = None
+        layout = self._layouts.find(mode, epoch, ds_id, desired_output_keys)
+        state: State = {
+            "warmup": warmup,
+            "mode": mode,
+            "req_grad": bool(layout.gradient_ops),
+            "epoch": epoch,
+            "deferred": {},
+            "eager": eager,
+        }
+        self._configured.opening = _Opening(layout, state)
+        return self
+
+    def __enter__(self) -> Self:
+        """Take the network into use, as it was configured.
+
+        Returns:
+            The network itself.
+
+        Raises:
+            ValueError: If it is in use.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise ValueError(
+                f"This {type(self).__name__} is in use: it can be entered once at a time. Leave it "
+                "first, or make a second network of the same ops."
+            )
+        opening = getattr(self._configured, "opening", None)
+        self._configured.opening = None
+        if opening is None:
+            return self  # run_step will say what is missing
+        try:
+            self._open(opening)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """Give the network back, ready to be opened again."""
+        self._close()
+
+    def run_step(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one batch through the ops in force, and through postprocessing.
+
+        Args:
+            batch: The values by key. It is not changed.
+
+        Returns:
+            A new dict: the batch's own entries and, over them, the outputs, on the CPU.
+
+        Raises:
+            ValueError: If the network was not entered, or not configured.
+            KeyError: If a key that is needed is not in the batch.
+            Exception: Whatever an op raises, with a note that names the op.
+        """
+        plan = self._plan
+        if plan is not None:
+            return plan.step(batch, self._state)
+        if self._step is None:
+            raise self._not_open()
+        return self._step(batch)
+
+    def transform(
+        self,
+        data: Any,
+        mode: str,
+        epoch: int = 1,
+        ds_id: str = "",
+        progress: bool = False,
+    ) -> Any:
+        """Run data through the network, opening it for just this.
+
+        Args:
+            data: A batch (a dict); an iterable of batches, such as a list or a DataLoader; or,
+                like FastEstimator's Pipeline, something that is called with mode, epoch, ds_id and
+                shuffle, and then entered to give a loader. Numbers and arrays become tensors, in
+                copies of the batches.
+            mode: "train", "eval", "test" or "infer".
+            epoch: The epoch, counted from 1.
+            ds_id: The id of the dataset, "" if it has none.
+            progress: Whether to show a bar (with tqdm) where the number of batches is known.
+
+        Returns:
+            For a batch its result, else a list of results: the predictions over the batch.
+        """
+        single = isinstance(data, Mapping)
+        eager = single and not self.slicers
+        with self(mode=mode, epoch=epoch, ds_id=ds_id, warmup=False, eager=eager):
+            if single:
+                return self._do_transform(self._to_batch(data))
+            if callable(data) and not hasattr(data, "__iter__"):
+                with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
+                    return self._transform_all(loader, progress)
+            return self._transform_all(data, progress)
+
+    def get_loss_keys(self) -> set[str]:
+        """List the keys of the losses that models are updated by.
+
+        Returns:
+            The keys, of all ops of all epochs.
+        """
+        keys: set[str] = set()
+        for op in get_current_items(self.ops):
+            if hasattr(op, "get_fe_loss_keys"):
+                keys |= op.get_fe_loss_keys()
+        return keys
+
+    def get_scheduled_items(self, mode: str) -> list[Any]:
+        """List what may change with the epoch.
+
+        Args:
+            mode: The mode; optimizers count in "train" only.
+
+        Returns:
+            Ops, optimizers, postprocessing ops and slicers, schedulers among them.
+        """
+        optimizers = [model.optimizer for model in self.models] if mode == "train" else []
+        return self.ops + optimizers + self.postprocessing + self.slicers
+
+    def clear_plans(self) -> None:
+        """Read the ops anew at the next opening.
+
+        An op's keys, mode, ds_id, in_list and out_list, and the models it holds, are read once.
+        Call this after changing them on an op that the network already has.
+        """
+        self._layouts.clear()
+
+    # ------------------------------------------------------------------ the opening, for others
+
+    @property
+    def ctx_inputs(self) -> set[str]:
+        """The keys that the opened network needs from its batch."""
+        layout = self._layout()
+        return set() if layout is None else layout.plan.resolution.inputs.names()
+
+    @property
+    def ctx_gpu_inputs(self) -> set[str]:
+        """Those of them that go to the device."""
+        layout = self._layout()
+        return set() if layout is None else layout.plan.resolution.device_inputs.names()
+
+    @property
+    def ctx_outputs(self) -> set[str]:
+        """The keys that the opened network returns."""
+        layout = self._layout()
+        return set() if layout is None else layout.plan.resolution.outputs.names()
+
+    @property
+    def ctx_ops(self) -> list[Any]:
+        """The ops in force."""
+        layout = self._layout()
+        return [] if layout is None else list(layout.ops)
+
+    @property
+    def ctx_postprocessing(self) -> list[Any]:
+        """The postprocessing ops in force."""
+        layout = self._layout()
+        return [] if layout is None else list(layout.postprocessing)
+
+    @property
+    def ctx_slicers(self) -> list[Any]:
+        """The slicers in force."""
+        layout = self._layout()
+        return [] if layout is None else list(layout.slicers)
+
+    @property
+    def ctx_models(self) -> set[Model]:
+        """The models in force."""
+        layout = self._layout()
+        return set() if layout is None else set(layout.models)
+
+    @property
+    def ctx_state(self) -> State:
+        """The context that ops are given: mode, epoch, warmup, req_grad, deferred, eager."""
+        opening = self._current()
+        return {} if opening is None else opening.state
+
+    # ------------------------------------------------------------------ inside
+
+    def _current(self) -> _Opening | None:
+        return self._opening or getattr(self._configured, "opening", None)
+
+    def _layout(self) -> Layout | None:
+        opening = self._current()
+        return None if opening is None else opening.layout
+
+    def _open(self, opening: _Opening) -> None:
+        layout = opening.layout
+        self._opening = opening
+        last = len(layout.gradient_ops) - 1
+        for index, op in enumerate(layout.gradient_ops):
+            opening.retained.append((op, op.fe_retain_graph()))
+            op.fe_retain_graph(index != last)
+        for model in layout.models:
+            _choose_optimizer(model, opening.state["epoch"])
+        self._enter_models(opening)
+        self._compose_step(opening)
+
+    def _close(self) -> None:
+        opening = self._opening
+        self._plan = None
+        self._step = None
+        self._state = {}
+        self._opening = None
+        try:
+            if opening is not None:
+                for op, retain in opening.retained:
+                    op.fe_retain_graph(retain)
+                self._exit_models(opening)
+        finally:
+            self._lock.release()
+
+    def _compose_step(self, opening: _Opening) -> None:
+        layout, state = opening.layout, opening.state
+        plan = layout.plan
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            return plan.step(batch, state)
+
+        step: Step = self._wrap_step(run) or run
+        if layout.slicers:
+            step = _sliced(step, layout.slicers)
+        if layout.postprocessing:
+            step = self._postprocessed(step, layout.postprocessing, state)
+        self._state = state
+        if step is run:
+            self._plan = plan
+        else:
+            self._step = step
+
+    def _postprocessed(self, step: Step, ops: list[Any], state: State) -> Step:
+        batched = self.target_type
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            result = step(batch)
+            forward_numpyop(ops=ops, data=result, state=state, batched=batched, shared=False)
+            return result
+
+        return run
+
+    def _not_open(self) -> ValueError:
+        if self._lock.locked():
+            return ValueError(
+                f"This {type(self).__name__} was entered without being configured. Write "
+                '`with network(mode="train", epoch=1, ds_id=""):` around run_step.'
+            )
+        return ValueError(
+            f"run_step needs an entered {type(self).__name__}. Write "
+            '`with network(mode="train", epoch=1, ds_id=""):` around it.'
+        )
+
+    def _to_batch(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: to_tensor(value, self.target_type) for key, value in data.items()}
+
+    def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return self.run_step(batch)
+
+    def _transform_all(self, batches: Iterable[Any], progress: bool) -> list[dict[str, Any]]:
+        if progress and hasattr(batches, "__len__"):
+            from tqdm import tqdm
+
+            batches = tqdm(batches, unit="batch", desc="transform")
+        return [self._do_transform(self._to_batch(batch)) for batch in batches]
+
+    def _verify_inputs(self) -> None:
+        for items, fits, noun, needs in (
+            (self.ops, is_op, "op", "a TensorOp"),
+            (self.postprocessing, is_numpy_op, "postprocessing op", "a NumpyOp"),
+            (self.slicers, is_slicer, "slicer", "a Slicer"),
+        ):
+            for position, item in enumerate(items):
+                for value in item.get_all_values() if is_scheduler(item) else (item,):
+                    if value is not None and not fits(value):
+                        raise AssertionError(_not_fit(value, position, noun, needs))
+        for position, op in enumerate(get_current_items(self.postprocessing)):
+            if isinstance(op, RemoveIf) or hasattr(op, "filter_fn"):
+                raise ValueError(
+                    f"{describe_op(op, position)} drops samples, which postprocessing cannot do: "
+                    "the network's results are already made. Filter in the data pipeline."
+                )
+            if isinstance(op, Batch) or hasattr(op, "collate_fn"):
+                raise ValueError(
+                    f"{describe_op(op, position)} makes batches, but postprocessing gets batches. "
+                    "Leave it out, or use it in the data pipeline."
+                )
+
+
+def collect_models(ops: list[Any]) -> list[Model]:
+    """List the models that ops hold.
+
+    Args:
+        ops: Ops, and schedulers of ops; None may be among them.
+
+    Returns:
+        Each model once, in the order of the ops.
+    """
+    models: dict[int, Model] = {}
+    for op in get_current_items(filter_nones(to_list(ops))):
+        if hasattr(op, "get_fe_models"):
+            models.update((id(model), model) for model in op.get_fe_models())
+    return list(models.values())
+
+
+def _not_fit(item: Any, position: int, noun: str, needs: str) -> str:
+    shown = f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__
+    text = f"The network's {noun} {position} is {shown}, which is no {noun}."
+    if isinstance(item, type):
+        return f"{text} Pass an instance: {item.__name__}(...)."
+    return f"{text} Pass {needs}, or an object with the same attributes."
+
+
+def _agree_on_precision(models: list[Model]) -> bool:
+    mixed = [model for model in models if getattr(model, "mixed_precision", False)]
+    if mixed and len(mixed) < len(models):
+        full = [model for model in models if model not in mixed]
+        raise ValueError(
+            f"The models {_names_of(mixed)} have mixed precision and {_names_of(full)} have not, "
+            "but the models of a network must agree. Build all of them with the same "
+            "mixed_precision."
+        )
+    return bool(mixed)
+
+
+def _names_of(models: list[Model]) -> list[str]:
+    return [getattr(model, "model_name", type(model).__name__) for model in models]
+
+
+def _choose_optimizer(model: Model, epoch: int) -> None:
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    current = optimizer.get_current_value(epoch) if is_scheduler(optimizer) else optimizer
+    if getattr(model, "current_optimizer", None) is not current:
+        model.current_optimizer = current
+
+
+def _sliced(step: Step, slicers: list[Any]) -> Step:
+    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+        results = [step(minibatch) for minibatch in forward_slicers(slicers, batch)]
+        return reverse_slicers(slicers, results, batch)
+
+    return run

@@ -1,0 +1,59 @@
+"""The network for the models at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastnet.backend.framework import framework_of
+from fastnet.network.base import BaseNetwork, collect_models
+
+__all__ = ["Network"]
+
+
+def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
+    """Make the network that fits the models of some ops.
+
+    Args:
+        ops: The ops, in order; None, and schedulers of ops, may be among them.
+        pops: Postprocessing ops, which run on batches of numpy arrays after the rest.
+        slicers: What cuts a batch into minibatches and joins their results.
+
+    Returns:
+        A `TorchNetwork`; ops that hold no model run in torch too.
+
+    Raises:
+        AssertionError: If models of two frameworks, or two models of one name (case aside), are
+            among the ops.
+        ValueError: If a model is of no known framework.
+
+    >>> import torch, fastnet
+    >>> from fastnet.op.tensorop.model import ModelOp
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn=None)
+    >>> type(Network([ModelOp(model, "x", "y")])).__name__
+    'TorchNetwork'
+    """
+    models = collect_models(ops)
+    frameworks: dict[str | None, list[str]] = {}
+    names: dict[str, str] = {}
+    for model in models:
+        name = str(getattr(model, "model_name", type(model).__name__))
+        if name.lower() in names:
+            raise AssertionError(
+                f"Two models are called '{names[name.lower()]}' and '{name}', which are one name "
+                "on a file system that takes upper and lower case as the same. Pass fastnet.build "
+                "a model_name for each."
+            )
+        names[name.lower()] = name
+        frameworks.setdefault(framework_of(model), []).append(name)
+    if None in frameworks:
+        raise ValueError(
+            f"The models {frameworks[None]} are of no known framework. Build models of torch with "
+            "fastnet.build."
+        )
+    if len(frameworks) > 1:
+        raise AssertionError(
+            f"The ops hold models of several frameworks: {frameworks}. Make a network for each."
+        )
+    from fastnet.network.torch import TorchNetwork
+
+    return TorchNetwork(ops, pops, slicers)

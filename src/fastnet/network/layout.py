@@ -1,0 +1,213 @@
+"""What one opening of a network runs, worked out once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from typing import Any
+
+from fastnet._execute import Plan
+from fastnet._nest import NestMap
+from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
+from fastnet._slice import check_slicers
+from fastnet.types import Model, is_scheduler
+
+__all__ = ["Layout", "LayoutCache"]
+
+# schedulers that make new ops in every epoch, or ever new desired keys, must not fill the memory
+MOST_LAYOUTS = 64
+
+Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+
+
+class Layout:
+    """The ops of one opening, and what follows from them.
+
+    Attributes:
+        plan: The ops laid out for the kernel.
+        ops: The ops in force, in order.
+        postprocessing: The postprocessing ops in force, in order.
+        slicers: The slicers in force.
+        models: The models that the ops hold.
+        gradient_ops: Those of the ops that take gradients.
+        keep_alive: The scheduled values that this layout is for.
+    """
+
+    __slots__ = (
+        "gradient_ops",
+        "keep_alive",
+        "models",
+        "ops",
+        "plan",
+        "postprocessing",
+        "slicers",
+    )
+
+    plan: Plan
+    ops: list[Any]
+    postprocessing: list[Any]
+    slicers: list[Any]
+    models: list[Model]
+    gradient_ops: list[Any]
+    keep_alive: tuple[Any, ...]
+
+
+class LayoutCache:
+    """The layouts of one network.
+
+    What an item says of itself (its keys, modes and ids) is read when the network is made, or when
+    it first turns up; a change to the network's lists of items is noticed.
+
+    Args:
+        ops: The network's ops and schedulers of ops.
+        postprocessing: Its postprocessing ops and schedulers of them.
+        slicers: Its slicers and schedulers of them.
+        bind: Given the ops in force and their forwards, gives the functions to call.
+        values: What is done to values on their way in and out: `move`, `release`.
+        setting: For ops in force, what must be set while they run (see `Plan`).
+    """
+
+    def __init__(
+        self,
+        ops: list[Any],
+        postprocessing: list[Any],
+        slicers: list[Any],
+        bind: Callable[[list[Any], list[Callable[..., Any]]], list[Callable[..., Any]]],
+        values: tuple[NestMap | None, NestMap | None],
+        setting: Callable[[bool], Setting | None],
+    ) -> None:
+        self._lists = (ops, postprocessing, slicers)
+        self._bind = bind
+        self._move, self._release = values
+        self._setting = setting
+        self._table = KeyTable()
+        self._specs: dict[int, OpSpec | SlicerSpec] = {}
+        self._layouts: dict[Hashable, Layout] = {}
+        self._snapshots: tuple[tuple[Any, ...], ...] = ()
+        self._schedulers: list[Any] = []
+        self._entries: list[list[Any]] = []
+        self._read_items()
+
+    def find(
+        self,
+        mode: str,
+        epoch: int,
+        ds_id: str | None,
+        desired: Collection[str] | None,
+    ) -> Layout:
+        """Find, or work out, what an opening runs.
+
+        Args:
+            mode: The mode.
+            epoch: The epoch, counted from 1.
+            ds_id: The id of the dataset.
+            desired: The keys wanted back; None or empty for all outputs.
+
+        Returns:
+            The layout; the same one for the same ops in force.
+
+        Raises:
+            ValueError: If slicers clash, or a wanted key is left in pieces.
+        """
+        for items, snapshot in zip(self._lists, self._snapshots, strict=True):
+            if not same_items(items, snapshot):
+                self._read_items()
+                break
+        current = tuple([one.get_current_value(epoch) for one in self._schedulers])
+        key = (
+            mode,
+            ds_id,
+            frozenset(desired) if desired else None,
+            tuple([id(value) for value in current]),
+        )
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._lay_out(mode, epoch, ds_id, desired, current)
+            while len(self._layouts) >= MOST_LAYOUTS:
+                del self._layouts[next(iter(self._layouts))]
+            self._layouts[key] = layout
+        return layout
+
+    def clear(self) -> None:
+        """Forget what was worked out, so that changed ops are read anew."""
+        self._specs.clear()
+        self._table = KeyTable()
+        self._read_items()
+
+    def _read_items(self) -> None:
+        self._layouts.clear()
+        self._snapshots = tuple(tuple(items) for items in self._lists)
+        self._schedulers = [item for items in self._lists for item in items if is_scheduler(item)]
+        for item in self._schedulers:
+            for value in item.get_all_values():
+                if value is not None:
+                    self._spec(value)
+        # a scheduler stands for itself until an epoch is known
+        self._entries = [
+            [item if is_scheduler(item) else self._spec(item) for item in items]
+            for items in self._lists
+        ]
+
+    def _spec(self, item: Any) -> OpSpec | SlicerSpec:
+        spec = self._specs.get(id(item))
+        if spec is None:
+            if hasattr(item, "slice_inputs"):
+                spec = SlicerSpec(item, self._table)
+            else:
+                spec = OpSpec(item, self._table, deletes_inputs(item))
+            self._specs[id(item)] = spec
+        return spec
+
+    def _lay_out(
+        self,
+        mode: str,
+        epoch: int,
+        ds_id: str | None,
+        desired: Collection[str] | None,
+        current: tuple[Any, ...],
+    ) -> Layout:
+        entries = self._entries
+        if self._schedulers:
+            values = dict(zip(map(id, self._schedulers), current, strict=True))
+            entries = [
+                [
+                    entry if id(entry) not in values else self._spec(values[id(entry)])
+                    for entry in each
+                    if values.get(id(entry), entry) is not None
+                ]
+                for each in entries
+            ]
+        specs, after, cutters = (select(each, mode, ds_id) for each in entries)
+        layout = Layout()
+        layout.slicers = [spec.item for spec in cutters]
+        check_slicers(layout.slicers)
+        context = f"mode={mode!r}, epoch={epoch!r}, ds_id={ds_id!r}"
+        resolution = resolve(self._table, specs, after, cutters, desired, context)
+        layout.ops, forwards, layout.models, layout.gradient_ops = gather(specs)
+        layout.postprocessing = [spec.item for spec in after]
+        layout.keep_alive = current
+        layout.plan = Plan(
+            self._table,
+            specs,
+            self._bind(layout.ops, forwards),
+            resolution,
+            self._move,
+            self._release,
+            self._setting(bool(layout.gradient_ops)),
+        )
+        return layout
+
+
+def deletes_inputs(op: Any) -> bool:
+    """Say whether an op drops the keys that it reads.
+
+    Args:
+        op: The op.
+
+    Returns:
+        What the op says in `deletes_inputs`; where it says nothing, whether its class or a base of
+        it is called Delete.
+    """
+    said = getattr(op, "deletes_inputs", None)
+    if said is None:
+        return any(base.__name__ == "Delete" for base in type(op).__mro__)
+    return bool(said)

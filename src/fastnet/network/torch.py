@@ -1,0 +1,164 @@
+"""Networks of torch models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fastnet._nest import NestMap
+from fastnet.network.base import BaseNetwork, Step, _Opening
+from fastnet.network.layout import Setting
+from fastnet.util import NonContext, get_device
+
+__all__ = ["TorchNetwork"]
+
+
+class TorchNetwork(BaseNetwork):
+    """A network whose ops run in PyTorch.
+
+    Args:
+        ops: The ops, in order; None, and schedulers of ops, may be among them.
+        postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
+        slicers: What cuts a batch into minibatches and joins their results.
+
+    Raises:
+        AssertionError: If something is no op, postprocessing op or slicer.
+        ValueError: If only some models have mixed precision, or a postprocessing op would drop or
+            make batches.
+
+    >>> import torch
+    >>> from fastnet.op.tensorop import LambdaOp
+    >>> network = TorchNetwork([LambdaOp(fn=lambda x: 2 * x, inputs="x", outputs="y")])
+    >>> with network(mode="infer", epoch=1):
+    ...     network.run_step({"x": torch.tensor([1.0, 2.0])})["y"]
+    tensor([2., 4.])
+    """
+
+    device: torch.device
+
+    def __init__(self, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
+        super().__init__(
+            target_type="torch",
+            device=get_device(),
+            ops=ops,
+            postprocessing=postprocessing,
+            slicers=slicers,
+        )
+
+    def _bind_forwards(
+        self, ops: list[Any], forwards: list[Callable[..., Any]]
+    ) -> list[Callable[..., Any]]:
+        # Updates that stand last in a row wait for each other's gradients: a model that one of
+        # them has already changed would spoil the graph of the next.
+        for index in range(len(ops) - 1, -1, -1):
+            op = ops[index]
+            if hasattr(op, "forward_deferred"):
+                forwards[index] = op.forward_deferred
+            elif hasattr(op, "defer"):
+                forwards[index] = _deferring(op)
+            else:
+                break
+        return forwards
+
+    def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
+        device = self.device
+        if device.type == "cpu":
+            return None, NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
+        # copies of a GPU are only queued here, and waited for once, at the step's end
+        queue = device.type == "cuda"
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(device, non_blocking=queue)
+
+        def release(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().to("cpu", non_blocking=queue)
+
+        return NestMap(torch.Tensor, move), NestMap(torch.Tensor, release)
+
+    def _step_setting(self, gradients: bool) -> Setting | None:
+        if gradients:
+            return None
+        # what torch.no_grad does, without its Python
+        return torch.is_grad_enabled, torch._C._set_grad_enabled, False
+
+    def _enter_models(self, opening: _Opening) -> None:
+        opening.state["tape"] = NonContext()
+        if self.device.type == "cpu":
+            return
+        for model in opening.layout.models:
+            model.to(self.device)
+            if opening.state["mode"] == "train":
+                move_optimizer(getattr(model, "current_optimizer", None), self.device)
+
+    def _exit_models(self, opening: _Opening) -> None:
+        if self.device.type == "cpu":
+            return
+        for model in opening.layout.models:
+            model.to("cpu")
+            if opening.state["mode"] == "train":
+                move_optimizer(getattr(model, "current_optimizer", None), torch.device("cpu"))
+
+    def _wrap_step(self, step: Step) -> Step | None:
+        wait = None
+        if self.device.type == "cuda":
+            wait = torch.cuda.current_stream(self.device).synchronize
+        if not self.mixed_precision:
+            return None if wait is None else _waiting(step, wait)
+        autocast = torch.autocast(device_type=self.device.type)
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            with autocast:
+                return step(batch)
+
+        return run if wait is None else _waiting(run, wait)
+
+
+def _waiting(step: Step, wait: Callable[[], None]) -> Step:
+    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+        result = step(batch)
+        wait()
+        return result
+
+    return run
+
+
+def _deferring(op: Any) -> Callable[..., Any]:
+    """Call an op that knows `defer` as a setting only, with the setting on for just the call."""
+
+    def forward(data: Any, state: dict[str, Any]) -> Any:
+        before = op.defer
+        op.defer = True
+        try:
+            return op.forward(data, state)
+        finally:
+            op.defer = before
+
+    return forward
+
+
+def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
+    """Move an optimizer's state to a device.
+
+    A count of steps stays on the CPU, where the optimizer reads it, unless the optimizer says that
+    it wants it with the parameters.
+
+    Args:
+        optimizer: The optimizer, or None for none.
+        device: Where to.
+
+    Raises:
+        RuntimeError: If the device has no room, or is not there.
+    """
+    if optimizer is None:
+        return
+    move = NestMap(torch.Tensor, lambda tensor: tensor.to(device))
+    for group in optimizer.param_groups:
+        moves_count = group.get("capturable") or group.get("fused")
+        for parameter in group["params"]:
+            if parameter in optimizer.state:
+                state = optimizer.state[parameter]
+                for key, value in state.items():
+                    if key != "step" or moves_count:
+                        state[key] = move(value)
