@@ -1,7 +1,6 @@
 """fastnet: graphs of ops over dict batches, compiled, with FastEstimator's API."""
 
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastnet.util.lazy import attach
 
@@ -23,13 +22,20 @@ __all__ = [
     "util",
 ]
 
-try:
-    __version__ = version("fastnet")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
-
-__getattr__, __dir__ = attach(
+_load, __dir__ = attach(
     __name__,
     dict.fromkeys(("BaseNetwork", "Network", "TorchNetwork", "build"), "network"),
     submodules=("backend", "network", "op", "schedule", "slicer", "types", "util"),
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name != "__version__":
+        return _load(name)
+    # reading it takes longer than all other imports of this package together
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fastnet")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "0+unknown"

@@ -1,11 +1,12 @@
 """Run the ops of one opening: read, forward, write, over flat slots."""
 
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, final
 
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, Resolution
 
+@final
 class Plan:
     """The ops of one opening, laid out for its steps."""
 

@@ -332,6 +332,8 @@ cdef class Plan:
         cdef PyObject** slots = on_stack
         cdef Py_ssize_t index = -1
         cdef object setting = None
+        cdef bint set_up = False
+        cdef dict result
         if self._n_slots > STACK_SLOTS:
             slots = <PyObject**> PyMem_Malloc(self._n_slots * sizeof(PyObject*))
             if slots == NULL:
@@ -342,6 +344,7 @@ cdef class Plan:
         try:
             if self._write_setting is not None:
                 setting = PyObject_CallNoArgs(self._read_setting)
+                set_up = True
                 if setting is not self._needed_setting:
                     PyObject_CallOneArg(self._write_setting, self._needed_setting)
             self._fill(slots, batch)
@@ -362,7 +365,6 @@ cdef class Plan:
             result = self._collect(slots, batch, merge)
             if stamps != NULL:
                 stamps[self._n_steps + 3] = perf_counter()
-            return result
         except BaseException as error:
             drop_deferred(state, error)
             if index >= 0:
@@ -373,9 +375,11 @@ cdef class Plan:
                 Py_XDECREF(slots[index])
             if slots != on_stack:
                 PyMem_Free(slots)
-            if setting is not None:
+            if set_up:
                 # an op may have changed it too
                 PyObject_CallOneArg(self._write_setting, setting)
+        # not inside the try: a result on its way out is lost if what comes last in it raises
+        return result
 
     cdef int _fill(self, PyObject** slots, object batch) except -1:
         cdef Py_ssize_t index, slot
@@ -581,7 +585,7 @@ cdef int run_deferred(object deferred) except -1:
 cdef int drop_deferred(dict state, object error) except -1:
     """Forget what ops put off in a step that failed, so that no later step runs it."""
     deferred = state.get("deferred")
-    if deferred:
+    if isinstance(deferred, dict) and deferred:
         waiting = list(deferred.values())
         deferred.clear()
         discard(waiting, error)
@@ -594,22 +598,25 @@ cdef int discard(list waiting, object error) except -1:
     A function that holds on to something has a `discard`. What goes wrong in it is told in a note
     to the error that led here.
     """
-    for functions in waiting:
-        for function in functions:
-            let_go = getattr(function, "discard", None)
-            if let_go is not None:
-                try:
-                    let_go()
-                except Exception as second:
-                    add_note(error, f"Discarding {function!r} failed too: {second!r}")
+    try:
+        for functions in waiting:
+            for function in functions:
+                let_go = getattr(function, "discard", None)
+                if let_go is not None:
+                    try:
+                        let_go()
+                    except Exception as second:
+                        add_note(error, f"Discarding {function!r} failed too: {second!r}")
+    except Exception as second:
+        add_note(error, f"What was deferred could not be discarded: {second!r}")
     return 0
 
 
 cdef int note_op(error, op, Py_ssize_t position) except -1:
     """Name the op in an error, once, and never let the note hide the error."""
-    described = describe_op(op, position)
-    note = f"Raised by {described}."
     try:
+        described = describe_op(op, position)
+        note = f"Raised by {described}."
         if described not in str(error) and note not in getattr(error, "__notes__", ()):
             add_note(error, note)
     except Exception:

@@ -1,10 +1,11 @@
 """Map a function over the tensors of a nest: detach, device move, conversion."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 T = TypeVar("T")
 
+@final
 class NestMap:
     """A function over every leaf of a nest of dict, list, tuple, set and dataclass."""
 

@@ -153,7 +153,7 @@ cdef class NestMap:
             if kind == STRUCT_SEQUENCE:
                 # the fields that have a name but no place come along
                 return cls(mapped, data.__reduce__()[1][1])
-            # a derived class may take other arguments than its parts, so its own __new__ is not asked
+            # a derived class may not take its parts as arguments, so its __new__ is not asked
             result = tuple.__new__(cls, mapped)
             if hasattr(data, "__dict__"):
                 result.__dict__.update(data.__dict__)
@@ -174,12 +174,14 @@ cdef class NestMap:
         result = object.__new__(cls)
         if hasattr(data, "__dict__"):
             result.__dict__.update(data.__dict__)
-        names = [field.name for field in dataclasses.fields(data)]
+        fields = {field.name for field in dataclasses.fields(data)}
         for base in cls.__mro__:
             slots = base.__dict__.get("__slots__", ())
-            names.extend((slots,) if isinstance(slots, str) else slots)
-        for name in names:
-            if name not in ("__dict__", "__weakref__") and hasattr(data, name):
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(data, name):
+                    object.__setattr__(result, name, getattr(data, name))
+        for name in fields:
+            if hasattr(data, name):
                 object.__setattr__(result, name, self.map(getattr(data, name)))
         return result
 

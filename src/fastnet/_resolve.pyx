@@ -335,8 +335,8 @@ def gather(list specs not None):
         specs: An `OpSpec` for each op in force, in order.
 
     Returns:
-        A tuple of lists: the ops, their forwards, the models that they hold (each once, in the order of the ops),
-        and those of the ops that take gradients.
+        A tuple of lists: the ops, their forwards, the models that they hold (each once, in the
+        order of the ops), and those of the ops that take gradients.
     """
     cdef list ops = [], forwards = [], models = [], gradient_ops = []
     cdef set seen = set()
@@ -405,7 +405,7 @@ def resolve(
     cdef KeySet unsliced = KeySet(table)
     cdef KeySet read_after = KeySet(table)
     cdef KeySet made_after = KeySet(table)
-    cdef KeySet outputs, pieces
+    cdef KeySet outputs, pieces, cut
     cdef OpSpec spec
     cdef SlicerSpec slicer
     cdef Py_ssize_t index, key_id
@@ -428,6 +428,8 @@ def resolve(
             for index in range(spec.n_inputs):
                 produced.clear_bit(spec.ids[index])
     needed.unite(device)
+    cut = sliced.copy()
+    cut.unite(produced)
     pieces = unsliced.copy()
     pieces.subtract(produced)
     needed.unite(pieces)
@@ -455,10 +457,12 @@ def resolve(
         outputs.unite(read_after)
 
     if not sliced.is_empty():
-        pieces = sliced.copy()
-        pieces.unite(produced)
+        # what only postprocessing makes is made after the pieces are joined
+        made_after.subtract(read_after)
+        pieces = cut.copy()
         pieces.intersect(outputs)
         pieces.subtract(unsliced)
+        pieces.subtract(made_after)
         if not pieces.is_empty():
             raise sliced_not_unsliced(pieces.names(), context)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 __all__ = [
+    "OP_ATTRIBUTES",
+    "SLICER_ATTRIBUTES",
     "Batch",
     "DatasetLike",
     "DeferredLike",
@@ -22,10 +24,12 @@ __all__ = [
     "SlicerLike",
     "State",
     "Tensor",
+    "is_given",
     "is_numpy_op",
     "is_op",
     "is_scheduler",
     "is_slicer",
+    "is_tensor_op",
     "missing_attributes",
 ]
 
@@ -121,8 +125,8 @@ class DatasetLike(Protocol):
         """Return a context manager whose value is an iterable of batches."""
 
 
-_OP_ATTRIBUTES = ("inputs", "outputs", "mode", "ds_id", "in_list", "out_list", "forward")
-_SLICER_ATTRIBUTES = (
+OP_ATTRIBUTES = ("inputs", "outputs", "mode", "ds_id", "in_list", "out_list", "forward")
+SLICER_ATTRIBUTES = (
     "slice_inputs",
     "unslice_inputs",
     "mode",
@@ -154,7 +158,19 @@ def is_op(item: object) -> bool:
     Returns:
         True if it has all that `OpLike` asks for.
     """
-    return not isinstance(item, type) and not missing_attributes(item, _OP_ATTRIBUTES)
+    return not isinstance(item, type) and not missing_attributes(item, OP_ATTRIBUTES)
+
+
+def is_tensor_op(item: object) -> bool:
+    """Say whether an object can be an op of a network, rather than of its postprocessing.
+
+    Args:
+        item: Any object.
+
+    Returns:
+        True if it is an op, and not one that is made for arrays only.
+    """
+    return is_op(item) and (not hasattr(item, "forward_batch") or hasattr(item, "get_fe_models"))
 
 
 def is_numpy_op(item: object) -> bool:
@@ -178,7 +194,19 @@ def is_slicer(item: object) -> bool:
     Returns:
         True if it has all that `SlicerLike` asks for.
     """
-    return not isinstance(item, type) and not missing_attributes(item, _SLICER_ATTRIBUTES)
+    return not isinstance(item, type) and not missing_attributes(item, SLICER_ATTRIBUTES)
+
+
+def is_given(item: object) -> bool:
+    """Say whether there is an item at all, where a program may have left it out.
+
+    Args:
+        item: Any object.
+
+    Returns:
+        False for None, and for the False that `condition and item` leaves; else True.
+    """
+    return item is not None and item is not False
 
 
 def is_scheduler(item: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +11,23 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
-from fastnet.errors import describe_op
+from fastnet.errors import add_note, describe_op
 from fastnet.network.layout import Layout, LayoutCache, Setting
 from fastnet.op.numpyop import Batch, RemoveIf, forward_numpyop
 from fastnet.schedule import get_current_items
 from fastnet.types import (
+    OP_ATTRIBUTES,
+    SLICER_ATTRIBUTES,
     Model,
     State,
+    is_given,
     is_numpy_op,
-    is_op,
     is_scheduler,
     is_slicer,
+    is_tensor_op,
+    missing_attributes,
 )
-from fastnet.util import filter_nones, to_list
+from fastnet.util import to_list, to_set
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["BaseNetwork", "collect_models"]
 
 Step = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+_MODES = ("train", "eval", "test", "infer")
 
 
 class _Opening:
@@ -65,7 +71,8 @@ class BaseNetwork:
         mixed_precision: Whether the models compute in half precision where it is safe.
 
     Raises:
-        AssertionError: If something is no op, postprocessing op or slicer.
+        AssertionError: If something is no op, postprocessing op or slicer, or if two models have
+            one name (case aside).
         ValueError: If only some models have mixed precision, or a postprocessing op would drop or
             make batches.
     """
@@ -80,19 +87,18 @@ class BaseNetwork:
     ) -> None:
         self.target_type = target_type
         self.device: Any = device
-        self.ops: list[Any] = filter_nones(to_list(ops))
-        self.postprocessing: list[Any] = filter_nones(to_list(postprocessing))
-        self.slicers: list[Any] = filter_nones(to_list(slicers))
+        self.ops: list[Any] = list(filter(is_given, to_list(ops)))
+        self.postprocessing: list[Any] = list(filter(is_given, to_list(postprocessing)))
+        self.slicers: list[Any] = list(filter(is_given, to_list(slicers)))
         self._verify_inputs()
         for op in get_current_items(self.ops):
             if hasattr(op, "build"):
                 op.build(framework=target_type, device=device)
         self.models: list[Model] = collect_models(self.ops)
+        _check_names(self.models)
         self.mixed_precision = _agree_on_precision(self.models)
         self._layouts = LayoutCache(
-            self.ops,
-            self.postprocessing,
-            self.slicers,
+            lambda: (self.ops, self.postprocessing, self.slicers),
             self._bind_forwards,
             self._value_maps(),
             self._step_setting,
@@ -132,6 +138,10 @@ class BaseNetwork:
         """Give a step that runs in the contexts that it needs, or None if it needs none."""
         return None
 
+    def _waiter(self) -> Callable[[], None] | None:
+        """Give what waits for the copies that a step has queued, or None if it queues none."""
+        return None
+
     # ------------------------------------------------------------------ what programs call
 
     def __call__(
@@ -158,7 +168,8 @@ class BaseNetwork:
             The network itself, to be entered.
 
         Raises:
-            ValueError: If the network is in use, slicers clash, or a wanted key is left in pieces.
+            ValueError: If there is no such mode, the network is in use, slicers clash, or a wanted
+                key is left in pieces.
         """
         if self._lock.locked():
             raise ValueError(
@@ -166,7 +177,9 @@ class BaseNetwork:
                 "before you configure it anew, or make a second network of the same ops."
             )
         self._configured.opening = None
-        layout = self._layouts.find(mode, epoch, ds_id, desired_output_keys)
+        if mode not in _MODES:
+            raise ValueError(f"A network runs in one of the modes {list(_MODES)}, not in {mode!r}.")
+        layout = self._layouts.find(mode, epoch, ds_id, to_set(desired_output_keys))
         state: State = {
             "warmup": warmup,
             "mode": mode,
@@ -257,6 +270,8 @@ class BaseNetwork:
             For a batch its result, else a list of results: the predictions over the batch.
         """
         single = isinstance(data, Mapping)
+        if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
+            raise _not_data(data)
         eager = single and not self.slicers
         with self(mode=mode, epoch=epoch, ds_id=ds_id, warmup=False, eager=eager):
             if single:
@@ -381,7 +396,8 @@ class BaseNetwork:
                     op.fe_retain_graph(retain)
                 self._exit_models(opening)
         finally:
-            self._lock.release()
+            if self._lock.locked():
+                self._lock.release()
 
     def _compose_step(self, opening: _Opening) -> None:
         layout, state = opening.layout, opening.state
@@ -391,8 +407,11 @@ class BaseNetwork:
             return plan.step(batch, state)
 
         step: Step = self._wrap_step(run) or run
+        wait = self._waiter()
         if layout.slicers:
-            step = _sliced(step, layout.slicers)
+            step = _sliced(step, layout.slicers, wait)
+        elif wait is not None:
+            step = _waiting(step, wait)
         if layout.postprocessing:
             step = self._postprocessed(step, layout.postprocessing, state)
         self._state = state
@@ -406,7 +425,11 @@ class BaseNetwork:
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             result = step(batch)
-            forward_numpyop(ops=ops, data=result, state=state, batched=batched, shared=False)
+            try:
+                forward_numpyop(ops=ops, data=result, state=state, batched=batched, shared=False)
+            except Exception as error:
+                add_note(error, "This was in the network's postprocessing.")
+                raise
             return result
 
         return run
@@ -422,7 +445,9 @@ class BaseNetwork:
             '`with network(mode="train", epoch=1, ds_id=""):` around it.'
         )
 
-    def _to_batch(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _to_batch(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, Mapping):
+            raise _not_data(data)
         return {key: to_tensor(value, self.target_type) for key, value in data.items()}
 
     def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -436,15 +461,21 @@ class BaseNetwork:
         return [self._do_transform(self._to_batch(batch)) for batch in batches]
 
     def _verify_inputs(self) -> None:
-        for items, fits, noun, needs in (
-            (self.ops, is_op, "op", "a TensorOp"),
-            (self.postprocessing, is_numpy_op, "postprocessing op", "a NumpyOp"),
-            (self.slicers, is_slicer, "slicer", "a Slicer"),
+        for items, fits, noun, needs, attributes in (
+            (self.ops, is_tensor_op, "op", "a TensorOp", OP_ATTRIBUTES),
+            (
+                self.postprocessing,
+                is_numpy_op,
+                "postprocessing op",
+                "a NumpyOp",
+                (*OP_ATTRIBUTES, "forward_batch"),
+            ),
+            (self.slicers, is_slicer, "slicer", "a Slicer", SLICER_ATTRIBUTES),
         ):
             for position, item in enumerate(items):
                 for value in item.get_all_values() if is_scheduler(item) else (item,):
-                    if value is not None and not fits(value):
-                        raise AssertionError(_not_fit(value, position, noun, needs))
+                    if is_given(value) and not fits(value):
+                        raise AssertionError(_not_fit(value, position, noun, needs, attributes))
         for position, op in enumerate(get_current_items(self.postprocessing)):
             if isinstance(op, RemoveIf) or hasattr(op, "filter_fn"):
                 raise ValueError(
@@ -468,18 +499,32 @@ def collect_models(ops: list[Any]) -> list[Model]:
         Each model once, in the order of the ops.
     """
     models: dict[int, Model] = {}
-    for op in get_current_items(filter_nones(to_list(ops))):
-        if hasattr(op, "get_fe_models"):
+    for op in get_current_items(to_list(ops)):
+        if hasattr(op, "get_fe_models") and not isinstance(op, type):
             models.update((id(model), model) for model in op.get_fe_models())
     return list(models.values())
 
 
-def _not_fit(item: Any, position: int, noun: str, needs: str) -> str:
-    shown = f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__
-    text = f"The network's {noun} {position} is {shown}, which is no {noun}."
+def _not_fit(item: Any, position: int, noun: str, needs: str, attributes: Sequence[str]) -> str:
     if isinstance(item, type):
-        return f"{text} Pass an instance: {item.__name__}(...)."
-    return f"{text} Pass {needs}, or an object with the same attributes."
+        return (
+            f"The network's {noun} {position} is the class {item.__name__}, which is no {noun}. "
+            f"Pass an instance: {item.__name__}(...)."
+        )
+    text = f"The network's {noun} {position} is {type(item).__name__}, which is no {noun}"
+    lacking = missing_attributes(item, attributes)
+    if not lacking:
+        return f"{text} but one on numpy arrays. Pass it as postprocessing (`pops`)."
+    if len(lacking) < len(attributes):
+        text += f": it lacks {lacking}"
+    return f"{text}. Pass {needs}, or an object with the same attributes."
+
+
+def _not_data(data: object) -> TypeError:
+    return TypeError(
+        "transform takes a batch (a dict of values by key), an iterable of batches, or something "
+        f"that is entered to give one, not {type(data).__name__}."
+    )
 
 
 def _agree_on_precision(models: list[Model]) -> bool:
@@ -487,15 +532,36 @@ def _agree_on_precision(models: list[Model]) -> bool:
     if mixed and len(mixed) < len(models):
         full = [model for model in models if model not in mixed]
         raise ValueError(
-            f"The models {_names_of(mixed)} have mixed precision and {_names_of(full)} have not, "
+            f"The models {list(map(model_name, mixed))} have mixed precision and "
+            f"{list(map(model_name, full))} have not, "
             "but the models of a network must agree. Build all of them with the same "
             "mixed_precision."
         )
     return bool(mixed)
 
 
-def _names_of(models: list[Model]) -> list[str]:
-    return [getattr(model, "model_name", type(model).__name__) for model in models]
+def _check_names(models: list[Model]) -> None:
+    names: dict[str, str] = {}
+    for name in map(model_name, models):
+        other = names.setdefault(name.lower(), name)
+        if other is not name:
+            raise AssertionError(
+                f"Two models are called '{other}' and '{name}', which are one name on a file "
+                "system that takes upper and lower case as the same. Pass fastnet.build a "
+                "model_name for each."
+            )
+
+
+def model_name(model: Model) -> str:
+    """Name a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The name that `build` gave it, or its class's.
+    """
+    return str(getattr(model, "model_name", type(model).__name__))
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:
@@ -507,9 +573,20 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
         model.current_optimizer = current
 
 
-def _sliced(step: Step, slicers: list[Any]) -> Step:
+def _waiting(step: Step, wait: Callable[[], None]) -> Step:
+    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+        result = step(batch)
+        wait()
+        return result
+
+    return run
+
+
+def _sliced(step: Step, slicers: list[Any], wait: Callable[[], None] | None) -> Step:
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         results = [step(minibatch) for minibatch in forward_slicers(slicers, batch)]
+        if wait is not None:
+            wait()
         return reverse_slicers(slicers, results, batch)
 
     return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.framework import framework_of
-from fastnet.network.base import BaseNetwork, collect_models
+from fastnet.network.base import BaseNetwork, collect_models, model_name
 
 __all__ = ["Network"]
 
@@ -34,17 +34,8 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
     """
     models = collect_models(ops)
     frameworks: dict[str | None, list[str]] = {}
-    names: dict[str, str] = {}
     for model in models:
-        name = str(getattr(model, "model_name", type(model).__name__))
-        if name.lower() in names:
-            raise AssertionError(
-                f"Two models are called '{names[name.lower()]}' and '{name}', which are one name "
-                "on a file system that takes upper and lower case as the same. Pass fastnet.build "
-                "a model_name for each."
-            )
-        names[name.lower()] = name
-        frameworks.setdefault(framework_of(model), []).append(name)
+        frameworks.setdefault(framework_of(model), []).append(model_name(model))
     if None in frameworks:
         raise ValueError(
             f"The models {frameworks[None]} are of no known framework. Build models of torch with "

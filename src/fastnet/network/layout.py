@@ -9,7 +9,8 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
-from fastnet.types import Model, is_scheduler
+from fastnet.op.op import is_delete
+from fastnet.types import Model, is_given, is_scheduler
 
 __all__ = ["Layout", "LayoutCache"]
 
@@ -58,9 +59,8 @@ class LayoutCache:
     it first turns up; a change to the network's lists of items is noticed.
 
     Args:
-        ops: The network's ops and schedulers of ops.
-        postprocessing: Its postprocessing ops and schedulers of them.
-        slicers: Its slicers and schedulers of them.
+        lists: Gives the network's lists: of its ops, its postprocessing ops and its slicers, each
+            with schedulers among them.
         bind: Given the ops in force and their forwards, gives the functions to call.
         values: What is done to values on their way in and out: `move`, `release`.
         setting: For ops in force, what must be set while they run (see `Plan`).
@@ -68,14 +68,12 @@ class LayoutCache:
 
     def __init__(
         self,
-        ops: list[Any],
-        postprocessing: list[Any],
-        slicers: list[Any],
+        lists: Callable[[], tuple[list[Any], list[Any], list[Any]]],
         bind: Callable[[list[Any], list[Callable[..., Any]]], list[Callable[..., Any]]],
         values: tuple[NestMap | None, NestMap | None],
         setting: Callable[[bool], Setting | None],
     ) -> None:
-        self._lists = (ops, postprocessing, slicers)
+        self._lists = lists
         self._bind = bind
         self._move, self._release = values
         self._setting = setting
@@ -108,9 +106,9 @@ class LayoutCache:
         Raises:
             ValueError: If slicers clash, or a wanted key is left in pieces.
         """
-        for items, snapshot in zip(self._lists, self._snapshots, strict=True):
+        for items, snapshot in zip(self._lists(), self._snapshots, strict=True):
             if not same_items(items, snapshot):
-                self._read_items()
+                self.clear()
                 break
         current = tuple([one.get_current_value(epoch) for one in self._schedulers])
         key = (
@@ -134,28 +132,30 @@ class LayoutCache:
         self._read_items()
 
     def _read_items(self) -> None:
+        lists = self._lists()
         self._layouts.clear()
-        self._snapshots = tuple(tuple(items) for items in self._lists)
-        self._schedulers = [item for items in self._lists for item in items if is_scheduler(item)]
+        self._snapshots = tuple(tuple(items) for items in lists)
+        self._schedulers = [item for items in lists for item in items if is_scheduler(item)]
         for item in self._schedulers:
             for value in item.get_all_values():
-                if value is not None:
-                    self._spec(value)
+                if is_given(value):
+                    self._keep(value)
         # a scheduler stands for itself until an epoch is known
         self._entries = [
-            [item if is_scheduler(item) else self._spec(item) for item in items]
-            for items in self._lists
+            [item if is_scheduler(item) else self._keep(item) for item in items] for items in lists
         ]
 
+    def _keep(self, item: Any) -> OpSpec | SlicerSpec:
+        return self._specs.setdefault(id(item), self._spec(item))
+
     def _spec(self, item: Any) -> OpSpec | SlicerSpec:
+        """Read an item; one that a scheduler made up on the spot is not kept beyond its layout."""
         spec = self._specs.get(id(item))
-        if spec is None:
-            if hasattr(item, "slice_inputs"):
-                spec = SlicerSpec(item, self._table)
-            else:
-                spec = OpSpec(item, self._table, deletes_inputs(item))
-            self._specs[id(item)] = spec
-        return spec
+        if spec is not None:
+            return spec
+        if hasattr(item, "slice_inputs"):
+            return SlicerSpec(item, self._table)
+        return OpSpec(item, self._table, is_delete(item))
 
     def _lay_out(
         self,
@@ -172,7 +172,7 @@ class LayoutCache:
                 [
                     entry if id(entry) not in values else self._spec(values[id(entry)])
                     for entry in each
-                    if values.get(id(entry), entry) is not None
+                    if is_given(values.get(id(entry), entry))
                 ]
                 for each in entries
             ]
@@ -195,19 +195,3 @@ class LayoutCache:
             self._setting(bool(layout.gradient_ops)),
         )
         return layout
-
-
-def deletes_inputs(op: Any) -> bool:
-    """Say whether an op drops the keys that it reads.
-
-    Args:
-        op: The op.
-
-    Returns:
-        What the op says in `deletes_inputs`; where it says nothing, whether its class or a base of
-        it is called Delete.
-    """
-    said = getattr(op, "deletes_inputs", None)
-    if said is None:
-        return any(base.__name__ == "Delete" for base in type(op).__mro__)
-    return bool(said)

@@ -101,27 +101,26 @@ class TorchNetwork(BaseNetwork):
                 move_optimizer(getattr(model, "current_optimizer", None), torch.device("cpu"))
 
     def _wrap_step(self, step: Step) -> Step | None:
-        wait = None
-        if self.device.type == "cuda":
-            wait = torch.cuda.current_stream(self.device).synchronize
         if not self.mixed_precision:
-            return None if wait is None else _waiting(step, wait)
+            return None
         autocast = torch.autocast(device_type=self.device.type)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             with autocast:
                 return step(batch)
 
-        return run if wait is None else _waiting(run, wait)
+        return run
 
+    def _waiter(self) -> Callable[[], None] | None:
+        if self.device.type != "cuda":
+            return None
+        device = self.device
 
-def _waiting(step: Step, wait: Callable[[], None]) -> Step:
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        result = step(batch)
-        wait()
-        return result
+        def wait() -> None:
+            # the stream that the caller runs this very step on
+            torch.cuda.current_stream(device).synchronize()
 
-    return run
+        return wait
 
 
 def _deferring(op: Any) -> Callable[..., Any]:

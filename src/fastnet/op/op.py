@@ -70,8 +70,8 @@ def is_delete(op: object) -> bool:
         op: An op, of fastnet or of anybody else.
 
     Returns:
-        The op's `deletes_inputs`. An op without that attribute deletes only if it is one of
-        FastEstimator's Delete ops.
+        The op's `deletes_inputs`. An op without that attribute deletes if its class, or a base of
+        it, is called Delete.
 
     >>> is_delete(Op(inputs="x"))
     False
@@ -79,7 +79,4 @@ def is_delete(op: object) -> bool:
     flag = getattr(op, "deletes_inputs", None)
     if flag is not None:
         return bool(flag)
-    return any(
-        cls.__name__ == "Delete" and cls.__module__.startswith("fastestimator.op.")
-        for cls in type(op).__mro__
-    )
+    return any(base.__name__ == "Delete" for base in type(op).__mro__)

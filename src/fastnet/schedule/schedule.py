@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from fastnet.types import is_scheduler
+from fastnet.types import is_given, is_scheduler
 from fastnet.util.collections import to_set
 
 __all__ = [
@@ -297,7 +297,7 @@ def get_current_items(
             candidates = (item.get_current_value(epoch),)
         for candidate in candidates:
             if (
-                candidate is not None
+                is_given(candidate)
                 and _runs_in(getattr(candidate, "mode", None), modes)
                 and _runs_for(getattr(candidate, "ds_id", None), ds_ids)
             ):

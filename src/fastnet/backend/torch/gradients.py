@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from fastnet.errors import add_note
+
 __all__ = [
     "DeferredStep",
     "apply_gradients",
@@ -109,9 +111,9 @@ def update_model(
                 f"An update of model '{model_name(model)}' is to be deferred, but no dict to "
                 "defer it into was given. Pass `deferred`, or defer=False."
             )
-        deferred[model_name(model)] = [DeferredStep(optimizer)]
+        deferred[model_name(model)] = [DeferredStep(optimizer, model_name(model))]
     else:
-        step_optimizer(optimizer)
+        step_optimizer(optimizer, model_name(model))
         if deferred:
             # the gradients that an earlier update put off have just been used
             deferred.pop(model_name(model), None)
@@ -166,11 +168,12 @@ def model_name(model: torch.nn.Module) -> str:
     return str(getattr(model, "model_name", type(model).__name__))
 
 
-def step_optimizer(optimizer: Any) -> None:
+def step_optimizer(optimizer: Any, name: str) -> None:
     """Take an optimizer's step, through its scaler if it has one, and drop the gradients.
 
     Args:
         optimizer: The optimizer, with a `scaler` that may be None.
+        name: The name of the model that it updates.
     """
     scaler = getattr(optimizer, "scaler", None)
     try:
@@ -179,6 +182,9 @@ def step_optimizer(optimizer: Any) -> None:
         else:
             scaler.step(optimizer)
             scaler.update()
+    except Exception as error:
+        add_note(error, f"Raised by the update of model '{name}'.")
+        raise
     finally:
         drop_gradients(optimizer)
 
@@ -203,14 +209,16 @@ class DeferredStep:
 
     Args:
         optimizer: The optimizer.
+        name: The name of the model that it updates.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, name: str) -> None:
         self._optimizer = optimizer
+        self._name = name
 
     def __call__(self) -> None:
         """Take the step."""
-        step_optimizer(self._optimizer)
+        step_optimizer(self._optimizer, self._name)
 
     def discard(self) -> None:
         """Drop the gradients, because the network's step failed."""

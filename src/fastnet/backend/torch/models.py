@@ -30,9 +30,10 @@ def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
 class TrainingSwitch:
     """Puts a model into training or evaluation mode, at the least cost that is always right.
 
-    `model.train()` walks the whole model in Python. This looks at the modules' flags and calls it
-    only if one of them differs, so a flag that somebody changed between steps is set right, and a
-    model that overrides `train` is asked.
+    `model.train()` walks the whole model in Python. This calls it once, takes down the flags that
+    it left on the modules, and calls it again only if the mode, or one of the flags, has changed:
+    what somebody switched between steps is set right, and a model that overrides `train`, to keep
+    some layers as they are, has its way.
 
     Args:
         model: The model.
@@ -40,14 +41,12 @@ class TrainingSwitch:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._flags: tuple[dict[str, Any], ...] | None = None
-        self.refresh()
+        self._mode: bool | None = None
+        self._flags: tuple[tuple[dict[str, Any], bool], ...] = ()
 
     def refresh(self) -> None:
-        """Take notice of modules that have been added to the model, or taken from it."""
-        flags = tuple(vars(module) for module in self._model.modules())
-        # a scripted module keeps its flag elsewhere
-        self._flags = flags if all("training" in flag for flag in flags) else None
+        """Ask the model anew at the next call, and notice modules that it has gained or lost."""
+        self._mode = None
 
     def __call__(self, training: bool) -> None:
         """Set the mode.
@@ -55,13 +54,19 @@ class TrainingSwitch:
         Args:
             training: Whether it is training.
         """
-        if self._flags is not None:
-            for flag in self._flags:
-                if flag["training"] is not training:
+        if training is self._mode:
+            for attributes, flag in self._flags:
+                if attributes["training"] is not flag:
                     break
             else:
                 return
         self._model.train(training)
+        modules = [vars(module) for module in self._model.modules()]
+        if all("training" in attributes for attributes in modules):
+            self._mode = training
+            self._flags = tuple((attributes, attributes["training"]) for attributes in modules)
+        else:
+            self._mode = None  # a scripted module keeps its flag where it cannot be seen
 
 
 class InputSpec:

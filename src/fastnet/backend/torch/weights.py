@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from typing import Any
 
 import torch
 
-__all__ = ["load_weights", "read_state"]
+__all__ = ["load_weights", "read_state", "unwrap"]
 
 
 def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
@@ -25,9 +24,11 @@ def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
             weights of another model.
     """
     state = read_state(path)
-    inner: Any = getattr(model, "module", model)
+    inner = unwrap(model)
     own = inner.state_dict()
-    state = {key.removeprefix("module."): value for key, value in state.items()}
+    if not any(key.startswith("module.") for key in own):
+        # saved from a parallel wrapper
+        state = {key.removeprefix("module."): value for key, value in state.items()}
     complaints = []
     missing = [key for key in own if key not in state]
     if missing:
@@ -36,9 +37,16 @@ def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
     if unknown:
         complaints.append(f"has {_some(unknown)}, which the model has not")
     complaints.extend(
+        f"has {type(value).__name__} as '{key}', which is no tensor"
+        for key, value in state.items()
+        if isinstance(own.get(key), torch.Tensor) and not isinstance(value, torch.Tensor)
+    )
+    complaints.extend(
         f"has '{key}' of shape {tuple(value.shape)} where the model's is {tuple(own[key].shape)}"
         for key, value in state.items()
-        if key in own and hasattr(value, "shape") and value.shape != own[key].shape
+        if isinstance(own.get(key), torch.Tensor)
+        and isinstance(value, torch.Tensor)
+        and value.shape != own[key].shape
     )
     if complaints:
         raise ValueError(
@@ -61,6 +69,11 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ValueError: If the file does not exist, is damaged, or holds something else than weights.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(
+            f"A weights path is a string, or None for no weights, not {path!r} of type "
+            f"{type(path).__name__}."
+        )
     name = os.fspath(path)
     if not os.path.isfile(name):
         raise ValueError(
@@ -73,17 +86,32 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"The weights file '{name}' is damaged, or holds more than weights, which is not "
             "executed. Save it anew with torch.save(model.state_dict(), path)."
         ) from error
-    except (EOFError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged file fails in a dozen ways
         raise ValueError(
-            f"The weights file '{name}' is damaged: it cannot be read ({error}). Save it anew with "
-            "torch.save(model.state_dict(), path)."
+            f"The weights file '{name}' is damaged: it cannot be read ({error!r}). Save it anew "
+            "with torch.save(model.state_dict(), path)."
         ) from error
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        held = "a dict without names" if isinstance(state, dict) else type(state).__name__
         raise ValueError(
-            f"The weights file '{name}' holds {type(state).__name__}, not a dict of weights by "
-            "name. Save model.state_dict(), not the model."
+            f"The weights file '{name}' holds {held}, not weights by name. Save "
+            "model.state_dict(), not the model or a part of it."
         )
     return state
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """Find the model inside a wrapper that spreads it over devices.
+
+    Args:
+        model: A model, wrapped or not.
+
+    Returns:
+        The model that was wrapped.
+    """
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    inner: torch.nn.Module = model.module if isinstance(model, wrappers) else model
+    return inner
 
 
 def _some(keys: list[str]) -> str:

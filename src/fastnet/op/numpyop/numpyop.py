@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastnet.backend.convert import copy_to_arrays, to_tensor
-from fastnet.errors import describe_op, missing_key, too_few_outputs
+from fastnet.errors import add_note, describe_op, missing_key, too_few_outputs
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.util.padding import pad_batch
 
@@ -371,7 +371,7 @@ def forward_numpyop(
                     raise missing_key(op, key, data, position, verb="deletes")
                 del data[key]
             continue
-        result = _run(op, data, op.forward, state)
+        result = _run(op, position, data, op.forward, state)
         if _is_filtered(result):
             filtered: FilteredData = result
             return filtered
@@ -389,34 +389,37 @@ def _forward_batch(
 ) -> FilteredData | None:
     arrays: dict[str, Any] = {}
     read: dict[str, Any] = {}
-    deleted: set[str] = set()
+    deleted: dict[str, tuple[Any, int]] = {}  # by which op, and its position
     for position, op in enumerate(ops):
         deletes = is_delete(op)
         for key in op.inputs:
             if key in arrays:
                 continue
             if key in deleted or key not in data:
-                there = (arrays.keys() | data.keys()) - deleted
-                raise missing_key(op, key, there, position, verb="deletes" if deletes else "reads")
+                there = (arrays.keys() | data.keys()) - deleted.keys()
+                culprit = describe_op(*deleted[key]) if key in deleted else None
+                verb = "deletes" if deletes else "reads"
+                raise missing_key(op, key, there, position, culprit, verb)
             if not deletes:
                 arrays[key] = read[key] = copy_to_arrays(data[key])
         if deletes:
             for key in op.inputs:
                 arrays.pop(key, None)
-            deleted.update(op.inputs)
+            deleted.update(dict.fromkeys(op.inputs, (op, position)))
             continue
-        result = _run(op, arrays, _batch_forward(op), state)
+        result = _run(op, position, arrays, _batch_forward(op), state)
         if _is_filtered(result):
             filtered: FilteredData = result
             return filtered
         if op.outputs:
             write_outputs_by_op(op, arrays, result)
-            deleted.difference_update(op.outputs)
+            for key in op.outputs:
+                deleted.pop(key, None)
     # all conversions first, so that one that fails leaves the batch whole
     tensors = {}
     for key, value in arrays.items():
         tensor = to_tensor(value, batched)
-        if value is read.get(key):
+        if key in read and value is read[key]:
             tensor = _typed_as(data[key], tensor)
         tensors[key] = to_tensor(tensor, batched, shared_memory=shared)
     for key in deleted:
@@ -428,12 +431,26 @@ def _forward_batch(
 def _typed_as(before: Any, tensor: Any) -> Any:
     """Give a tensor that numpy had no type for, as bfloat16, its type back."""
     dtype = getattr(before, "dtype", None)
-    if type(before) is type(tensor) and dtype != tensor.dtype:
+    if dtype is not None and isinstance(before, type(tensor)) and dtype != tensor.dtype:
         return tensor.to(dtype)
     return tensor
 
 
 def _run(
+    op: Any,
+    position: int,
+    store: MutableMapping[str, Any],
+    forward: Callable[[Any, dict[str, Any]], Any],
+    state: dict[str, Any],
+) -> Any:
+    try:
+        return _run_with_retry(op, store, forward, state)
+    except Exception as error:
+        add_note(error, f"Raised by {describe_op(op, position)}.")
+        raise
+
+
+def _run_with_retry(
     op: Any,
     store: MutableMapping[str, Any],
     forward: Callable[[Any, dict[str, Any]], Any],
@@ -463,9 +480,8 @@ def _forward_samples(op: Any, data: Any, state: dict[str, Any]) -> Any:
     if not op.inputs:
         # nothing to split, so nothing to batch either
         return op.forward(data, state)
-    samples = map(list, zip(*_splittable(op, data), strict=True)) if op.in_list else data
-    if not op.in_list:
-        _splittable(op, [data])
+    _check_sizes(op, data if op.in_list else [data])
+    samples = map(list, zip(*data, strict=True)) if op.in_list else data
     results = [op.forward(sample, state) for sample in samples]
     for result in results:
         if _is_filtered(result):
@@ -477,7 +493,7 @@ def _forward_samples(op: Any, data: Any, state: dict[str, Any]) -> Any:
     return np.array(results)
 
 
-def _splittable(op: Any, values: list[Any]) -> list[Any]:
+def _check_sizes(op: Any, values: Sequence[Any]) -> None:
     sizes = {}
     for key, value in zip(op.inputs, values, strict=False):
         try:
@@ -492,7 +508,6 @@ def _splittable(op: Any, values: list[Any]) -> list[Any]:
             f"{describe_op(op)} runs on one sample at a time, but its inputs have different batch "
             f"sizes: {sizes}. Define forward_batch to handle them together."
         )
-    return values
 
 
 def _is_filtered(result: object) -> bool:

@@ -103,9 +103,10 @@ class LambdaOp(TensorOp):
 
 
 class Delete(TensorOp):
-    """Drops keys: no later op can read them, and the network does not return them.
+    """Drops values: no later op can read them, and the network does not return them.
 
-    The caller's own batch keeps them.
+    What the batch itself has under a key is not the network's to drop: it comes back with the rest
+    of the batch.
 
     Args:
         keys: The key(s) to drop.

@@ -33,6 +33,7 @@ class ModelOp(TensorOp):
         AssertionError: If the model was not built, or is trainable without gradients.
         KeyError: If no layer has a name that `intermediate_layers` gives.
         IndexError: If no layer has a place that it gives.
+        ValueError: If there are fewer outputs than values to write.
     """
 
     def __init__(
@@ -57,10 +58,23 @@ class ModelOp(TensorOp):
                 f"ModelOp of '{model.model_name}' is trainable, so gradients must be True. Pass "
                 "trainable=False to run the model without them."
             )
+        layers: list[str | int] = to_list(intermediate_layers)
+        for layer in layers:
+            if not isinstance(layer, (str, int)):
+                raise ValueError(
+                    f"ModelOp of '{model.model_name}' asks for the intermediate layer {layer!r} of "
+                    f"type {type(layer).__name__}. Give names or places."
+                )
+        if layers and len(self.outputs) <= len(layers):
+            raise ValueError(
+                f"ModelOp of '{model.model_name}' writes the model's output and those of the "
+                f"intermediate layers {layers}, but its outputs are {self.outputs}. Name a key for "
+                "each: the model's first, then one a layer."
+            )
         self.model = model
         self.trainable = trainable
         self.gradients = gradients
-        self.intermediate_layers: list[str | int] = to_list(intermediate_layers)
+        self.intermediate_layers = layers
         self._pass: Callable[[Any, State], Any] = _make_pass(self, framework_of(model))
 
     def build(self, framework: str, device: torch.device | None = None) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from fastnet.backend import to_tensor
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch
+from fastnet.backend.torch.weights import unwrap
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
@@ -40,10 +41,10 @@ class TorchPass:
         self._model = model
         self._trainable = trainable
         self._gradients = gradients
-        inner = getattr(model, "module", model)
-        self._spread = several_inputs and len(inspect.signature(inner.forward).parameters) > 1
+        arguments = inspect.signature(unwrap(model).forward).parameters
+        self._spread = several_inputs and len(arguments) > 1
         self._switch = TrainingSwitch(model)
-        self._captures = [_Capture(_find_layer(model, layer)) for layer in layers]
+        self._captures = [_Capture(_find_layer(model, layer), layer) for layer in layers]
         self._opened: State | None = None
         self._epoch: Any = None
 
@@ -95,7 +96,8 @@ class TorchPass:
 class _Capture:
     """Takes down what a layer returns, for as long as somebody listens."""
 
-    def __init__(self, layer: torch.nn.Module) -> None:
+    def __init__(self, layer: torch.nn.Module, name: str | int) -> None:
+        self._name = name
         self._outputs: dict[Any, Any] | None = None
         layer.register_forward_hook(self._take)
 
@@ -114,8 +116,8 @@ class _Capture:
     def result(self) -> Any:
         if not self._outputs:
             raise RuntimeError(
-                "An intermediate layer did not run in the model's forward pass, so it has no "
-                "output. Name a layer that runs on every pass."
+                f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
+                "so it has no output. Name a layer that runs on every pass."
             )
         outputs = [
             output
@@ -133,7 +135,7 @@ class _Capture:
 
 def _find_layer(model: torch.nn.Module, layer: str | int) -> torch.nn.Module:
     modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())
-    if isinstance(model, torch.nn.DataParallel):
+    if unwrap(model) is not model:
         # the wrapper is nobody's layer, so that a program need not change with the machine
         modules = [(name.removeprefix("module."), module) for name, module in modules[1:]]
     if isinstance(layer, int):

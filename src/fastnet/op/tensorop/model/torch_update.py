@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from fastnet.types import State
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
 
+_NO_GRAPH = "element 0 of tensors does not require grad"
 _OVERWRITTEN = (
     "one of the variables needed for gradient computation has been modified by an inplace"
 )
@@ -70,7 +72,7 @@ class TorchUpdate:
             )
         try:
             if self._merge > 1:
-                if not self._merge_gradients(data, optimizer, parameters):
+                if not self._merge_gradients(data, state, optimizer, parameters):
                     return
             elif self._given:
                 apply_gradients(parameters, data)
@@ -85,9 +87,9 @@ class TorchUpdate:
         deferred = state["deferred"]
         name = self._op.model.model_name
         if defer:
-            deferred[name] = [DeferredStep(optimizer)]
+            deferred[name] = [DeferredStep(optimizer, name)]
         else:
-            step_optimizer(optimizer)
+            step_optimizer(optimizer, name)
             if deferred:
                 # the gradients that an earlier update put off have just been used
                 deferred.pop(name, None)
@@ -105,7 +107,7 @@ class TorchUpdate:
         return scaled
 
     def _merge_gradients(
-        self, data: Any, optimizer: Any, parameters: Sequence[torch.nn.Parameter]
+        self, data: Any, state: State, optimizer: Any, parameters: Sequence[torch.nn.Parameter]
     ) -> bool:
         """Add gradients up; say whether it is time for an update, and hand them over then."""
         gradients = data
@@ -116,24 +118,36 @@ class TorchUpdate:
                 retain_graph=self._op.retain_graph,
                 allow_unused=True,
             )
+        sums = dict(self._sums)
         for parameter, gradient in zip(parameters, gradients, strict=False):
-            if gradient is None:
-                continue
-            if parameter in self._sums:
-                self._sums[parameter] += gradient
-            else:
-                self._sums[parameter] = gradient.detach().clone()
-        self._merged += 1
-        if self._merged % self._merge:
-            return False
-        for parameter in parameters:
-            if parameter in self._sums:
-                apply_gradients([parameter], [self._sums[parameter] / self._merge])
-        self._sums.clear()
-        return True
+            if gradient is not None:
+                gradient = gradient.detach()
+                sums[parameter] = sums[parameter] + gradient if parameter in sums else gradient
+        due = self._merged + 1 == self._merge
+        if due:
+            for parameter in parameters:
+                if parameter in sums:
+                    apply_gradients([parameter], [sums[parameter] / self._merge])
+            sums = {}
+        # what a step that fails has merged must not count, so it counts when the step is over
+        merged = 0 if due else self._merged + 1
+        functions = state["deferred"].setdefault(f"merge_grad of {id(self)}", [])
+        functions.append(partial(self._settle, merged, sums))
+        return due
+
+    def _settle(self, merged: int, sums: dict[torch.nn.Parameter, torch.Tensor]) -> None:
+        self._merged, self._sums = merged, sums
 
     def _explain(self, error: BaseException) -> None:
-        if isinstance(error, RuntimeError) and str(error).startswith(_OVERWRITTEN):
+        if not isinstance(error, RuntimeError):
+            return
+        if str(error).startswith(_NO_GRAPH):
+            raise RuntimeError(
+                f"The loss '{self._op.loss_name}' has no graph to take the gradients of "
+                f"'{self._op.model.model_name}' from: nothing that it was made of needs gradients. "
+                "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
+            ) from error
+        if str(error).startswith(_OVERWRITTEN):
             raise RuntimeError(
                 f"The gradients of '{self._op.model.model_name}' need variables that an earlier "
                 "update in this step has overwritten. Pass defer=True to the UpdateOps of models "
