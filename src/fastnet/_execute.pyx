@@ -9,7 +9,7 @@ import copy
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyObject_IsTrue
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.time cimport perf_counter
 from libc.string cimport memset
@@ -34,6 +34,8 @@ cdef extern from "Python.h":
 cdef enum:
     STACK_SLOTS = 64
 
+cdef str DEFERRED = "deferred"
+
 cdef enum Read:
     READ_NONE  # forward(None, state)
     READ_ONE   # forward(value, state)
@@ -45,19 +47,20 @@ cdef enum Write:
     WRITE_ONE
     WRITE_LIST
 
+# a cache line each, with slots as small numbers: a plan of many ops is walked from end to end
 cdef struct Step:
     vectorcallfunc call  # the callee's own entry
     PyObject* callee   # the function behind a bound method, or any other callable
     PyObject* owner    # what the method is bound to, or NULL
-    Read read
-    Write write
-    bint deletes
-    Py_ssize_t n_inputs
-    Py_ssize_t n_outputs
-    Py_ssize_t n_dead
-    Py_ssize_t* inputs   # slots
-    Py_ssize_t* outputs
-    Py_ssize_t* dead     # the slots that nobody reads after this op
+    int* inputs        # slots
+    int* outputs
+    int* dead          # the slots that nobody reads after this op
+    int n_inputs
+    int n_outputs
+    int n_dead
+    unsigned char read    # a Read
+    unsigned char write   # a Write
+    unsigned char deletes
 
 
 @cython.final
@@ -81,7 +84,7 @@ cdef class Plan:
     """
 
     cdef Step* _steps
-    cdef Py_ssize_t* _numbers  # backing store of every slot list
+    cdef int* _numbers  # backing store of every slot list
     cdef Py_ssize_t _n_steps
     cdef Py_ssize_t _n_slots
     cdef list _forwards  # keeps alive what the steps point to
@@ -89,8 +92,8 @@ cdef class Plan:
     cdef list _keys  # the key of each slot
     cdef Py_ssize_t _n_inputs
     cdef Py_ssize_t _n_outputs
-    cdef Py_ssize_t* _inputs  # slots that the batch fills
-    cdef Py_ssize_t* _outputs  # slots that are handed back
+    cdef int* _inputs  # slots that the batch fills
+    cdef int* _outputs  # slots that are handed back
     cdef NestMap _move
     cdef NestMap _release
     cdef object _read_setting
@@ -134,7 +137,7 @@ cdef class Plan:
         cdef Py_ssize_t n_keys = table.size()
         cdef Py_ssize_t n_numbers = 2 * n_keys
         cdef Py_ssize_t index, position, slot, key_id
-        cdef Py_ssize_t* free
+        cdef int* free
         cdef OpSpec spec
         cdef Step* step
 
@@ -145,8 +148,8 @@ cdef class Plan:
             # a slot can die at each of its mentions
             n_numbers += 2 * (spec.n_inputs + spec.n_outputs)
         self._steps = <Step*> PyMem_Malloc(max(n_steps, 1) * sizeof(Step))
-        self._numbers = <Py_ssize_t*> PyMem_Malloc(max(n_numbers, 1) * sizeof(Py_ssize_t))
-        cdef Py_ssize_t* slot_of = <Py_ssize_t*> PyMem_Malloc(max(n_keys, 1) * sizeof(Py_ssize_t))
+        self._numbers = <int*> PyMem_Malloc(max(n_numbers, 1) * sizeof(int))
+        cdef int* slot_of = <int*> PyMem_Malloc(max(n_keys, 1) * sizeof(int))
         cdef char* live = <char*> PyMem_Malloc(max(n_keys, 1))
         if self._steps == NULL or self._numbers == NULL or slot_of == NULL or live == NULL:
             PyMem_Free(slot_of)
@@ -208,7 +211,7 @@ cdef class Plan:
             self._outputs = free
             memset(live, 0, max(n_keys, 1))
             for key_id in range(n_keys):
-                if slot_of[key_id] >= 0 and resolution.outputs.has_bit(key_id):
+                if slot_of[key_id] >= 0 and resolution.returned.has_bit(key_id):
                     free[0] = slot_of[key_id]
                     live[slot_of[key_id]] = 1
                     free += 1
@@ -333,6 +336,7 @@ cdef class Plan:
         cdef Py_ssize_t index = -1
         cdef object setting = None
         cdef bint set_up = False
+        cdef PyObject* found
         cdef dict result
         if self._n_slots > STACK_SLOTS:
             slots = <PyObject**> PyMem_Malloc(self._n_slots * sizeof(PyObject*))
@@ -357,9 +361,9 @@ cdef class Plan:
                     self._call(&self._steps[index], index, slots, <PyObject*> state)
                     stamps[index + 2] = perf_counter()
             index = -1
-            deferred = state.get("deferred")
-            if deferred:
-                run_deferred(deferred)
+            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
+            if found != NULL and PyObject_IsTrue(<object> found):
+                run_deferred(<object> found)
             if stamps != NULL:
                 stamps[self._n_steps + 2] = perf_counter()
             result = self._collect(slots, batch, merge)
@@ -584,7 +588,7 @@ cdef int run_deferred(object deferred) except -1:
 
 cdef int drop_deferred(dict state, object error) except -1:
     """Forget what ops put off in a step that failed, so that no later step runs it."""
-    deferred = state.get("deferred")
+    deferred = state.get(DEFERRED)
     if isinstance(deferred, dict) and deferred:
         waiting = list(deferred.values())
         deferred.clear()

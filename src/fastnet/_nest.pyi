@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, final
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 @final
 class NestMap:
@@ -16,4 +16,4 @@ class NestMap:
     def __init__(
         self, leaf_type: type, fn: Callable[[Any], Any], when: str | None = None
     ) -> None: ...
-    def __call__(self, data: T) -> T: ...
+    def __call__(self, data: _T) -> _T: ...

@@ -174,13 +174,13 @@ cdef class NestMap:
         result = object.__new__(cls)
         if hasattr(data, "__dict__"):
             result.__dict__.update(data.__dict__)
-        fields = {field.name for field in dataclasses.fields(data)}
         for base in cls.__mro__:
             slots = base.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name not in ("__dict__", "__weakref__") and hasattr(data, name):
                     object.__setattr__(result, name, getattr(data, name))
-        for name in fields:
+        for field in dataclasses.fields(data):
+            name = field.name
             if hasattr(data, name):
                 object.__setattr__(result, name, self.map(getattr(data, name)))
         return result

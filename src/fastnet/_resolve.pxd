@@ -26,8 +26,8 @@ cdef class KeySet:
 
 cdef class Spec:
     cdef readonly object item
-    cdef object _mode
-    cdef object _ds_id
+    cdef set _mode
+    cdef set _ds_id
     cdef bint _ds_id_excludes
 
     cdef bint in_force(self, object mode, object ds_id) except -1
@@ -54,3 +54,4 @@ cdef class Resolution:
     cdef readonly KeySet inputs
     cdef readonly KeySet device_inputs
     cdef readonly KeySet outputs
+    cdef readonly KeySet returned

@@ -58,13 +58,20 @@ class Resolution:
     inputs: KeySet
     device_inputs: KeySet
     outputs: KeySet
+    returned: KeySet
 
-    def __init__(self, inputs: KeySet, device_inputs: KeySet, outputs: KeySet) -> None: ...
+    def __init__(
+        self,
+        inputs: KeySet,
+        device_inputs: KeySet,
+        outputs: KeySet,
+        returned: KeySet | None = None,
+    ) -> None: ...
 
 def select(specs: list[Any], mode: str, ds_id: str | None) -> list[Any]: ...
 def gather(
     specs: list[OpSpec],
-) -> tuple[list[Any], list[Callable[..., Any]], list[Any], list[Any]]: ...
+) -> tuple[list[Any], list[Callable[..., Any]], list[Any], list[int]]: ...
 def same_items(items: list[Any], snapshot: tuple[Any, ...]) -> bool: ...
 def resolve(
     table: KeyTable,

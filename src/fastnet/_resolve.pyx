@@ -195,9 +195,9 @@ cdef class Spec:
         self._ds_id_excludes = any(name.startswith("!") for name in self._ds_id)
 
     cdef bint in_force(self, object mode, object ds_id) except -1:
-        if self._mode and mode not in self._mode:
+        if len(self._mode) and mode not in self._mode:
             return False
-        if not self._ds_id or ds_id is None:
+        if not len(self._ds_id) or ds_id is None:
             return True
         if self._ds_id_excludes:
             # every name starts with "!", or a mixture of names was refused when the op was made
@@ -290,14 +290,21 @@ cdef class Resolution:
         inputs: The keys that the network needs from its batch.
         device_inputs: Those of them that ops read, and so must be on the device.
         outputs: The keys that the network returns.
+        returned: The keys that its ops hand over: the outputs, and what postprocessing reads and
+            then deletes. None for just the outputs.
     """
 
     def __init__(
-        self, KeySet inputs not None, KeySet device_inputs not None, KeySet outputs not None
+        self,
+        KeySet inputs not None,
+        KeySet device_inputs not None,
+        KeySet outputs not None,
+        KeySet returned=None,
     ):
         self.inputs = inputs
         self.device_inputs = device_inputs
         self.outputs = outputs
+        self.returned = outputs if returned is None else returned
 
 
 cdef int no_none(list specs) except -1:
@@ -336,9 +343,9 @@ def gather(list specs not None):
 
     Returns:
         A tuple of lists: the ops, their forwards, the models that they hold (each once, in the
-        order of the ops), and those of the ops that take gradients.
+        order of the ops), and the places of the ops that take gradients.
     """
-    cdef list ops = [], forwards = [], models = [], gradient_ops = []
+    cdef list ops = [], forwards = [], models = [], gradient_places = []
     cdef set seen = set()
     cdef OpSpec spec
     no_none(specs)
@@ -350,8 +357,8 @@ def gather(list specs not None):
                 seen.add(id(model))
                 models.append(model)
         if spec.takes_gradients:
-            gradient_ops.append(spec.item)
-    return ops, forwards, models, gradient_ops
+            gradient_places.append(len(ops) - 1)
+    return ops, forwards, models, gradient_places
 
 
 def same_items(list items not None, tuple snapshot not None):
@@ -405,7 +412,7 @@ def resolve(
     cdef KeySet unsliced = KeySet(table)
     cdef KeySet read_after = KeySet(table)
     cdef KeySet made_after = KeySet(table)
-    cdef KeySet outputs, pieces, cut
+    cdef KeySet outputs, pieces, cut, returned
     cdef OpSpec spec
     cdef SlicerSpec slicer
     cdef Py_ssize_t index, key_id
@@ -428,6 +435,7 @@ def resolve(
             for index in range(spec.n_inputs):
                 produced.clear_bit(spec.ids[index])
     needed.unite(device)
+    returned = produced.copy()
     cut = sliced.copy()
     cut.unite(produced)
     pieces = unsliced.copy()
@@ -466,4 +474,6 @@ def resolve(
         if not pieces.is_empty():
             raise sliced_not_unsliced(pieces.names(), context)
 
-    return Resolution(needed, device, outputs)
+    returned.intersect(read_after)
+    returned.unite(outputs)
+    return Resolution(needed, device, outputs, returned)

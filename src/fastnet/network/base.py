@@ -18,6 +18,7 @@ from fastnet.schedule import get_current_items
 from fastnet.types import (
     OP_ATTRIBUTES,
     SLICER_ATTRIBUTES,
+    Forward,
     Model,
     State,
     is_given,
@@ -43,12 +44,45 @@ _MODES = ("train", "eval", "test", "infer")
 class _Opening:
     """One opening of a network: what to run, and the context it runs in."""
 
-    __slots__ = ("layout", "retained", "state")
+    __slots__ = ("layout", "state")
 
     def __init__(self, layout: Layout, state: State) -> None:
         self.layout = layout
         self.state = state
-        self.retained: list[tuple[Any, Any]] = []
+
+
+def bind_settings(op: Any, defer: bool, retain_graph: bool) -> Forward:
+    """Give an op's forward with the settings that a network has for it.
+
+    Args:
+        op: The op; it keeps its own settings.
+        defer: Whether its update is to wait until after the last op.
+        retain_graph: Whether a later op takes gradients of the same graph.
+
+    Returns:
+        What to call instead of its `forward`.
+    """
+    bound: Forward | None = op.bind(defer, retain_graph) if hasattr(op, "bind") else None
+    if bound is not None:
+        return bound
+
+    def forward(data: Any, state: State) -> Any:
+        # it can only be told by setting it, for just this call
+        deferred = getattr(op, "defer", None)
+        retained = op.fe_retain_graph() if hasattr(op, "fe_retain_graph") else None
+        try:
+            if deferred is not None and defer:
+                op.defer = True
+            if retained is not None:
+                op.fe_retain_graph(retain_graph)
+            return op.forward(data, state)
+        finally:
+            if deferred is not None and defer:
+                op.defer = deferred
+            if retained is not None:
+                op.fe_retain_graph(retained)
+
+    return forward
 
 
 class BaseNetwork:
@@ -99,7 +133,7 @@ class BaseNetwork:
         self.mixed_precision = _agree_on_precision(self.models)
         self._layouts = LayoutCache(
             lambda: (self.ops, self.postprocessing, self.slicers),
-            self._bind_forwards,
+            self._bind,
             self._value_maps(),
             self._step_setting,
         )
@@ -114,11 +148,9 @@ class BaseNetwork:
 
     # ------------------------------------------------------------------ what a framework decides
 
-    def _bind_forwards(
-        self, ops: list[Any], forwards: list[Callable[..., Any]]
-    ) -> list[Callable[..., Any]]:
-        """Give the function to call for each op in force, given its forward."""
-        return forwards
+    def _first_deferred(self, ops: list[Any]) -> int:
+        """Give the place from which on updates are put off until after the last op."""
+        return len(ops)
 
     def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
         """Give what is done to values on their way to the ops, and on their way back."""
@@ -183,7 +215,7 @@ class BaseNetwork:
         state: State = {
             "warmup": warmup,
             "mode": mode,
-            "req_grad": bool(layout.gradient_ops),
+            "req_grad": layout.takes_gradients,
             "epoch": epoch,
             "deferred": {},
             "eager": eager,
@@ -372,13 +404,20 @@ class BaseNetwork:
         opening = self._current()
         return None if opening is None else opening.layout
 
+    def _bind(self, ops: list[Any], forwards: list[Forward], takers: list[int]) -> list[Forward]:
+        """Settle, for each op that takes gradients, when it updates and what it leaves."""
+        first = self._first_deferred(ops)
+        for place in {*takers, *range(first, len(ops))}:
+            forwards[place] = bind_settings(
+                ops[place],
+                defer=place >= first,
+                retain_graph=bool(takers) and place < takers[-1],
+            )
+        return forwards
+
     def _open(self, opening: _Opening) -> None:
         layout = opening.layout
         self._opening = opening
-        last = len(layout.gradient_ops) - 1
-        for index, op in enumerate(layout.gradient_ops):
-            opening.retained.append((op, op.fe_retain_graph()))
-            op.fe_retain_graph(index != last)
         for model in layout.models:
             _choose_optimizer(model, opening.state["epoch"])
         self._enter_models(opening)
@@ -392,8 +431,6 @@ class BaseNetwork:
         self._opening = None
         try:
             if opening is not None:
-                for op, retain in opening.retained:
-                    op.fe_retain_graph(retain)
                 self._exit_models(opening)
         finally:
             if self._lock.locked():
@@ -543,8 +580,9 @@ def _agree_on_precision(models: list[Model]) -> bool:
 def _check_names(models: list[Model]) -> None:
     names: dict[str, str] = {}
     for name in map(model_name, models):
-        other = names.setdefault(name.lower(), name)
-        if other is not name:
+        other = names.pop(name.lower(), None)
+        names[name.lower()] = name
+        if other is not None:
             raise AssertionError(
                 f"Two models are called '{other}' and '{name}', which are one name on a file "
                 "system that takes upper and lower case as the same. Pass fastnet.build a "

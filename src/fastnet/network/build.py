@@ -60,6 +60,8 @@ def build(
         )
         mixed_precision = False
     models = to_list(model_fn())
+    if not models:
+        raise ValueError("model_fn returned no model. Let it return a model, or a list of models.")
     frameworks = [_framework(model) for model in models]
     sources = to_list(optimizer_fn) or [None] * len(models)
     paths = to_list(weights_path) or [None] * len(models)

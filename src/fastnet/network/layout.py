@@ -10,7 +10,7 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
 from fastnet.op.op import is_delete
-from fastnet.types import Model, is_given, is_scheduler
+from fastnet.types import Forward, Model, is_given, is_scheduler
 
 __all__ = ["Layout", "LayoutCache"]
 
@@ -29,18 +29,18 @@ class Layout:
         postprocessing: The postprocessing ops in force, in order.
         slicers: The slicers in force.
         models: The models that the ops hold.
-        gradient_ops: Those of the ops that take gradients.
+        takes_gradients: Whether any of the ops takes gradients.
         keep_alive: The scheduled values that this layout is for.
     """
 
     __slots__ = (
-        "gradient_ops",
         "keep_alive",
         "models",
         "ops",
         "plan",
         "postprocessing",
         "slicers",
+        "takes_gradients",
     )
 
     plan: Plan
@@ -48,7 +48,7 @@ class Layout:
     postprocessing: list[Any]
     slicers: list[Any]
     models: list[Model]
-    gradient_ops: list[Any]
+    takes_gradients: bool
     keep_alive: tuple[Any, ...]
 
 
@@ -61,15 +61,16 @@ class LayoutCache:
     Args:
         lists: Gives the network's lists: of its ops, its postprocessing ops and its slicers, each
             with schedulers among them.
-        bind: Given the ops in force and their forwards, gives the functions to call.
+        bind: Given the ops in force, their forwards, and the places of those that take gradients,
+            gives the functions to call.
         values: What is done to values on their way in and out: `move`, `release`.
-        setting: For ops in force, what must be set while they run (see `Plan`).
+        setting: Given whether an op takes gradients, what must be set while ops run (see `Plan`).
     """
 
     def __init__(
         self,
         lists: Callable[[], tuple[list[Any], list[Any], list[Any]]],
-        bind: Callable[[list[Any], list[Callable[..., Any]]], list[Callable[..., Any]]],
+        bind: Callable[[list[Any], list[Forward], list[int]], list[Forward]],
         values: tuple[NestMap | None, NestMap | None],
         setting: Callable[[bool], Setting | None],
     ) -> None:
@@ -182,16 +183,17 @@ class LayoutCache:
         check_slicers(layout.slicers)
         context = f"mode={mode!r}, epoch={epoch!r}, ds_id={ds_id!r}"
         resolution = resolve(self._table, specs, after, cutters, desired, context)
-        layout.ops, forwards, layout.models, layout.gradient_ops = gather(specs)
+        layout.ops, forwards, layout.models, places = gather(specs)
+        layout.takes_gradients = bool(places)
         layout.postprocessing = [spec.item for spec in after]
         layout.keep_alive = current
         layout.plan = Plan(
             self._table,
             specs,
-            self._bind(layout.ops, forwards),
+            self._bind(layout.ops, forwards, places),
             resolution,
             self._move,
             self._release,
-            self._setting(bool(layout.gradient_ops)),
+            self._setting(layout.takes_gradients),
         )
         return layout

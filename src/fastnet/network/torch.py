@@ -47,20 +47,13 @@ class TorchNetwork(BaseNetwork):
             slicers=slicers,
         )
 
-    def _bind_forwards(
-        self, ops: list[Any], forwards: list[Callable[..., Any]]
-    ) -> list[Callable[..., Any]]:
+    def _first_deferred(self, ops: list[Any]) -> int:
         # Updates that stand last in a row wait for each other's gradients: a model that one of
         # them has already changed would spoil the graph of the next.
-        for index in range(len(ops) - 1, -1, -1):
-            op = ops[index]
-            if hasattr(op, "forward_deferred"):
-                forwards[index] = op.forward_deferred
-            elif hasattr(op, "defer"):
-                forwards[index] = _deferring(op)
-            else:
-                break
-        return forwards
+        first = len(ops)
+        while first and hasattr(ops[first - 1], "defer"):
+            first -= 1
+        return first
 
     def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
         device = self.device
@@ -121,20 +114,6 @@ class TorchNetwork(BaseNetwork):
             torch.cuda.current_stream(device).synchronize()
 
         return wait
-
-
-def _deferring(op: Any) -> Callable[..., Any]:
-    """Call an op that knows `defer` as a setting only, with the setting on for just the call."""
-
-    def forward(data: Any, state: dict[str, Any]) -> Any:
-        before = op.defer
-        op.defer = True
-        try:
-            return op.forward(data, state)
-        finally:
-            op.defer = before
-
-    return forward
 
 
 def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:

@@ -103,14 +103,14 @@ def update_model(
         AssertionError: If the model has no `current_optimizer`.
         ValueError: If the model's current optimizer is None, or there is nowhere to defer to.
     """
-    apply_gradients([p for p in model.parameters() if p.requires_grad], gradients)
     optimizer = optimizer_of(model)
-    if defer:
-        if deferred is None:
-            raise ValueError(
-                f"An update of model '{model_name(model)}' is to be deferred, but no dict to "
-                "defer it into was given. Pass `deferred`, or defer=False."
-            )
+    if defer and deferred is None:
+        raise ValueError(
+            f"An update of model '{model_name(model)}' is to be deferred, but no dict to defer it "
+            "into was given. Pass `deferred`, or defer=False."
+        )
+    apply_gradients([p for p in model.parameters() if p.requires_grad], gradients)
+    if defer and deferred is not None:
         deferred[model_name(model)] = [DeferredStep(optimizer, model_name(model))]
     else:
         step_optimizer(optimizer, model_name(model))

@@ -58,11 +58,11 @@ class TorchPass:
         Returns:
             What the model returns; with layers a list of that and their outputs.
         """
+        if type(data) is not torch.Tensor:
+            data = to_tensor(data, "torch")
         if state is not self._opened:
             self._open(data, state)
         self._switch(self._trainable and state["mode"] == "train")
-        if type(data) is not torch.Tensor:
-            data = to_tensor(data, "torch")
         if self._captures:
             return self._run_capturing(data)
         return self._run(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ class TorchUpdate:
     """What an UpdateOp does with a torch model.
 
     Args:
-        op: The op; its `retain_graph` may change between steps.
+        op: The op.
     """
 
     def __init__(self, op: UpdateOp) -> None:
@@ -45,13 +45,14 @@ class TorchUpdate:
         self._parameters: tuple[torch.nn.Parameter, ...] = ()
         self._opened: State | None = None
 
-    def __call__(self, data: Any, state: State, defer: bool) -> None:
+    def __call__(self, data: Any, state: State, defer: bool, retain_graph: bool) -> None:
         """Take gradients, and update or put the update off.
 
         Args:
             data: The loss, or a list of gradients.
             state: The step's context.
             defer: Whether to put the optimizer's step off.
+            retain_graph: Whether a later op takes gradients of the same graph.
 
         Raises:
             ValueError: If the model has no optimizer in this epoch, or nothing to train.
@@ -70,14 +71,18 @@ class TorchUpdate:
                 f"Model '{self._op.model.model_name}' is to be updated, but none of its parameters "
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
             )
+        settle = None
         try:
             if self._merge > 1:
-                if not self._merge_gradients(data, state, optimizer, parameters):
+                due, settle = self._merge_gradients(data, optimizer, parameters, retain_graph)
+                if not due:
+                    # what a step that fails has merged must not count: it counts at the end
+                    self._put_off(state, settle)
                     return
             elif self._given:
                 apply_gradients(parameters, data)
             else:
-                backward(self._loss(data, optimizer), parameters, self._op.retain_graph)
+                backward(self._loss(data, optimizer), parameters, retain_graph)
         except BaseException as error:
             drop_gradients(optimizer)
             self._explain(error)
@@ -88,11 +93,18 @@ class TorchUpdate:
         name = self._op.model.model_name
         if defer:
             deferred[name] = [DeferredStep(optimizer, name)]
-        else:
-            step_optimizer(optimizer, name)
-            if deferred:
-                # the gradients that an earlier update put off have just been used
-                deferred.pop(name, None)
+            if settle is not None:
+                self._put_off(state, settle)
+            return
+        step_optimizer(optimizer, name)
+        if deferred:
+            # the gradients that an earlier update put off have just been used
+            deferred.pop(name, None)
+        if settle is not None:
+            settle()
+
+    def _put_off(self, state: State, function: Callable[[], None]) -> None:
+        state["deferred"].setdefault(f"merge_grad of {id(self)}", []).append(function)
 
     def _loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor):
@@ -107,33 +119,37 @@ class TorchUpdate:
         return scaled
 
     def _merge_gradients(
-        self, data: Any, state: State, optimizer: Any, parameters: Sequence[torch.nn.Parameter]
-    ) -> bool:
-        """Add gradients up; say whether it is time for an update, and hand them over then."""
+        self,
+        data: Any,
+        optimizer: Any,
+        parameters: Sequence[torch.nn.Parameter],
+        retain_graph: bool,
+    ) -> tuple[bool, Callable[[], None]]:
+        """Add gradients up, and if it is time for an update, hand them to the parameters.
+
+        Returns:
+            Whether it is time, and a function that makes what was added count.
+        """
         gradients = data
         if not self._given:
             gradients = torch.autograd.grad(
                 self._loss(data, optimizer),
                 parameters,
-                retain_graph=self._op.retain_graph,
+                retain_graph=retain_graph,
                 allow_unused=True,
             )
         sums = dict(self._sums)
         for parameter, gradient in zip(parameters, gradients, strict=False):
             if gradient is not None:
+                # a sum of our own, whatever becomes of what was given
+                before = sums.get(parameter)
                 gradient = gradient.detach()
-                sums[parameter] = sums[parameter] + gradient if parameter in sums else gradient
-        due = self._merged + 1 == self._merge
-        if due:
-            for parameter in parameters:
-                if parameter in sums:
-                    apply_gradients([parameter], [sums[parameter] / self._merge])
-            sums = {}
-        # what a step that fails has merged must not count, so it counts when the step is over
-        merged = 0 if due else self._merged + 1
-        functions = state["deferred"].setdefault(f"merge_grad of {id(self)}", [])
-        functions.append(partial(self._settle, merged, sums))
-        return due
+                sums[parameter] = gradient.clone() if before is None else before + gradient
+        if self._merged + 1 < self._merge:
+            return False, partial(self._settle, self._merged + 1, sums)
+        averages = [sums[p] / self._merge if p in sums else None for p in parameters]
+        apply_gradients(parameters, averages)
+        return True, partial(self._settle, 0, {})
 
     def _settle(self, merged: int, sums: dict[torch.nn.Parameter, torch.Tensor]) -> None:
         self._merged, self._sums = merged, sums

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
 from fastnet.op.tensorop.tensorop import TensorOp
-from fastnet.types import Model, State, Tensor
+from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import get_num_gpus, to_set
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class UpdateOp(TensorOp):
         self.merge_grad = merge_grad
         self.defer = defer
         self.retain_graph = False
-        self._update: Callable[[Any, State, bool], None] = _make_update(self, framework_of(model))
+        self._update: Callable[[Any, State, bool, bool], None] = _make_update(
+            self, framework_of(model)
+        )
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework.
@@ -123,21 +125,29 @@ class UpdateOp(TensorOp):
             data: The loss, or the list of gradients.
             state: The step's context.
         """
-        self._update(data, state, self.defer)
+        self._update(data, state, self.defer, self.retain_graph)
 
-    def forward_deferred(self, data: Tensor | list[Tensor], state: State) -> None:
-        """Take the gradients, and put the update off until after the network's last op.
-
-        A network calls this instead of `forward` for UpdateOps that stand last in a row.
+    def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
+        """Give a forward with the settings that a network has for the op, which keeps its own.
 
         Args:
-            data: The loss, or the list of gradients.
-            state: The step's context.
+            defer: Whether the network wants the update after its last op; the op's own `defer`
+                holds too.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            What to call instead of `forward`, or None where a derived class has its own.
         """
-        self._update(data, state, True)
+        if type(self).forward is not UpdateOp.forward:
+            return None
+
+        def forward(data: Any, state: State) -> None:
+            self._update(data, state, defer or self.defer, retain_graph)
+
+        return forward
 
 
-def _make_update(op: UpdateOp, framework: str | None) -> Callable[[Any, State, bool], None]:
+def _make_update(op: UpdateOp, framework: str | None) -> Callable[[Any, State, bool, bool], None]:
     if framework == "torch":
         from fastnet.op.tensorop.model.torch_update import TorchUpdate
 
