@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,30 +11,20 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
-from fastnet.errors import add_note, describe_op
+from fastnet.errors import add_note
+from fastnet.network.binding import bind_settings, collect_models
+from fastnet.network.checks import agree_on_precision, check_items, check_names, not_data
 from fastnet.network.layout import Layout, LayoutCache, Setting
-from fastnet.op.numpyop import Batch, RemoveIf, forward_numpyop
+from fastnet.op.numpyop import forward_numpyop
 from fastnet.schedule import get_current_items
-from fastnet.types import (
-    OP_ATTRIBUTES,
-    SLICER_ATTRIBUTES,
-    Forward,
-    Model,
-    State,
-    is_given,
-    is_numpy_op,
-    is_scheduler,
-    is_slicer,
-    is_tensor_op,
-    missing_attributes,
-)
+from fastnet.types import Forward, Model, State, is_given, is_scheduler
 from fastnet.util import to_list, to_set
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-__all__ = ["BaseNetwork", "collect_models"]
+__all__ = ["BaseNetwork"]
 
 Step = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -49,40 +39,6 @@ class _Opening:
     def __init__(self, layout: Layout, state: State) -> None:
         self.layout = layout
         self.state = state
-
-
-def bind_settings(op: Any, defer: bool, retain_graph: bool) -> Forward:
-    """Give an op's forward with the settings that a network has for it.
-
-    Args:
-        op: The op; it keeps its own settings.
-        defer: Whether its update is to wait until after the last op.
-        retain_graph: Whether a later op takes gradients of the same graph.
-
-    Returns:
-        What to call instead of its `forward`.
-    """
-    bound: Forward | None = op.bind(defer, retain_graph) if hasattr(op, "bind") else None
-    if bound is not None:
-        return bound
-
-    def forward(data: Any, state: State) -> Any:
-        # it can only be told by setting it, for just this call
-        deferred = getattr(op, "defer", None)
-        retained = op.fe_retain_graph() if hasattr(op, "fe_retain_graph") else None
-        try:
-            if deferred is not None and defer:
-                op.defer = True
-            if retained is not None:
-                op.fe_retain_graph(retain_graph)
-            return op.forward(data, state)
-        finally:
-            if deferred is not None and defer:
-                op.defer = deferred
-            if retained is not None:
-                op.fe_retain_graph(retained)
-
-    return forward
 
 
 class BaseNetwork:
@@ -124,13 +80,13 @@ class BaseNetwork:
         self.ops: list[Any] = list(filter(is_given, to_list(ops)))
         self.postprocessing: list[Any] = list(filter(is_given, to_list(postprocessing)))
         self.slicers: list[Any] = list(filter(is_given, to_list(slicers)))
-        self._verify_inputs()
+        check_items(self.ops, self.postprocessing, self.slicers)
         for op in get_current_items(self.ops):
             if hasattr(op, "build"):
                 op.build(framework=target_type, device=device)
         self.models: list[Model] = collect_models(self.ops)
-        _check_names(self.models)
-        self.mixed_precision = _agree_on_precision(self.models)
+        check_names(self.models)
+        self.mixed_precision = agree_on_precision(self.models)
         self._layouts = LayoutCache(
             lambda: (self.ops, self.postprocessing, self.slicers),
             self._bind,
@@ -303,7 +259,7 @@ class BaseNetwork:
         """
         single = isinstance(data, Mapping)
         if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
-            raise _not_data(data)
+            raise not_data(data)
         eager = single and not self.slicers
         with self(mode=mode, epoch=epoch, ds_id=ds_id, warmup=False, eager=eager):
             if single:
@@ -484,7 +440,7 @@ class BaseNetwork:
 
     def _to_batch(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, Mapping):
-            raise _not_data(data)
+            raise not_data(data)
         return {key: to_tensor(value, self.target_type) for key, value in data.items()}
 
     def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -496,110 +452,6 @@ class BaseNetwork:
 
             batches = tqdm(batches, unit="batch", desc="transform")
         return [self._do_transform(self._to_batch(batch)) for batch in batches]
-
-    def _verify_inputs(self) -> None:
-        for items, fits, noun, needs, attributes in (
-            (self.ops, is_tensor_op, "op", "a TensorOp", OP_ATTRIBUTES),
-            (
-                self.postprocessing,
-                is_numpy_op,
-                "postprocessing op",
-                "a NumpyOp",
-                (*OP_ATTRIBUTES, "forward_batch"),
-            ),
-            (self.slicers, is_slicer, "slicer", "a Slicer", SLICER_ATTRIBUTES),
-        ):
-            for position, item in enumerate(items):
-                for value in item.get_all_values() if is_scheduler(item) else (item,):
-                    if is_given(value) and not fits(value):
-                        raise AssertionError(_not_fit(value, position, noun, needs, attributes))
-        for position, op in enumerate(get_current_items(self.postprocessing)):
-            if isinstance(op, RemoveIf) or hasattr(op, "filter_fn"):
-                raise ValueError(
-                    f"{describe_op(op, position)} drops samples, which postprocessing cannot do: "
-                    "the network's results are already made. Filter in the data pipeline."
-                )
-            if isinstance(op, Batch) or hasattr(op, "collate_fn"):
-                raise ValueError(
-                    f"{describe_op(op, position)} makes batches, but postprocessing gets batches. "
-                    "Leave it out, or use it in the data pipeline."
-                )
-
-
-def collect_models(ops: list[Any]) -> list[Model]:
-    """List the models that ops hold.
-
-    Args:
-        ops: Ops, and schedulers of ops; None may be among them.
-
-    Returns:
-        Each model once, in the order of the ops.
-    """
-    models: dict[int, Model] = {}
-    for op in get_current_items(to_list(ops)):
-        if hasattr(op, "get_fe_models") and not isinstance(op, type):
-            models.update((id(model), model) for model in op.get_fe_models())
-    return list(models.values())
-
-
-def _not_fit(item: Any, position: int, noun: str, needs: str, attributes: Sequence[str]) -> str:
-    if isinstance(item, type):
-        return (
-            f"The network's {noun} {position} is the class {item.__name__}, which is no {noun}. "
-            f"Pass an instance: {item.__name__}(...)."
-        )
-    text = f"The network's {noun} {position} is {type(item).__name__}, which is no {noun}"
-    lacking = missing_attributes(item, attributes)
-    if not lacking:
-        return f"{text} but one on numpy arrays. Pass it as postprocessing (`pops`)."
-    if len(lacking) < len(attributes):
-        text += f": it lacks {lacking}"
-    return f"{text}. Pass {needs}, or an object with the same attributes."
-
-
-def _not_data(data: object) -> TypeError:
-    return TypeError(
-        "transform takes a batch (a dict of values by key), an iterable of batches, or something "
-        f"that is entered to give one, not {type(data).__name__}."
-    )
-
-
-def _agree_on_precision(models: list[Model]) -> bool:
-    mixed = [model for model in models if getattr(model, "mixed_precision", False)]
-    if mixed and len(mixed) < len(models):
-        full = [model for model in models if model not in mixed]
-        raise ValueError(
-            f"The models {list(map(model_name, mixed))} have mixed precision and "
-            f"{list(map(model_name, full))} have not, "
-            "but the models of a network must agree. Build all of them with the same "
-            "mixed_precision."
-        )
-    return bool(mixed)
-
-
-def _check_names(models: list[Model]) -> None:
-    names: dict[str, str] = {}
-    for name in map(model_name, models):
-        other = names.pop(name.lower(), None)
-        names[name.lower()] = name
-        if other is not None:
-            raise AssertionError(
-                f"Two models are called '{other}' and '{name}', which are one name on a file "
-                "system that takes upper and lower case as the same. Pass fastnet.build a "
-                "model_name for each."
-            )
-
-
-def model_name(model: Model) -> str:
-    """Name a model.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The name that `build` gave it, or its class's.
-    """
-    return str(getattr(model, "model_name", type(model).__name__))
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.framework import framework_of
-from fastnet.network.base import BaseNetwork, collect_models, model_name
+from fastnet.network.base import BaseNetwork
+from fastnet.network.binding import collect_models
+from fastnet.network.checks import model_name
 
 __all__ = ["Network"]
 

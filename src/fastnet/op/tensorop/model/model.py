@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Model, State, Tensor
 from fastnet.util import to_list
@@ -48,11 +49,7 @@ class ModelOp(TensorOp):
         intermediate_layers: str | int | list[str | int] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        if not hasattr(model, "fe_compiled"):
-            raise AssertionError(
-                f"ModelOp takes a model that fastnet.build has made ready, but this "
-                f"{type(model).__name__} is not. Pass it through fastnet.build first."
-            )
+        require_built("ModelOp", model)
         if trainable and not gradients:
             raise AssertionError(
                 f"ModelOp of '{model.model_name}' is trainable, so gradients must be True. Pass "
@@ -87,12 +84,7 @@ class ModelOp(TensorOp):
         Raises:
             ValueError: If the model is of another framework.
         """
-        own = framework_of(self.model)
-        if framework != own:
-            raise ValueError(
-                f"ModelOp of '{self.model.model_name}' holds a model of framework {own!r}, but "
-                f"its network runs on {framework!r}. Put models of one framework into a network."
-            )
+        require_framework("ModelOp", self.model, framework)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""

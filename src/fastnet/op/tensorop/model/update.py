@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import get_num_gpus, to_set
@@ -49,11 +50,7 @@ class UpdateOp(TensorOp):
             inputs=loss_name if gradients is None else gradients, mode=mode, ds_id=ds_id
         )
         name = getattr(model, "model_name", type(model).__name__)
-        if not hasattr(model, "fe_compiled"):
-            raise AssertionError(
-                f"UpdateOp takes a model that fastnet.build has made ready, but this "
-                f"{type(model).__name__} is not. Pass it through fastnet.build first."
-            )
+        require_built("UpdateOp", model)
         if gradients is not None and model.mixed_precision:
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{gradients}', but the model has "
@@ -90,12 +87,7 @@ class UpdateOp(TensorOp):
         Raises:
             ValueError: If the model is of another framework.
         """
-        own = framework_of(self.model)
-        if framework != own:
-            raise ValueError(
-                f"UpdateOp of '{self.model.model_name}' holds a model of framework {own!r}, but "
-                f"its network runs on {framework!r}. Put models of one framework into a network."
-            )
+        require_framework("UpdateOp", self.model, framework)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""

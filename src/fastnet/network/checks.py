@@ -1,0 +1,150 @@
+"""What can be known to be wrong when a network is made, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastnet.errors import describe_op
+from fastnet.op.numpyop import Batch, RemoveIf
+from fastnet.schedule import get_current_items
+from fastnet.types import (
+    OP_ATTRIBUTES,
+    SLICER_ATTRIBUTES,
+    Model,
+    is_given,
+    is_numpy_op,
+    is_scheduler,
+    is_slicer,
+    is_tensor_op,
+    missing_attributes,
+)
+
+__all__ = ["agree_on_precision", "check_items", "check_names", "model_name", "not_data"]
+
+
+def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -> None:
+    """Refuse what cannot run in a network.
+
+    Args:
+        ops: Its ops, and schedulers of ops.
+        postprocessing: Its postprocessing ops, and schedulers of them.
+        slicers: Its slicers, and schedulers of them.
+
+    Raises:
+        AssertionError: If something is no op, postprocessing op or slicer.
+        ValueError: If a postprocessing op would drop or make batches.
+    """
+    for items, fits, noun, needs, attributes in (
+        (ops, is_tensor_op, "op", "a TensorOp", OP_ATTRIBUTES),
+        (
+            postprocessing,
+            is_numpy_op,
+            "postprocessing op",
+            "a NumpyOp",
+            (*OP_ATTRIBUTES, "forward_batch"),
+        ),
+        (slicers, is_slicer, "slicer", "a Slicer", SLICER_ATTRIBUTES),
+    ):
+        for position, item in enumerate(items):
+            for value in item.get_all_values() if is_scheduler(item) else (item,):
+                if is_given(value) and not fits(value):
+                    raise AssertionError(_not_fit(value, position, noun, needs, attributes))
+    for position, op in enumerate(get_current_items(postprocessing)):
+        if isinstance(op, RemoveIf) or hasattr(op, "filter_fn"):
+            raise ValueError(
+                f"{describe_op(op, position)} drops samples, which postprocessing cannot do: "
+                "the network's results are already made. Filter in the data pipeline."
+            )
+        if isinstance(op, Batch) or hasattr(op, "collate_fn"):
+            raise ValueError(
+                f"{describe_op(op, position)} makes batches, but postprocessing gets batches. "
+                "Leave it out, or use it in the data pipeline."
+            )
+
+
+def _not_fit(item: Any, position: int, noun: str, needs: str, attributes: Sequence[str]) -> str:
+    if isinstance(item, type):
+        return (
+            f"The network's {noun} {position} is the class {item.__name__}, which is no {noun}. "
+            f"Pass an instance: {item.__name__}(...)."
+        )
+    text = f"The network's {noun} {position} is {type(item).__name__}, which is no {noun}"
+    lacking = missing_attributes(item, attributes)
+    if not lacking:
+        return f"{text} but one on numpy arrays. Pass it as postprocessing (`pops`)."
+    if len(lacking) < len(attributes):
+        text += f": it lacks {lacking}"
+    return f"{text}. Pass {needs}, or an object with the same attributes."
+
+
+def not_data(data: object) -> TypeError:
+    """Word the error of something that `transform` cannot take.
+
+    Args:
+        data: What it was given.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    return TypeError(
+        "transform takes a batch (a dict of values by key), an iterable of batches, or something "
+        f"that is entered to give one, not {type(data).__name__}."
+    )
+
+
+def agree_on_precision(models: list[Model]) -> bool:
+    """Find out whether models compute in mixed precision.
+
+    Args:
+        models: The models of a network.
+
+    Returns:
+        True if they do.
+
+    Raises:
+        ValueError: If some do and some do not.
+    """
+    mixed = [model for model in models if getattr(model, "mixed_precision", False)]
+    if mixed and len(mixed) < len(models):
+        full = [model for model in models if model not in mixed]
+        raise ValueError(
+            f"The models {list(map(model_name, mixed))} have mixed precision and "
+            f"{list(map(model_name, full))} have not, "
+            "but the models of a network must agree. Build all of them with the same "
+            "mixed_precision."
+        )
+    return bool(mixed)
+
+
+def check_names(models: list[Model]) -> None:
+    """Refuse models that files could not tell apart.
+
+    Args:
+        models: The models of a network.
+
+    Raises:
+        AssertionError: If two have one name, case aside.
+    """
+    names: dict[str, str] = {}
+    for name in map(model_name, models):
+        other = names.pop(name.lower(), None)
+        names[name.lower()] = name
+        if other is not None:
+            raise AssertionError(
+                f"Two models are called '{other}' and '{name}', which are one name on a file "
+                "system that takes upper and lower case as the same. Pass fastnet.build a "
+                "model_name for each."
+            )
+
+
+def model_name(model: Model) -> str:
+    """Name a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The name that `build` gave it, or its class's.
+    """
+    return str(getattr(model, "model_name", type(model).__name__))
