@@ -412,6 +412,8 @@ def resolve(
     cdef KeySet unsliced = KeySet(table)
     cdef KeySet read_after = KeySet(table)
     cdef KeySet made_after = KeySet(table)
+    cdef KeySet used_after = KeySet(table)
+    cdef KeySet deleted_after = KeySet(table)
     cdef KeySet outputs, pieces, cut, returned
     cdef OpSpec spec
     cdef SlicerSpec slicer
@@ -449,6 +451,7 @@ def resolve(
                 needed.set_bit(key_id)
             if not made_after.has_bit(key_id):
                 read_after.set_bit(key_id)
+                (deleted_after if spec.deletes else used_after).set_bit(key_id)
         for index in range(spec.n_inputs, spec.n_inputs + spec.n_outputs):
             produced.set_bit(spec.ids[index])
             made_after.set_bit(spec.ids[index])
@@ -464,16 +467,18 @@ def resolve(
         outputs.intersect(wanted)
         outputs.unite(read_after)
 
+    returned.intersect(read_after)
+    returned.unite(outputs)
+
     if not sliced.is_empty():
-        # what only postprocessing makes is made after the pieces are joined
-        made_after.subtract(read_after)
+        # what postprocessing makes is made of joined values; what it only deletes may be in pieces
+        made_after.unite(deleted_after)
+        made_after.subtract(used_after)
         pieces = cut.copy()
-        pieces.intersect(outputs)
+        pieces.intersect(returned)
         pieces.subtract(unsliced)
         pieces.subtract(made_after)
         if not pieces.is_empty():
             raise sliced_not_unsliced(pieces.names(), context)
 
-    returned.intersect(read_after)
-    returned.unite(outputs)
     return Resolution(needed, device, outputs, returned)

@@ -12,4 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseNetwork", "Network", "TorchNetwork", "build"]
 
-__getattr__, __dir__ = attach(__name__, {"TorchNetwork": "torch"})
+__getattr__, _late = attach(__name__, {"TorchNetwork": "torch"})
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_late()})

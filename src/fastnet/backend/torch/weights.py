@@ -26,7 +26,7 @@ def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
     state = read_state(path)
     inner = unwrap(model)
     own = inner.state_dict()
-    if not any(key.startswith("module.") for key in own):
+    if state.keys() != own.keys() and all(key.startswith("module.") for key in state):
         # saved from a parallel wrapper
         state = {key.removeprefix("module."): value for key, value in state.items()}
     complaints = []
