@@ -1,0 +1,194 @@
+"""The kernel from several threads at once: on plans of their own, and on one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.kernel.ops import Delete, Nothing, Op, Slicer, new_state, plan_of, shown
+from tests.reference import Kernel
+
+State = dict[str, Any]
+THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def eager_switching() -> Iterator[None]:
+    """Let threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
+    """Run work in several threads that start together; return, or raise, what came of it."""
+    barrier = threading.Barrier(threads)
+
+    def start(number: int) -> Any:
+        barrier.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(start, range(threads)))
+
+
+def add(amount: int) -> Callable[[Any, State], Any]:
+    def forward(data: int, state: State) -> int:
+        return data + amount
+
+    return forward
+
+
+def yield_to_others(data: Any, state: State) -> Any:
+    time.sleep(0)
+    return data
+
+
+def steps(kernel: Kernel) -> int:
+    return 2000 if kernel.compiled else 100
+
+
+def test_a_plan_for_each_thread(kernel: Kernel) -> None:
+    plans = [
+        plan_of(kernel, [Op(f"k{place}", f"k{place + 1}", add(number)) for place in range(20)])
+        for number in range(THREADS)
+    ]
+
+    def work(number: int) -> None:
+        for step in range(steps(kernel)):
+            result = plans[number].predict({"k0": step}, new_state())
+            assert result["k20"] == step + 20 * number
+
+    at_once(work)
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_one_plan_for_all(kernel: Kernel, count: int) -> None:
+    ops = [
+        Op(f"k{place}", f"k{place + 1}", yield_to_others if place % 7 == 3 else add(1))
+        for place in range(count)
+    ]
+    ops += [
+        Op(["k1", "k2"], ["a", "b"]),
+        Op("a", "a", add(5)),
+        Delete("b"),
+        Op(["a", f"k{count}"], "sum", lambda data, state: sum(data)),
+    ]
+    plan = plan_of(kernel, ops, {"sum", "k5"})
+    ones = sum(1 for place in range(count) if place % 7 != 3)
+
+    def work(number: int) -> None:
+        for step in range(steps(kernel) // 10):
+            start = 1000 * number + step
+            batch = {"k0": start, "other": number}
+            result, _ = plan.step_timed(batch, new_state())
+            assert result == {**batch, "k5": start + 4, "sum": (start + 6) + (start + ones)}
+
+    at_once(work)
+
+
+def test_one_plan_that_fails_in_some_threads(kernel: Kernel) -> None:
+    def fail_for_odd(data: int, state: State) -> int:
+        if data % 2:
+            raise ValueError(f"odd {data}")
+        return data
+
+    plan = plan_of(kernel, [Op("x", "y", yield_to_others), Op("y", "z", fail_for_odd)])
+
+    def work(number: int) -> None:
+        for _ in range(steps(kernel) // 10):
+            if number % 2:
+                with pytest.raises(ValueError, match="odd") as caught:
+                    plan.predict({"x": number}, new_state())
+                assert shown(caught.value) == (
+                    f"odd {number}\nRaised by Op (op 1, inputs ['y'], outputs ['z'])."
+                )
+            else:
+                assert plan.predict({"x": number}, new_state()) == {"y": number, "z": number}
+
+    at_once(work)
+
+
+def test_what_is_deferred_stays_with_its_thread(kernel: Kernel) -> None:
+    done: list[list[int]] = [[] for _ in range(THREADS)]
+
+    def defer(data: int, state: State) -> int:
+        state["deferred"].setdefault("model", []).append(lambda: done[data].append(data))
+        return data
+
+    plan = plan_of(kernel, [Op("x", "y", defer), Op("y", "z", yield_to_others)])
+    times = steps(kernel) // 10
+
+    def work(number: int) -> None:
+        state = new_state()
+        for _ in range(times):
+            plan.predict({"x": number}, state)
+        assert state["deferred"] == {}
+
+    at_once(work)
+    assert done == [[number] * times for number in range(THREADS)]
+
+
+def test_one_nest_map_for_all(kernel: Kernel) -> None:
+    class Leaf:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    def bump(leaf: Leaf) -> Leaf:
+        time.sleep(0)
+        return type(leaf)(leaf.value + 1)
+
+    bumped = kernel.NestMap(Leaf, bump)
+    shared = {"a": [Leaf(1), (Leaf(2), {"b": Leaf(3)})]}
+
+    def work(number: int) -> None:
+        for step in range(steps(kernel) // 40):
+            # classes that no thread has met before go through the cache of kinds
+            derived = type("Derived", (Leaf,), {})
+            assert bumped((derived(number), step))[0].value == number + 1
+            result = bumped(shared)
+            assert [result["a"][0].value, result["a"][1][0].value] == [2, 3]
+
+    at_once(work)
+    assert shared["a"][0].value == 1
+
+
+def test_slicing(kernel: Kernel) -> None:
+    slicers = [Slicer(["x"], ["x"], size=2)]
+
+    def work(number: int) -> None:
+        for _ in range(steps(kernel) // 10):
+            data = {"x": list(range(number, number + 9)), "other": number}
+            minibatches = kernel.forward_slicers(slicers, data)
+            assert kernel.reverse_slicers(slicers, minibatches, data) == data
+
+    at_once(work)
+
+
+def test_no_reference_is_leaked(kernel: Kernel) -> None:
+    value = Nothing()
+    forwards = [yield_to_others] * 100
+    ops = [Op(f"k{place}", f"k{place + 1}") for place in range(100)]
+    plan = plan_of(kernel, ops, forwards=forwards)
+    batch = {"k0": value}
+
+    def work(number: int) -> None:
+        for _ in range(steps(kernel) // 100):
+            plan.predict(batch, new_state())
+
+    at_once(work)
+    gc.collect()
+    before = sys.getrefcount(value), sys.getrefcount(yield_to_others), sys.getrefcount(plan)
+    at_once(work)
+    gc.collect()
+    assert (sys.getrefcount(value), sys.getrefcount(yield_to_others), sys.getrefcount(plan)) == (
+        before
+    )

@@ -1,0 +1,282 @@
+"""References and memory stay as they are, however many steps run."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fastnet.errors import MissingKeyError
+from tests.kernel.ops import Delete, Nothing, Op, new_state, plan_of
+from tests.reference import Kernel
+
+State = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(
+    sys.implementation.name != "cpython", reason="counts references as CPython does"
+)
+
+
+def many(kernel: Kernel) -> int:
+    """How many steps are many: the oracle is there to be compared with, not to be proved."""
+    return 100_000 if kernel.compiled else 2_000
+
+
+@contextmanager
+def steady(*watched: Any, blocks: int = 60) -> Iterator[None]:
+    """Insist that a block of code leaves no object, memory or reference behind."""
+    gc.collect()
+    counts = [sys.getrefcount(each) for each in watched]
+    objects, allocated = len(gc.get_objects()), sys.getallocatedblocks()
+    yield
+    gc.collect()
+    assert [sys.getrefcount(each) for each in watched] == counts
+    assert len(gc.get_objects()) - objects < 20
+    assert sys.getallocatedblocks() - allocated < blocks
+
+
+class Callee:
+    """Every kind of callable, none of which keeps what it is given."""
+
+    def method(self, data: Any, state: State) -> Any:
+        return data
+
+    def listed(self, data: list[Any], state: State) -> Any:
+        return data
+
+    def __call__(self, data: Any, state: State) -> Any:
+        return data
+
+
+def function(data: Any, state: State) -> Any:
+    return data
+
+
+def generate(data: list[Any], state: State) -> Iterator[Any]:
+    yield from data
+
+
+def repeat(times: int, work: Callable[[], Any]) -> None:
+    for _ in range(times):
+        work()
+
+
+def test_steps(kernel: Kernel) -> None:
+    callee = Callee()
+    ops = [
+        Op("x", "a"),
+        Op("a", "b"),
+        Op(["a", "b"], ["c", "a"]),
+        Op(["c", "a"], ["x", "d"]),
+        Op(["x", "d"], ["e", "f"]),
+        Op("d"),
+        Op("e", "g"),
+        Delete(["e", "f"]),
+    ]
+    forwards = [
+        callee.method,
+        function,
+        callee.listed,
+        generate,
+        callee,
+        lambda data, state: None,
+        function,
+        ops[-1].forward,
+    ]
+    value, batch, state = Nothing(), {}, new_state()
+    batch.update(x=value, other=value)
+    mapped = kernel.NestMap(Nothing, lambda leaf: leaf)
+    plan = plan_of(kernel, ops, {"g", "a"}, forwards, move=mapped, release=mapped)
+    assert plan.step(batch, state) == {"x": value, "other": value, "g": value, "a": value}
+    watched = (value, batch, state, callee, function, generate, plan, *ops, *forwards)
+    with steady(*watched, "x", "g"):
+        repeat(many(kernel) // 2, lambda: plan.step(batch, state))
+        repeat(many(kernel) // 4, lambda: plan.predict(batch, state))
+        repeat(many(kernel) // 4, lambda: plan.step_timed(batch, state))
+
+
+def test_steps_with_many_slots(kernel: Kernel) -> None:
+    value, batch, state = Nothing(), {}, new_state()
+    batch["k0"] = value
+    ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(150)]
+    plan = plan_of(kernel, ops)
+    plan.predict(batch, state)
+    with steady(value, batch, state, function, plan, "k0", "k150"):
+        repeat(many(kernel) // 100, lambda: plan.predict(batch, state))
+
+
+class Discardable:
+    def __call__(self) -> None:
+        raise ArithmeticError("deferred")
+
+    def discard(self) -> None:
+        pass
+
+
+def fail(data: Any, state: State) -> Any:
+    raise ArithmeticError("op")
+
+
+def too_few(data: Any, state: State) -> Any:
+    return [data]
+
+
+FAILING: dict[str, tuple[list[Op], type[Exception]]] = {
+    "op": ([Op("x", "y", function), Op("y", ["z", "w"], fail)], ArithmeticError),
+    "listed": ([Op("x", "y", function), Op(["y", "x"], "z", fail)], ArithmeticError),
+    "too few": ([Op("x", "y", function), Op("y", ["z", "w"], too_few)], ValueError),
+    "no parts": ([Op("x", "y", function), Op("y", ["z"], function)], TypeError),
+    "missing": ([Op("x", "y", function), Op(["y", "absent"], "z", function)], MissingKeyError),
+    "deleted": ([Op("x", "y", function), Delete("y"), Op(["x", "y"])], MissingKeyError),
+    "many slots": ([Op("x", [f"k{n}" for n in range(99)], function), Op()], TypeError),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+@pytest.mark.parametrize("entry", ["predict", "step_timed"])
+def test_failing_steps(kernel: Kernel, case: str, entry: str) -> None:
+    ops, error = FAILING[case]
+    value, batch, state = Nothing(), {}, new_state()
+    batch["x"] = value
+    plan = plan_of(kernel, ops)
+    run = getattr(plan, entry)
+
+    def step() -> None:
+        try:
+            run(batch, state)
+        except error:
+            return
+        raise AssertionError("this step must fail")
+
+    repeat(10, step)
+    with steady(value, batch, state, function, fail, plan, error, *ops, "x", "y"):
+        repeat(many(kernel) // 20, step)
+
+
+def test_failing_deferred_functions(kernel: Kernel) -> None:
+    function, value = Discardable(), Nothing()
+
+    def defer(data: Any, state: State) -> Any:
+        state["deferred"].setdefault("model", []).extend([function] * 3)
+        return data
+
+    plan = plan_of(kernel, [Op("x", "y", defer)])
+    state = new_state()
+
+    def step() -> None:
+        try:
+            plan.predict({"x": value}, state)
+        except ArithmeticError:
+            return
+        raise AssertionError("this step must fail")
+
+    repeat(10, step)
+    with steady(function, value, state):
+        repeat(many(kernel) // 20, step)
+
+
+@pytest.mark.parametrize("fails", ["never", "move", "release", "setting in", "setting out"])
+def test_what_surrounds_the_ops(kernel: Kernel, fails: str) -> None:
+    value, state, batch = Nothing(), new_state(), {}
+    batch["x"] = [value]
+
+    def guard(name: str) -> Callable[[Any], Any]:
+        def call(given: Any) -> Any:
+            if fails == name:
+                raise ArithmeticError(name)
+            return given
+
+        return call
+
+    def write(given: Any) -> None:
+        guard("setting in" if given == "needed" else "setting out")(given)
+
+    plan = plan_of(
+        kernel,
+        [Op("x", "y", function)],
+        move=kernel.NestMap(Nothing, guard("move")),
+        release=kernel.NestMap(Nothing, guard("release")),
+        setting=(lambda: "before", write, "needed"),
+    )
+
+    def step() -> None:
+        try:
+            plan.step(batch, state)
+        except ArithmeticError:
+            assert fails != "never"
+            return
+        assert fails == "never"
+
+    repeat(10, step)
+    with steady(value, state, batch, write, plan):
+        repeat(many(kernel) // 20, step)
+
+
+def test_plans_come_and_go(kernel: Kernel) -> None:
+    ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(20)]
+    refused = [*ops, Op("x", ["y", "z"], out_list=False)]
+    value = Nothing()
+
+    def open_and_run() -> None:
+        plan = plan_of(kernel, ops, {"k20"})
+        plan.predict({"k0": value}, {})
+        try:
+            plan_of(kernel, refused)
+        except ValueError:
+            return
+        raise AssertionError("this plan must be refused")
+
+    repeat(10, open_and_run)
+    with steady(value, function, *ops):
+        repeat(many(kernel) // 200, open_and_run)
+
+
+def test_a_plan_in_a_cycle_is_collected(kernel: Kernel) -> None:
+    class Holder:
+        def forward(self, data: Any, state: State) -> Any:
+            return data
+
+    def make() -> weakref.ref[Holder]:
+        holder = Holder()
+        holder.plan = plan_of(kernel, [Op("x", "y")], forwards=[holder.forward])  # type: ignore[attr-defined]
+        assert holder.plan.predict({"x": 1}, {}) == {"y": 1}  # type: ignore[attr-defined]
+        return weakref.ref(holder)
+
+    watched = [make() for _ in range(10)]
+    gc.collect()
+    assert [each() for each in watched] == [None] * 10
+
+
+def test_memory_outside_of_objects(kernel: Kernel) -> None:
+    """What the kernel allocates for itself is counted by tracemalloc alone."""
+    if not kernel.compiled:
+        pytest.skip("plain Python allocates nothing but objects")
+    ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(150)]
+    failing = [*ops, Op("k150", "k151", fail)]
+
+    def work() -> None:
+        for chain in (ops, failing):
+            plan = plan_of(kernel, chain)
+            for run in (plan.predict, plan.step_timed):
+                try:
+                    run({"k0": 1}, {})
+                except ArithmeticError:
+                    continue
+
+    tracemalloc.start()
+    try:
+        repeat(5, work)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        repeat(60, work)
+        gc.collect()
+        # a single plan or set of slots left behind each time would be far more
+        assert tracemalloc.get_traced_memory()[0] - before < 20_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,72 @@
+"""A plain-Python oracle of the kernel: the same classes and functions, slow and obviously right.
+
+Each module stands for the compiled one of the same name (`resolve` for `fastnet._resolve`, and so
+on). It is written from the behaviour that programs see, over dicts and sets, and shares nothing
+with the compiled code but the words of its errors.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+MODULES = {
+    "resolve": (
+        "KeySet",
+        "KeyTable",
+        "OpSpec",
+        "Resolution",
+        "SlicerSpec",
+        "Spec",
+        "gather",
+        "resolve",
+        "same_items",
+        "select",
+    ),
+    "execute": ("Plan", "get_inputs_by_op", "write_outputs_by_op"),
+    "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
+    "nest": ("NestMap",),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Kernel:
+    """One implementation of everything that the kernel's four modules offer."""
+
+    variant: str
+    KeySet: Any
+    KeyTable: Any
+    OpSpec: Any
+    Resolution: Any
+    SlicerSpec: Any
+    Spec: Any
+    gather: Any
+    resolve: Any
+    same_items: Any
+    select: Any
+    Plan: Any
+    get_inputs_by_op: Any
+    write_outputs_by_op: Any
+    check_slicers: Any
+    forward_slicers: Any
+    reverse_slicers: Any
+    NestMap: Any
+
+    def __repr__(self) -> str:
+        return f"the {self.variant} kernel"
+
+    @property
+    def compiled(self) -> bool:
+        return self.variant == "compiled"
+
+
+def load(variant: str) -> Kernel:
+    """Gather the "compiled" kernel or the "reference" one."""
+    pattern = {"compiled": "fastnet._{}", "reference": "tests.reference.{}"}[variant]
+    parts = {
+        name: getattr(importlib.import_module(pattern.format(module)), name)
+        for module, names in MODULES.items()
+        for name in names
+    }
+    return Kernel(variant, **parts)

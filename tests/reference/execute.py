@@ -1,0 +1,235 @@
+"""The ops of one opening, run over a dict."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
+from tests.reference.nest import NestMap
+from tests.reference.resolve import KeyTable, OpSpec, Resolution
+
+Forward = Callable[[Any, dict[str, Any]], Any]
+Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+
+
+class Plan:
+    def __init__(
+        self,
+        table: KeyTable,
+        specs: list[OpSpec],
+        forwards: list[Forward],
+        resolution: Resolution,
+        move: NestMap | None = None,
+        release: NestMap | None = None,
+        setting: Setting | None = None,
+    ) -> None:
+        if len(specs) != len(forwards):
+            raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
+        for position, spec in enumerate(specs):
+            if len(spec.outputs) > 1 and not spec.out_list:
+                raise ValueError(
+                    f"{describe_op(spec.item, position)} has {len(spec.outputs)} outputs, but its "
+                    "out_list is False: it says that forward returns one bare value. Set "
+                    "out_list to True, or name one output."
+                )
+        self.ops = tuple(spec.item for spec in specs)
+        self.resolution = resolution
+        self._specs = list(specs)
+        self._forwards = list(forwards)
+        self._move = move or (lambda value: value)
+        self._release = release or (lambda value: value)
+        self._setting = setting
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        mentioned = [key for spec in self._specs for key in spec.inputs + spec.outputs]
+        return tuple(dict.fromkeys(mentioned))
+
+    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        return self._run(batch, state, [])
+
+    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        prediction = self._run(batch, state, [])
+        return {**batch, **prediction}
+
+    def step_timed(
+        self, batch: Mapping[str, Any], state: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[float]]:
+        stamps = [time.perf_counter()]
+        prediction = self._run(batch, state, stamps)
+        result = {**batch, **prediction}
+        stamps.append(time.perf_counter())
+        return result, stamps
+
+    def _run(
+        self, batch: Mapping[str, Any], state: dict[str, Any], stamps: list[float]
+    ) -> dict[str, Any]:
+        if self._setting is None:
+            return self._run_ops(batch, state, stamps)
+        read, write, needed = self._setting
+        before = read()
+        try:
+            if before is not needed:
+                write(needed)
+            return self._run_ops(batch, state, stamps)
+        finally:
+            write(before)
+
+    def _run_ops(
+        self, batch: Mapping[str, Any], state: dict[str, Any], stamps: list[float]
+    ) -> dict[str, Any]:
+        try:
+            store = self._fill(batch)
+            stamps.append(time.perf_counter())
+            for position in range(len(self.ops)):
+                try:
+                    self._run_op(position, store, state)
+                except BaseException as error:
+                    note(error, describe_op(self.ops[position], position))
+                    raise
+                stamps.append(time.perf_counter())
+            run_deferred(state)
+            stamps.append(time.perf_counter())
+            wanted = [key for key in self.resolution.returned if key in store]
+            return {key: self._release(store[key]) for key in wanted}
+        except BaseException as error:
+            discard(take_deferred(state), error)
+            raise
+
+    def _fill(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        store = {}
+        for key in self.resolution.device_inputs:
+            if key not in batch:
+                reader = self._first_reader_from_batch(key)
+                raise missing_key(
+                    self.ops[reader], key, batch, reader, self._deleter(key, before=reader)
+                )
+            store[key] = self._move(batch[key])
+        return store
+
+    def _run_op(self, position: int, store: dict[str, Any], state: dict[str, Any]) -> None:
+        spec = self._specs[position]
+        for key in spec.inputs:
+            if key not in store:
+                raise missing_key(
+                    spec.item, key, store, position, self._deleter(key, before=position)
+                )
+        values = [store[key] for key in spec.inputs]
+        data = values if spec.in_list else (values[0] if values else None)
+        result = self._forwards[position](data, state)
+        if spec.outputs:
+            parts = first_parts(result, spec, position) if spec.out_list else [result]
+            store.update(zip(spec.outputs, parts, strict=True))
+        if spec.deletes:
+            for key in set(spec.inputs):
+                del store[key]
+        for key in list(store):
+            if not self._is_needed(key, after=position):
+                del store[key]
+
+    def _is_needed(self, key: str, after: int) -> bool:
+        """Say whether a value is read again, or wanted back, before it is overwritten."""
+        for spec in self._specs[after + 1 :]:
+            if key in spec.inputs:
+                return True
+            if key in spec.outputs:
+                return False
+        return key in self.resolution.returned
+
+    def _first_reader_from_batch(self, key: str) -> int:
+        produced = False
+        for position, spec in enumerate(self._specs):
+            if key in spec.inputs and not produced:
+                return position
+            produced = (produced or key in spec.outputs) and not (
+                spec.deletes and key in spec.inputs
+            )
+        raise AssertionError(f"no op reads '{key}' from the batch")
+
+    def _deleter(self, key: str, before: int) -> str | None:
+        for position in reversed(range(before)):
+            if self._specs[position].deletes and key in self._specs[position].inputs:
+                return describe_op(self.ops[position], position)
+        return None
+
+
+def first_parts(result: Any, op: Any, position: int | None) -> list[Any]:
+    """Take one part of what an op returned for each of its outputs, and no more."""
+    described = getattr(op, "item", op)
+    try:
+        iterator = iter(result)
+    except TypeError:
+        raise not_a_sequence(described, position, result) from None
+    parts: list[Any] = []
+    for _ in op.outputs:
+        try:
+            parts.append(next(iterator))
+        except StopIteration:
+            returned = len(result) if isinstance(result, list | tuple) else len(parts)
+            raise too_few_outputs(described, position, returned) from None
+    return parts
+
+
+def note(error: BaseException, described: str) -> None:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    line = f"Raised by {described}."
+    if described not in text and line not in getattr(error, "__notes__", ()):
+        add_note(error, line)
+
+
+def run_deferred(state: dict[str, Any]) -> None:
+    pending = take_deferred(state)
+    while pending:
+        try:
+            pending.pop(0)()
+        except BaseException as error:
+            discard(pending, error)
+            raise
+        if not pending:
+            # what these functions put off in turn
+            pending = take_deferred(state)
+
+
+def take_deferred(state: dict[str, Any]) -> list[Any]:
+    deferred = state.get("deferred") or {}
+    functions = [function for group in deferred.values() for function in group]
+    deferred.clear()
+    return functions
+
+
+def discard(functions: list[Any], error: BaseException) -> None:
+    for function in functions:
+        try:
+            getattr(function, "discard", lambda: None)()
+        except Exception as second:
+            # what made the step fail matters more than what its cleaning up stumbles over
+            add_note(error, f"Discarding {function!r} failed too: {second!r}")
+
+
+def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:
+    values = []
+    for key in op.inputs:
+        if key not in store:
+            raise missing_key(op, key, store)
+        value = store[key]
+        read_only = not getattr(getattr(value, "flags", None), "writeable", True)
+        if copy_on_write and read_only:
+            value = store[key] = copy.deepcopy(value)
+        values.append(value)
+    if op.in_list:
+        return values
+    return values[0] if values else None
+
+
+def write_outputs_by_op(op: Any, store: MutableMapping[str, Any], outputs: Any) -> None:
+    if not op.outputs:
+        return
+    parts = first_parts(outputs if op.out_list else [outputs], op, None)
+    for key, part in zip(op.outputs, parts, strict=True):
+        store[key] = part

@@ -1,0 +1,93 @@
+"""A batch cut into minibatches, and minibatches put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fastnet.errors import add_note, missing_key
+
+
+def check_slicers(slicers: Iterable[Any]) -> None:
+    cut: list[str] = []
+    joined: list[str] = []
+    for slicer in slicers:
+        name = type(slicer).__name__
+        twice = sorted(set(cut) & set(slicer.slice_inputs))
+        if twice:
+            raise ValueError(
+                f"Multiple slicers slice the same keys: {twice}, {name} among them. Let one slicer "
+                "cut each key."
+            )
+        twice = sorted(set(joined) & set(slicer.unslice_inputs))
+        if twice:
+            raise ValueError(
+                f"Multiple slicers un-slice the same keys: {twice}, {name} among them. Let one "
+                "slicer put each key together."
+            )
+        cut += slicer.slice_inputs
+        joined += slicer.unslice_inputs
+    if joined and not cut:
+        raise ValueError(
+            f"The keys {sorted(set(joined))} are to be un-sliced, but no slicer in force slices "
+            "anything. Give a slicer keys to `slice`, or restrict both to the same mode and ds_id."
+        )
+
+
+def forward_slicers(slicers: Iterable[Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    cutters = [slicer for slicer in slicers if slicer.slice_inputs]
+    minibatches: list[dict[str, Any]] = []
+    for slicer in cutters:
+        name, keys = type(slicer).__name__, list(slicer.slice_inputs)
+        for key in keys:
+            if key not in data:
+                raise missing_key(slicer, key, data, verb="slices")
+        try:
+            pieces = list(slicer.slice_batches(tuple(data[key] for key in keys)))
+        except Exception as error:
+            add_note(error, f"Raised by {name} while it sliced {keys}.")
+            raise
+        if slicer is cutters[0]:
+            minibatches = [dict(data) for _ in pieces]
+        if len(pieces) != len(minibatches):
+            raise ValueError(
+                f"Slicers disagree on the number of minibatches: {type(cutters[0]).__name__} made "
+                f"{len(minibatches)} of {list(cutters[0].slice_inputs)}, {name} made {len(pieces)} "
+                f"of {keys}. All slicers in force must cut a batch into the same number of pieces."
+            )
+        for index, piece in enumerate(pieces):
+            values = list(piece)
+            if len(values) < len(keys):
+                raise ValueError(
+                    f"{name} slices {keys}, but its piece {index} has {len(values)} "
+                    f"value{'' if len(values) == 1 else 's'}. Let slice_batches return a value for "
+                    "each key in each piece."
+                )
+            minibatches[index].update(zip(keys, values, strict=False))
+    return minibatches
+
+
+def reverse_slicers(
+    slicers: Iterable[Any], data: Sequence[Mapping[str, Any]], original_data: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not data:
+        return {}
+    batch = {}
+    for slicer in slicers:
+        for key in slicer.unslice_inputs:
+            if key in data[0]:
+                for minibatch in data:
+                    if key not in minibatch:
+                        raise missing_key(slicer, key, minibatch, verb="un-slices")
+                try:
+                    slices = tuple(minibatch[key] for minibatch in data)
+                    batch[key] = slicer._unslice_batch(slices, key=key)
+                except Exception as error:
+                    add_note(
+                        error, f"Raised by {type(slicer).__name__} while it un-sliced '{key}'."
+                    )
+                    raise
+    for key, value in data[0].items():
+        if key not in batch:
+            batch[key] = original_data.get(key, value)
+    return batch

@@ -1,0 +1,175 @@
+"""The words of every error, whole."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+
+import pytest
+
+from fastnet import errors
+from tests.kernel.ops import Op, shown
+
+
+class ModelOp(Op):
+    pass
+
+
+class TestDescribeOp:
+    @pytest.mark.parametrize(
+        ("op", "position", "text"),
+        [
+            (ModelOp("x", "y"), 2, "ModelOp (op 2, inputs ['x'], outputs ['y'])"),
+            (ModelOp(["x", "z"], "y"), None, "ModelOp (inputs ['x', 'z'], outputs ['y'])"),
+            (ModelOp("x"), 0, "ModelOp (op 0, inputs ['x'])"),
+            (ModelOp(None, "y"), None, "ModelOp (outputs ['y'])"),
+            (ModelOp(), 7, "ModelOp (op 7)"),
+            (ModelOp(), None, "ModelOp"),
+            (3.5, None, "float"),
+            (None, 1, "NoneType (op 1)"),
+        ],
+    )
+    def test_text(self, op: object, position: int | None, text: str) -> None:
+        assert errors.describe_op(op, position) == text
+
+
+class TestNearestName:
+    @pytest.mark.parametrize(
+        ("name", "candidates", "nearest"),
+        [
+            ("y_perd", ["x", "y", "y_pred"], "y_pred"),
+            ("label", ["labels", "table"], "labels"),
+            ("X", ["x", "image"], "x"),
+            ("Y", ["y"], "y"),
+            ("image", ["x", "y"], None),
+            ("x", [], None),
+            ("label", [1, None, "labels"], "labels"),
+        ],
+    )
+    def test_nearest(self, name: str, candidates: list[object], nearest: str | None) -> None:
+        assert errors.nearest_name(name, candidates) == nearest
+
+
+class TestMissingKey:
+    def test_is_a_key_error_that_reads_as_written(self) -> None:
+        error = errors.missing_key(ModelOp("x", "y"), "x", ["image"], 1)
+        assert isinstance(error, errors.MissingKeyError)
+        assert isinstance(error, KeyError)
+        assert str(error) == (
+            "ModelOp (op 1, inputs ['x'], outputs ['y']) reads the key 'x', but there is no such "
+            "key. Keys there: ['image']. Put the key into the batch, or let an earlier op write it."
+        )
+
+    def test_suggests_the_nearest_key(self) -> None:
+        error = errors.missing_key(ModelOp("imgae", "y"), "imgae", ["label", "image"], 0)
+        assert str(error) == (
+            "ModelOp (op 0, inputs ['imgae'], outputs ['y']) reads the key 'imgae', but there is "
+            "no such key. Keys there: ['image', 'label']. Did you mean 'image'? Put the key into "
+            "the batch, or let an earlier op write it."
+        )
+
+    def test_says_who_deleted_it(self) -> None:
+        error = errors.missing_key(ModelOp("x"), "x", ["x2"], 3, deleted_by="Delete (op 1)")
+        assert str(error) == (
+            "ModelOp (op 3, inputs ['x']) reads the key 'x', which Delete (op 1) has deleted. Read "
+            "it before it is deleted, or keep it."
+        )
+
+    def test_says_what_the_reader_does(self) -> None:
+        error = errors.missing_key(ModelOp(), "x", [], verb="slices")
+        assert str(error) == (
+            "ModelOp slices the key 'x', but there is no such key. Keys there: []. Put the key "
+            "into the batch, or let an earlier op write it."
+        )
+
+    def test_keys_that_are_no_strings(self) -> None:
+        error = errors.missing_key(ModelOp(), "x", [2, "b", None])
+        assert "Keys there: ['2', 'None', 'b']." in str(error)
+
+    def test_without_arguments(self) -> None:
+        assert str(errors.MissingKeyError()) == ""
+
+    @pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
+    def test_survives_copying(self, copied: object) -> None:
+        error = errors.missing_key(ModelOp(), "x", [])
+        twin = copied(error)  # type: ignore[operator]
+        assert type(twin) is errors.MissingKeyError
+        assert str(twin) == str(error)
+
+
+class TestOutputs:
+    @pytest.mark.parametrize(
+        ("outputs", "returned", "text"),
+        [
+            (
+                ["y", "z"],
+                0,
+                "ModelOp (op 4, outputs ['y', 'z']) has 2 outputs, but its forward returned 0 "
+                "values. Return one value for each of ['y', 'z'], in that order.",
+            ),
+            (
+                ["y", "z"],
+                1,
+                "ModelOp (op 4, outputs ['y', 'z']) has 2 outputs, but its forward returned 1 "
+                "value. Return one value for each of ['y', 'z'], in that order.",
+            ),
+            (
+                ["y"],
+                0,
+                "ModelOp (op 4, outputs ['y']) has 1 output, but its forward returned 0 values. "
+                "Return one value for each of ['y'], in that order.",
+            ),
+        ],
+    )
+    def test_too_few(self, outputs: list[str], returned: int, text: str) -> None:
+        error = errors.too_few_outputs(ModelOp(None, outputs), 4, returned)
+        assert type(error) is ValueError
+        assert str(error) == text
+
+    def test_not_a_sequence(self) -> None:
+        error = errors.not_a_sequence(ModelOp("x", ["y"]), None, 3)
+        assert type(error) is TypeError
+        assert str(error) == (
+            "ModelOp (inputs ['x'], outputs ['y']) writes a list of outputs, but its forward "
+            "returned int, which has no parts. Return a list with one value for each of ['y']; an "
+            "op that returns a bare value names its output as a string, not a list."
+        )
+
+
+def test_sliced_not_unsliced() -> None:
+    error = errors.sliced_not_unsliced({"y", "x"}, "mode 'train', epoch 1, ds_id ''")
+    assert type(error) is ValueError
+    assert str(error) == (
+        "The keys ['x', 'y'] are wanted after the step, but slicers leave them in pieces: no "
+        "slicer un-slices them (mode 'train', epoch 1, ds_id ''). Name each of them in the "
+        "`unslice` of a Slicer (such as MeanUnslicer), or leave it out of desired_output_keys."
+    )
+
+
+class TestAddNote:
+    @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
+    def test_is_a_note(self) -> None:
+        error = ValueError("wrong", 2)
+        errors.add_note(error, "Raised by an op.")
+        assert error.args == ("wrong", 2)
+        assert error.__notes__ == ["Raised by an op."]
+
+    def test_is_shown_below_the_text(self) -> None:
+        error = ValueError("wrong")
+        errors.add_note(error, "Raised by an op.")
+        assert shown(error) == "wrong\nRaised by an op."
+
+    @pytest.mark.parametrize(
+        ("args", "noted"),
+        [((), ("note",)), (("a", 1), ("a\nnote", 1)), ((1, "a"), (1, "a")), (("",), ("note",))],
+    )
+    def test_where_errors_have_no_notes(
+        self, args: tuple[object, ...], noted: tuple[object, ...]
+    ) -> None:
+        class Python310Error(Exception):
+            add_note = property()  # hides the method, as if there were none
+
+        error = Python310Error(*args)
+        errors.add_note(error, "note")
+        assert error.args == noted

@@ -1,0 +1,1297 @@
+"""Running the ops of one opening."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import itertools
+import math
+import operator
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fastnet.errors import MissingKeyError
+from tests.kernel.ops import Delete, Nothing, Op, new_state, plan_of, shown, specs_of
+from tests.reference import Kernel
+
+State = dict[str, Any]
+
+
+def add_one(data: Any, state: State) -> Any:
+    return data + 1
+
+
+def raise_(error: BaseException) -> Callable[[Any, State], Any]:
+    def forward(data: Any, state: State) -> Any:
+        raise error
+
+    return forward
+
+
+class Deferred:
+    """A function put off to the end of a step, that knows what became of it."""
+
+    def __init__(self, log: list[str], name: str, fails: BaseException | None = None) -> None:
+        self.log = log
+        self.name = name
+        self.fails = fails
+
+    def __call__(self) -> None:
+        self.log.append(f"{self.name} ran")
+        if self.fails is not None:
+            raise self.fails
+
+    def discard(self) -> None:
+        self.log.append(f"{self.name} discarded")
+
+
+def defer(function: Any, key: str = "model") -> Callable[[Any, State], Any]:
+    def forward(data: Any, state: State) -> Any:
+        state["deferred"].setdefault(key, []).append(function)
+        return data
+
+    return forward
+
+
+class TestReading:
+    """What an op's forward is called with."""
+
+    @pytest.mark.parametrize(
+        ("inputs", "in_list", "data"),
+        [
+            (None, None, None),
+            ([], None, []),
+            (None, True, []),
+            ("x", None, 1),
+            (["x"], None, [1]),
+            ("x", True, [1]),
+            (["x", "y"], None, [1, 2]),
+            (["y", "x", "y"], None, [2, 1, 2]),
+            (["y", "x"], False, 2),
+        ],
+    )
+    def test_forms(self, kernel: Kernel, inputs: Any, in_list: bool | None, data: Any) -> None:
+        plan = plan_of(kernel, [Op(inputs, "seen", in_list=in_list)])
+        assert plan.predict({"x": 1, "y": 2}, new_state()) == {"seen": data}
+
+    def test_the_list_is_the_ops_own(self, kernel: Kernel) -> None:
+        seen: list[Any] = []
+
+        def keep(data: list[Any], state: State) -> None:
+            seen.append(data)
+            data.clear()
+
+        plan = plan_of(kernel, [Op(["x"], None, keep), Op(["x"], None, keep), Op("x", "y")])
+        assert plan.predict({"x": 1}, new_state()) == {"y": 1}
+        plan.predict({"x": 1}, new_state())
+        assert len({id(data) for data in seen}) == 4
+
+    def test_state_is_the_callers(self, kernel: Kernel) -> None:
+        states: list[Any] = []
+        op = Op(None, None, lambda data, state: states.append(state))
+        state = new_state()
+        plan_of(kernel, [op, op]).predict({}, state)
+        assert states[0] is state
+        assert states[1] is state
+
+    def test_values_are_the_very_objects(self, kernel: Kernel) -> None:
+        value = Nothing()
+        result = plan_of(kernel, [Op("x", "y"), Op(["y"], ["z"])]).predict({"x": value}, {})
+        assert result["y"] is value
+        assert result["z"] is value
+
+
+class TestWriting:
+    """What becomes of what forward returns."""
+
+    @pytest.mark.parametrize(
+        ("outputs", "out_list", "returned", "written"),
+        [
+            (None, None, "ignored", {}),
+            (None, None, None, {}),
+            ([], None, ["ignored"], {}),
+            ([], None, 3, {}),  # nothing is written, so nothing has to have parts
+            ("y", None, 3, {"y": 3}),
+            ("y", None, None, {"y": None}),
+            ("y", None, [3], {"y": [3]}),
+            ("y", True, [3], {"y": 3}),
+            (["y"], None, [3], {"y": 3}),
+            (["y"], None, (3,), {"y": 3}),
+            (["y"], False, [3], {"y": [3]}),
+            (["y", "z"], None, [3, 4], {"y": 3, "z": 4}),
+            (["y", "z"], None, (3, 4), {"y": 3, "z": 4}),
+            (["y", "z"], None, [3, 4, 5], {"y": 3, "z": 4}),
+            (["y", "z"], None, (3, 4, 5), {"y": 3, "z": 4}),
+            (["y", "z"], None, "ab", {"y": "a", "z": "b"}),
+            (["y", "z"], None, range(3, 9), {"y": 3, "z": 4}),
+            (["y", "z"], None, {3: "c", 4: "d"}, {"y": 3, "z": 4}),
+            (["y", "y"], None, [3, 4], {"y": 4}),
+        ],
+    )
+    def test_forms(
+        self,
+        kernel: Kernel,
+        outputs: Any,
+        out_list: bool | None,
+        returned: Any,
+        written: dict[str, Any],
+    ) -> None:
+        op = Op(None, outputs, lambda data, state: returned, out_list=out_list)
+        assert plan_of(kernel, [op]).predict({}, new_state()) == written
+
+    def test_no_more_is_taken_from_a_generator_than_there_are_outputs(self, kernel: Kernel) -> None:
+        numbers = itertools.count()
+        plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: numbers)])
+        assert plan.predict({}, new_state()) == {"y": 0, "z": 1}
+        assert plan.predict({}, new_state()) == {"y": 2, "z": 3}
+
+    def test_lists_of_a_derived_class_are_iterated(self, kernel: Kernel) -> None:
+        class Backwards(list[int]):
+            def __iter__(self) -> Iterator[int]:
+                return iter(self[::-1])
+
+        plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Backwards([1, 2, 3]))])
+        assert plan.predict({}, new_state()) == {"y": 3, "z": 2}
+
+    @pytest.mark.parametrize(
+        ("returned", "count"),
+        [([], "0 values"), ([1], "1 value"), ((1,), "1 value"), ("", "0 values"), ({}, "0 values")],
+    )
+    def test_too_few(self, kernel: Kernel, returned: Any, count: str) -> None:
+        ops = [Op("x", "w"), Op(["x"], ["y", "z"], lambda data, state: returned)]
+        with pytest.raises(ValueError, match="outputs") as caught:
+            plan_of(kernel, ops).predict({"x": 1}, new_state())
+        # the text names the op, so there is no note that names it again
+        assert shown(caught.value) == (
+            "Op (op 1, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned "
+            f"{count}. Return one value for each of ['y', 'z'], in that order."
+        )
+
+    def test_too_few_from_a_generator(self, kernel: Kernel) -> None:
+        op = Op(None, ["x", "y", "z"], lambda data, state: (value for value in [1, 2]))
+        with pytest.raises(ValueError, match="outputs") as caught:
+            plan_of(kernel, [op]).predict({}, new_state())
+        assert shown(caught.value) == (
+            "Op (op 0, outputs ['x', 'y', 'z']) has 3 outputs, but its forward returned 2 values. "
+            "Return one value for each of ['x', 'y', 'z'], in that order."
+        )
+
+    @pytest.mark.parametrize("returned", [3, None, Nothing()])
+    def test_nothing_with_parts(self, kernel: Kernel, returned: Any) -> None:
+        op = Op("x", ["y"], lambda data, state: returned)
+        with pytest.raises(TypeError) as caught:
+            plan_of(kernel, [op]).predict({"x": 1}, new_state())
+        assert shown(caught.value) == (
+            "Op (op 0, inputs ['x'], outputs ['y']) writes a list of outputs, but its forward "
+            f"returned {type(returned).__name__}, which has no parts. Return a list with one value "
+            "for each of ['y']; an op that returns a bare value names its output as a string, not "
+            "a list."
+        )
+
+    def test_an_iterator_that_raises(self, kernel: Kernel) -> None:
+        def broken() -> Iterator[int]:
+            yield 1
+            raise OSError("no more")
+
+        op = Op(None, ["y", "z"], lambda data, state: broken())
+        with pytest.raises(OSError, match="no more") as caught:
+            plan_of(kernel, [op]).predict({}, new_state())
+        assert shown(caught.value) == "no more\nRaised by Op (op 0, outputs ['y', 'z'])."
+
+    def test_several_outputs_of_a_bare_value_are_refused(self, kernel: Kernel) -> None:
+        ops = [Op("x", "w"), Op("x", ["y", "z"], out_list=False)]
+        with pytest.raises(ValueError, match="out_list") as caught:
+            plan_of(kernel, ops)
+        assert str(caught.value) == (
+            "Op (op 1, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its out_list is False: "
+            "it says that forward returns one bare value. Set out_list to True, or name one output."
+        )
+
+    def test_a_list_that_shrinks_while_it_is_written(self, kernel: Kernel) -> None:
+        class Cruel:
+            def __del__(self) -> None:
+                kept.clear()
+
+        kept: list[Any] = [1, 2, 3]
+        ops = [
+            Op(None, "x", lambda data, state: Cruel()),
+            # overwriting x drops the last reference to the object that clears the list
+            Op("x", ["x", "y", "z"], lambda data, state: kept),
+        ]
+        assert plan_of(kernel, ops).predict({}, {}) == {"x": 1, "y": 2, "z": 3}
+
+
+class TestFlow:
+    def test_a_chain(self, kernel: Kernel) -> None:
+        ops = [Op("x", "y", add_one), Op("y", "z", add_one)]
+        assert plan_of(kernel, ops).predict({"x": 1}, new_state()) == {"y": 2, "z": 3}
+
+    def test_no_ops(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [])
+        assert plan.predict({"x": 1}, new_state()) == {}
+        assert plan.step({"x": 1}, new_state()) == {"x": 1}
+        assert plan.ops == ()
+        assert plan.keys == ()
+
+    def test_a_later_op_overwrites(self, kernel: Kernel) -> None:
+        ops = [Op("x", "x", add_one), Op("x", "y"), Op("x", "x", add_one), Op("x", "z")]
+        assert plan_of(kernel, ops).predict({"x": 1}, {}) == {"x": 3, "y": 2, "z": 3}
+
+    def test_an_op_may_swap(self, kernel: Kernel) -> None:
+        ops = [Op(["x", "y"], ["y", "x"])]
+        assert plan_of(kernel, ops).predict({"x": 1, "y": 2}, {}) == {"x": 2, "y": 1}
+
+    def test_an_output_that_nobody_reads(self, kernel: Kernel) -> None:
+        ops = [Op("x", ["y", "z"], lambda data, state: [1, 2]), Op("y", "w")]
+        assert plan_of(kernel, ops, {"w"}).predict({"x": 0}, {}) == {"w": 1}
+
+    def test_only_what_is_wanted_comes_back(self, kernel: Kernel) -> None:
+        ops = [Op("x", "y"), Op("y", "z"), Op("z", "w")]
+        assert plan_of(kernel, ops, {"y", "w", "x"}).predict({"x": 1}, {}) == {"y": 1, "w": 1}
+
+    def test_what_it_says_of_itself(self, kernel: Kernel) -> None:
+        ops = [Op("b", "a"), Op(["c", "b"], ["a", "d"])]
+        plan = plan_of(kernel, ops)
+        assert plan.ops == tuple(ops)
+        assert plan.keys == ("b", "a", "c", "d")
+        assert plan.resolution.outputs.names() == {"a", "d"}
+
+    def test_as_many_forwards_as_ops(self, kernel: Kernel) -> None:
+        with pytest.raises(ValueError, match="forwards") as caught:
+            plan_of(kernel, [Op("x", "y")], forwards=[])
+        assert str(caught.value) == "1 ops, but 0 forwards"
+
+    @pytest.mark.parametrize("count", [63, 64, 65, 66, 300])
+    def test_more_slots_than_fit_on_the_stack(self, kernel: Kernel, count: int) -> None:
+        keys = [f"k{number}" for number in range(count)]
+        ops = [Op(key, after, add_one) for key, after in itertools.pairwise(keys)]
+        plan = plan_of(kernel, ops)
+        assert len(plan.keys) == count
+        for _ in range(3):
+            result = plan.predict({"k0": 0}, {})
+            assert list(result.items()) == [(key, place) for place, key in enumerate(keys)][1:]
+        assert plan_of(kernel, ops, {keys[-1]}).predict({"k0": 0}, {}) == {keys[-1]: count - 1}
+        ops[count // 2] = Op(keys[count // 2], keys[count // 2 + 1], raise_(OSError("stop")))
+        with pytest.raises(OSError, match="stop"):
+            plan_of(kernel, ops).predict({"k0": 0}, {})
+
+    def test_an_op_of_many_keys(self, kernel: Kernel) -> None:
+        keys = [f"k{number}" for number in range(150)]
+        batch = {key: number for number, key in enumerate(keys)}
+        op = Op(keys, keys, lambda data, state: [value * 2 for value in data])
+        expected = {key: number * 4 for key, number in batch.items()}
+        assert plan_of(kernel, [op, op]).predict(batch, {}) == expected
+
+    def test_an_op_that_enters_its_own_plan(self, kernel: Kernel) -> None:
+        def sum_to(data: int, state: State) -> int:
+            if data == 0:
+                return 0
+            return data + plan.predict({"n": data - 1}, new_state())["sum"]
+
+        plan = plan_of(kernel, [Op("n", "m"), Op("m", "sum", sum_to), Op("m", "m", add_one)])
+        assert plan.predict({"n": 50}, new_state()) == {"m": 51, "sum": 50 * 51 // 2}
+
+    def test_an_op_that_drops_the_last_reference_to_its_plan(self, kernel: Kernel) -> None:
+        holder: list[Any] = []
+        ops = [Op("x", "y", lambda data, state: holder.clear() or data), Op("y", "z", add_one)]
+        holder.append(plan_of(kernel, ops))
+        del ops
+        assert holder[0].predict({"x": 1}, {}) == {"y": 1, "z": 2}
+
+    def test_setup_twice_is_refused(self, kernel: Kernel) -> None:
+        if not kernel.compiled:
+            pytest.skip("only the compiled plan owns memory")
+        table = kernel.KeyTable()
+        specs = specs_of(kernel, table, [Op("x", "y")])
+        resolution = kernel.resolve(table, specs, [], [])
+        plan = kernel.Plan(table, specs, [add_one], resolution)
+        with pytest.raises(RuntimeError) as caught:
+            plan.__init__(table, specs, [add_one], resolution)
+        assert str(caught.value) == "a Plan is laid out once"
+        assert plan.predict({"x": 1}, {}) == {"y": 2}
+
+
+class TestDelete:
+    def test_a_deleted_key_does_not_come_back(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", ["y", "z"], lambda d, s: [1, 2]), Delete("y")])
+        assert plan.predict({"x": 0}, {}) == {"z": 2}
+
+    def test_a_deleted_key_of_the_batch_stays_in_the_batch(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y"), Delete(["x"])])
+        assert plan.predict({"x": 1}, {}) == {"y": 1}
+        assert plan.step({"x": 1}, {}) == {"x": 1, "y": 1}
+
+    def test_a_key_may_be_written_after_it_was_deleted(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y"), Delete("y"), Op("x", "y", add_one), Op("y", "z")])
+        assert plan.predict({"x": 1}, {}) == {"y": 2, "z": 2}
+
+    def test_several_keys_and_one_of_them_twice(self, kernel: Kernel) -> None:
+        ops = [Op("x", ["y", "z"], lambda d, s: [1, 2]), Delete(["y", "z"]), Op("x", "w")]
+        assert plan_of(kernel, ops).predict({"x": 0}, {}) == {"w": 0}
+
+    @pytest.mark.parametrize("batch", [{"y": 0}, {}])
+    def test_reading_a_deleted_key(self, kernel: Kernel, batch: dict[str, Any]) -> None:
+        log: list[str] = []
+        ops = [
+            Op(None, "y", lambda data, state: log.append("write")),
+            Delete("y"),
+            Op("y", "z", lambda data, state: log.append("read")),
+        ]
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, ops).predict(batch, {})
+        assert shown(caught.value) == (
+            "Op (op 2, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 1, inputs "
+            "['y']) has deleted. Read it before it is deleted, or keep it."
+        )
+        # a key that the batch lacks is found before any op runs
+        assert log == (["write"] if batch else [])
+
+    def test_the_deleter_and_not_an_overwriter_is_named(self, kernel: Kernel) -> None:
+        ops = [Op(None, "y"), Op(None, "y"), Delete("y"), Op("y", "z")]
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, ops).predict({}, {})
+        assert shown(caught.value) == (
+            "Op (op 3, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 2, inputs "
+            "['y']) has deleted. Read it before it is deleted, or keep it."
+        )
+
+    def test_deleting_twice(self, kernel: Kernel) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, [Delete("x"), Delete("x")]).predict({"x": 1}, {})
+        assert shown(caught.value) == (
+            "Delete (op 1, inputs ['x']) reads the key 'x', which Delete (op 0, inputs ['x']) has "
+            "deleted. Read it before it is deleted, or keep it."
+        )
+
+    def test_every_input_must_be_there_even_if_only_the_first_is_handed_over(
+        self, kernel: Kernel
+    ) -> None:
+        ops = [Delete("y"), Op(["x", "y"], "z", in_list=False)]
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, ops).predict({"x": 1, "y": 2}, {})
+        assert shown(caught.value) == (
+            "Op (op 1, inputs ['x', 'y'], outputs ['z']) reads the key 'y', which Delete (op 0, "
+            "inputs ['y']) has deleted. Read it before it is deleted, or keep it."
+        )
+
+    def test_deleting_releases(self, kernel: Kernel) -> None:
+        watched: list[weakref.ref[Nothing]] = []
+
+        def make(data: Any, state: State) -> Nothing:
+            value = Nothing()
+            watched.append(weakref.ref(value))
+            return value
+
+        ops = [
+            Op(None, "y", make),
+            Delete("y"),
+            Op(None, "gone", lambda data, state: watched[0]() is None),
+            Op(None, "y", make),
+        ]
+        assert plan_of(kernel, ops).predict({}, {})["gone"] is True
+
+
+class TestBatch:
+    @pytest.mark.parametrize(
+        "mapping",
+        [
+            dict,
+            collections.OrderedDict,
+            collections.UserDict,
+            lambda batch: types.MappingProxyType(batch),
+            lambda batch: collections.ChainMap({}, batch),
+            lambda batch: collections.ChainMap(batch, {"x": 99}),
+            lambda batch: collections.defaultdict(lambda: 7, batch),
+        ],
+    )
+    def test_any_mapping(self, kernel: Kernel, mapping: Callable[[Any], Any]) -> None:
+        batch = mapping({"x": 1, "other": [2]})
+        plan = plan_of(kernel, [Op("x", "y", add_one), Op("y", "x", add_one)])
+        result = plan.step(batch, {})
+        assert type(result) is dict
+        assert result == {"x": 3, "other": [2], "y": 2}
+        assert result["other"] is batch["other"]
+        assert plan.predict(batch, {}) == {"x": 3, "y": 2}
+        # the batch is untouched, and a result may be written to without it
+        result["x"] = result["new"] = 0
+        assert dict(batch) == {"x": 1, "other": [2]}
+        with pytest.raises(MissingKeyError):
+            plan_of(kernel, [Op("absent", "y")]).step(batch, {})
+        assert dict(batch) == {"x": 1, "other": [2]}
+
+    def test_outputs_lie_over_the_batch_in_its_order(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", ["z", "w", "x"], lambda d, s: [1, 2, 3])])
+        batch = {"a": 0, "z": 0, "x": 0, "b": 0}
+        assert list(plan.step(batch, {}).items()) == [
+            ("a", 0),
+            ("z", 1),
+            ("x", 3),
+            ("b", 0),
+            ("w", 2),
+        ]
+
+    def test_outputs_come_in_the_order_of_the_table(self, kernel: Kernel) -> None:
+        ops = [Op("b", "d"), Op("d", ["a", "b"], lambda data, state: [1, 2])]
+        assert list(plan_of(kernel, ops).predict({"b": 0}, {})) == ["b", "d", "a"]
+
+    def test_only_what_is_read_is_looked_up(self, kernel: Kernel) -> None:
+        class Watched(dict[str, Any]):
+            def __getitem__(self, key: str) -> Any:
+                looked_up.append(key)
+                return super().__getitem__(key)
+
+        looked_up: list[str] = []
+        batch = Watched(x=1, y=2, z=3)
+        plan_of(kernel, [Op("x", "y"), Op("y", "w")]).predict(batch, {})
+        assert looked_up == ["x"]
+
+    def test_keys_that_are_no_strings_pass_through(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y")])
+        assert plan.step({"x": 1, 2: 3, None: 4}, {}) == {"x": 1, 2: 3, None: 4, "y": 1}
+
+    def test_a_key_whose_comparison_raises(self, kernel: Kernel) -> None:
+        class Hostile:
+            def __hash__(self) -> int:
+                return hash("x")
+
+            def __eq__(self, other: object) -> bool:
+                raise OSError("do not compare me")
+
+        with pytest.raises(OSError, match="do not compare me"):
+            plan_of(kernel, [Op("x", "y")]).predict({Hostile(): 1}, {})
+
+    @pytest.mark.parametrize("batch", [None, 3])
+    def test_no_mapping(self, kernel: Kernel, batch: Any) -> None:
+        with pytest.raises(TypeError):
+            plan_of(kernel, [Op("x", "y")]).predict(batch, {})
+
+
+class TestMissingKeys:
+    def test_before_any_op_runs(self, kernel: Kernel) -> None:
+        log: list[int] = []
+        ops = [Op("x", "y", lambda data, state: log.append(1)), Op(["y", "label"], "loss")]
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, ops).predict({"x": 1, "lable": 2}, {})
+        assert shown(caught.value) == (
+            "Op (op 1, inputs ['y', 'label'], outputs ['loss']) reads the key 'label', but there "
+            "is no such key. Keys there: ['lable', 'x']. Did you mean 'lable'? Put the key into "
+            "the batch, or let an earlier op write it."
+        )
+        assert log == []
+
+    def test_nothing_comes_near(self, kernel: Kernel) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, [Op("image", "y")]).step({"q": 1}, {})
+        assert shown(caught.value) == (
+            "Op (op 0, inputs ['image'], outputs ['y']) reads the key 'image', but there is no "
+            "such key. Keys there: ['q']. Put the key into the batch, or let an earlier op write "
+            "it."
+        )
+
+    def test_the_first_reader_is_named(self, kernel: Kernel) -> None:
+        ops = [Op(None, "y"), Op(["y", "x"], "z"), Op("x", "w")]
+        with pytest.raises(MissingKeyError, match=r"^Op \(op 1, inputs \['y', 'x'\]"):
+            plan_of(kernel, ops).predict({}, {})
+
+    def test_of_several_the_first_in_the_table_is_named(self, kernel: Kernel) -> None:
+        with pytest.raises(MissingKeyError, match="reads the key 'c'"):
+            plan_of(kernel, [Op(["c", "a"], "y"), Op("b", "z")]).predict({"a": 1}, {})
+
+    @pytest.mark.parametrize("mapping", [collections.ChainMap, collections.UserDict])
+    def test_in_any_mapping(self, kernel: Kernel, mapping: Any) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            plan_of(kernel, [Op("x1", "y")]).predict(mapping({"x1_": 1}), {})
+        assert shown(caught.value) == (
+            "Op (op 0, inputs ['x1'], outputs ['y']) reads the key 'x1', but there is no such key. "
+            "Keys there: ['x1_']. Did you mean 'x1_'? Put the key into the batch, or let an "
+            "earlier op write it."
+        )
+
+    def test_a_mapping_that_makes_up_values_is_not_asked_to(self, kernel: Kernel) -> None:
+        batch = collections.defaultdict(int)
+        with pytest.raises(MissingKeyError):
+            plan_of(kernel, [Op("x", "y")]).predict(batch, {})
+        assert not batch
+
+    def test_the_plan_is_usable_afterwards(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y")])
+        with pytest.raises(MissingKeyError):
+            plan.predict({}, {})
+        assert plan.predict({"x": 1}, {}) == {"y": 1}
+
+
+class TestErrorsOfOps:
+    def test_the_note_names_the_op(self, kernel: Kernel) -> None:
+        error = ValueError("wrong shape")
+        ops = [Op("x", "y"), Op(["y"], "z", raise_(error)), Op("z", "w")]
+        with pytest.raises(ValueError, match="wrong shape") as caught:
+            plan_of(kernel, ops).predict({"x": 1}, new_state())
+        assert caught.value is error
+        assert shown(error) == ("wrong shape\nRaised by Op (op 1, inputs ['y'], outputs ['z']).")
+
+    @pytest.mark.parametrize("entry", ["predict", "step", "step_timed"])
+    @pytest.mark.parametrize(
+        "error", [KeyError("k"), StopIteration(3), KeyboardInterrupt(), GeneratorExit(), OSError()]
+    )
+    def test_every_error_keeps_its_type(
+        self, kernel: Kernel, entry: str, error: BaseException
+    ) -> None:
+        plan = plan_of(kernel, [Op("x", "y", raise_(error))])
+        with pytest.raises(type(error)) as caught:
+            getattr(plan, entry)({"x": 1}, new_state())
+        assert caught.value is error
+        if sys.version_info >= (3, 11):
+            assert error.__notes__[-1] == "Raised by Op (op 0, inputs ['x'], outputs ['y'])."
+
+    def test_the_traceback_reaches_into_the_op(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y", lambda data, state: 1 / data)])
+        with pytest.raises(ZeroDivisionError) as caught:
+            plan.predict({"x": 0}, {})
+        assert caught.traceback[-1].name == "<lambda>"
+
+    def test_an_error_that_cannot_be_spelled_out(self, kernel: Kernel) -> None:
+        class Unspeakable(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no words")
+
+        with pytest.raises(Unspeakable):
+            plan_of(kernel, [Op("x", "y", raise_(Unspeakable()))]).predict({"x": 1}, {})
+
+    def test_one_error_object_raised_again_and_again(self, kernel: Kernel) -> None:
+        error = ValueError("always the same")
+        plan = plan_of(kernel, [Op("x", "y", raise_(error))])
+        for _ in range(5):
+            with pytest.raises(ValueError, match="always the same"):
+                plan.predict({"x": 1}, {})
+        assert shown(error).count("Raised by") == 1
+
+    def test_ops_of_plans_within_plans_are_all_named(self, kernel: Kernel) -> None:
+        inner = plan_of(kernel, [Op("a", "b", raise_(ValueError("deep")))])
+        outer = plan_of(kernel, [Op("x", "y", lambda data, state: inner.predict({"a": 1}, {}))])
+        with pytest.raises(ValueError, match="deep") as caught:
+            outer.predict({"x": 1}, {})
+        assert shown(caught.value) == (
+            "deep\nRaised by Op (op 0, inputs ['a'], outputs ['b']).\n"
+            "Raised by Op (op 0, inputs ['x'], outputs ['y'])."
+        )
+
+    def test_what_it_held_is_released(self, kernel: Kernel) -> None:
+        watched: list[weakref.ref[Nothing]] = []
+
+        def make(data: Any, state: State) -> Nothing:
+            value = Nothing()
+            watched.append(weakref.ref(value))
+            return value
+
+        ops = [Op(None, f"k{n}", make) for n in range(5)]
+        plan = plan_of(kernel, [*ops, Op(["k1"], "y", lambda data, state: 1 // 0)])
+        with pytest.raises(ZeroDivisionError) as caught:
+            plan.predict({}, {})
+        del caught
+        assert [value() for value in watched] == [None] * 5
+
+
+class TestRelease:
+    """A value that nobody reads again and nobody wants back goes right after its last reader."""
+
+    @pytest.mark.parametrize("in_list", [False, True])
+    @pytest.mark.parametrize("out_list", [False, True])
+    @pytest.mark.parametrize("entry", ["predict", "step", "step_timed"])
+    def test_a_chain_holds_two(
+        self, kernel: Kernel, in_list: bool, out_list: bool, entry: str
+    ) -> None:
+        alive: weakref.WeakSet[Nothing] = weakref.WeakSet()
+        most = 0
+
+        def follow(data: Any, state: State) -> Any:
+            nonlocal most
+            value = Nothing()
+            alive.add(value)
+            most = max(most, len(alive))
+            return [value] if out_list else value
+
+        ops = [
+            Op(f"k{place}", f"k{place + 1}", follow, in_list=in_list, out_list=out_list)
+            for place in range(40)
+        ]
+        plan = plan_of(kernel, ops, desired={"k40"})
+        result = getattr(plan, entry)({"k0": 0}, new_state())
+        assert most == 2
+        assert len(alive) == 1
+        del result
+        assert len(alive) == 0
+
+    def test_each_goes_right_after_its_last_reader(self, kernel: Kernel) -> None:
+        made: dict[str, weakref.ref[Nothing]] = {}
+        seen: list[set[str]] = []
+
+        def make(*names: str) -> Callable[[Any, State], Any]:
+            def forward(data: Any, state: State) -> Any:
+                seen.append({name for name, value in made.items() if value() is not None})
+                values = [Nothing() for _ in names]
+                made.update(zip(names, map(weakref.ref, values), strict=True))
+                return values
+
+            return forward
+
+        ops = [
+            Op(None, ["a", "b", "unread"], make("a", "b", "unread")),
+            Op(["a"], ["c"], make("c")),
+            Op(["b"], ["b"], make("b2")),
+            Op(["a", "b"], ["d"], make("d")),
+            Op(["c"], ["e"], make("e")),
+            Op([], [], make()),
+        ]
+        plan_of(kernel, ops, desired={"d"}).predict({}, {})
+        assert seen == [
+            set(),
+            {"a", "b"},
+            {"a", "b", "c"},
+            {"a", "b2", "c"},
+            {"c", "d"},
+            {"d"},
+        ]
+
+    def test_a_value_of_the_batch_goes_as_soon_as_the_caller_lets_go(self, kernel: Kernel) -> None:
+        batch: dict[str, Any] = {"x": Nothing()}
+        watched = weakref.ref(batch["x"])
+        ops = [
+            Op("x", "y", lambda data, state: batch.clear()),
+            Op(None, "gone", lambda data, state: watched() is None),
+        ]
+        assert plan_of(kernel, ops).predict(batch, {})["gone"] is True
+
+    def test_a_wanted_value_stays_even_if_it_is_read_early(self, kernel: Kernel) -> None:
+        ops = [Op("x", "y", add_one), Op("y", "z", add_one), Op("z", "w", add_one)]
+        assert plan_of(kernel, ops, {"y", "w"}).predict({"x": 1}, {}) == {"y": 2, "w": 4}
+
+    def test_only_the_last_of_several_values_of_a_wanted_key_stays(self, kernel: Kernel) -> None:
+        made: list[weakref.ref[Nothing]] = []
+
+        def make(data: Any, state: State) -> Nothing:
+            value = Nothing()
+            made.append(weakref.ref(value))
+            return value
+
+        ops = [
+            Op(None, "x", make),
+            Op(None, "first_gone", lambda data, state: made[0]() is None),
+            Op(None, "x", make),
+            Op(None, "second_there", lambda data, state: made[1]() is not None),
+        ]
+        result = plan_of(kernel, ops).predict({}, {})
+        assert result["first_gone"] is True
+        assert result["second_there"] is True
+        assert result["x"] is made[1]()
+
+    def test_a_destructor_that_enters_the_plan(self, kernel: Kernel) -> None:
+        left = [3, 2, 1]
+        results: list[Any] = []
+
+        class Restless:
+            def __del__(self) -> None:
+                if left:
+                    left.pop()
+                    results.append(plan.predict({"x": 1}, {}))
+
+        ops = [
+            Op("x", "y", lambda data, state: Restless()),
+            Op("y", "z", lambda data, state: 5),
+            Op("x", "y", lambda data, state: Restless()),
+        ]
+        plan = plan_of(kernel, ops, {"z"})
+        assert plan.predict({"x": 1}, {}) == {"z": 5}
+        assert results == [{"z": 5}] * 3
+
+
+class TestReturned:
+    def test_what_postprocessing_reads_and_deletes_is_handed_over(self, kernel: Kernel) -> None:
+        table = kernel.KeyTable()
+        specs = specs_of(kernel, table, [Op("x", ["y", "z"], lambda data, state: [1, 2])])
+        pops = specs_of(kernel, table, [Op("y", "p"), Delete("y")])
+        resolution = kernel.resolve(table, specs, pops, [])
+        plan = kernel.Plan(table, specs, [specs[0].forward], resolution)
+        assert resolution.outputs.names() == {"z", "p"}
+        assert plan.predict({"x": 0}, {}) == {"y": 1, "z": 2}
+
+
+class TestMoveAndRelease:
+    def test_what_goes_in_and_what_comes_out(self, kernel: Kernel) -> None:
+        move = kernel.NestMap(int, lambda value: value + 10)
+        release = kernel.NestMap(int, lambda value: -value)
+        ops = [Op("x", "y", add_one), Op(["x", "y"], "z", lambda data, state: [data, "text"])]
+        plan = plan_of(kernel, ops, move=move, release=release)
+        batch = {"x": 1, "other": 5}
+        assert plan.predict(batch, {}) == {"y": -12, "z": [[-11, -12], "text"]}
+        assert plan.step(batch, {}) == {"x": 1, "other": 5, "y": -12, "z": [[-11, -12], "text"]}
+        assert batch == {"x": 1, "other": 5}
+
+    def test_each_value_once(self, kernel: Kernel) -> None:
+        moved: list[int] = []
+        released: list[int] = []
+        move = kernel.NestMap(int, lambda value: moved.append(value) or value)
+        release = kernel.NestMap(int, lambda value: released.append(value) or value)
+        ops = [Op(["x", "w"], "y", lambda d, s: 8), Op("x", "z"), Op("y", "v", lambda d, s: 9)]
+        plan = plan_of(kernel, ops, {"z", "v"}, move=move, release=release)
+        plan.predict({"x": 1, "w": 2, "other": 3}, {})
+        assert sorted(moved) == [1, 2]
+        assert sorted(released) == [1, 9]
+
+    def test_an_output_that_was_only_read_is_released_too(self, kernel: Kernel) -> None:
+        table = kernel.KeyTable()
+        specs = specs_of(kernel, table, [Op("x", "y")])
+        pops = specs_of(kernel, table, [Op("x", "p")])
+        resolution = kernel.resolve(table, specs, pops, [], {"y"})
+        move = kernel.NestMap(int, lambda value: value + 10)
+        plan = kernel.Plan(table, specs, [add_one], resolution, move)
+        assert plan.predict({"x": 1}, {}) == {"x": 11, "y": 12}
+
+    @pytest.mark.parametrize("which", ["move", "release"])
+    def test_one_that_raises(self, kernel: Kernel, which: str) -> None:
+        def fail(value: int) -> int:
+            raise OSError("device full")
+
+        log: list[str] = []
+        ops = [Op("x", "y", defer(Deferred(log, "late")))]
+        plan = plan_of(kernel, ops, **{which: kernel.NestMap(int, fail)})
+        state = new_state()
+        with pytest.raises(OSError, match="device full") as caught:
+            plan.predict({"x": 1}, state)
+        assert shown(caught.value) == "device full"
+        assert state["deferred"] == {}
+        assert log == ([] if which == "move" else ["late ran"])
+
+
+class TestSetting:
+    """Something that must be so while ops run, such as gradients being off."""
+
+    class Switch:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+            self.writes: list[Any] = []
+
+        def read(self) -> Any:
+            return self.value
+
+        def write(self, value: Any) -> None:
+            self.writes.append(value)
+            self.value = value
+
+    @pytest.mark.parametrize(("before", "writes"), [(True, [False, True]), (False, [False])])
+    def test_is_so_while_ops_run(self, kernel: Kernel, before: bool, writes: list[bool]) -> None:
+        switch = self.Switch(before)
+        setting = (switch.read, switch.write, False)
+        op = Op(None, "seen", lambda data, state: switch.value)
+        plan = plan_of(kernel, [op], setting=setting)
+        assert plan.predict({}, {}) == {"seen": False}
+        assert switch.value is before
+        assert switch.writes == writes
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_is_put_back_when_an_op_changes_it(self, kernel: Kernel, before: bool) -> None:
+        switch = self.Switch(before)
+        op = Op(None, None, lambda data, state: switch.write("changed"))
+        plan_of(kernel, [op], setting=(switch.read, switch.write, False)).predict({}, {})
+        assert switch.value is before
+
+    def test_is_put_back_when_an_op_raises(self, kernel: Kernel) -> None:
+        switch = self.Switch(True)
+        ops = [Op(None, "y", raise_(ValueError("x")))]
+        plan = plan_of(kernel, ops, setting=(switch.read, switch.write, False))
+        with pytest.raises(ValueError, match="x"):
+            plan.predict({}, {})
+        assert switch.value is True
+
+    def test_is_put_back_when_a_key_is_missing(self, kernel: Kernel) -> None:
+        switch = self.Switch(True)
+        plan = plan_of(kernel, [Op("x", "y")], setting=(switch.read, switch.write, False))
+        with pytest.raises(MissingKeyError):
+            plan.predict({}, {})
+        assert switch.value is True
+
+    @pytest.mark.parametrize("which", ["read", "write"])
+    def test_one_that_cannot_be_made_so(self, kernel: Kernel, which: str) -> None:
+        def fail(*args: Any) -> Any:
+            raise OSError("stuck")
+
+        switch = self.Switch(True)
+        setting = (
+            fail if which == "read" else switch.read,
+            fail if which == "write" else switch.write,
+            False,
+        )
+        log: list[int] = []
+        ops = [Op("x", "y", lambda data, state: log.append(1))]
+        with pytest.raises(OSError, match="stuck"):
+            plan_of(kernel, ops, setting=setting).predict({"x": 1}, {})
+        assert log == []
+
+    def test_one_that_cannot_be_put_back(self, kernel: Kernel) -> None:
+        switch = self.Switch(True)
+
+        def write(value: Any) -> None:
+            if value is True:
+                raise OSError("stuck")
+            switch.write(value)
+
+        watched: list[weakref.ref[Nothing]] = []
+
+        def make(data: Any, state: State) -> Nothing:
+            value = Nothing()
+            watched.append(weakref.ref(value))
+            return value
+
+        plan = plan_of(kernel, [Op(None, "y", make)], setting=(switch.read, write, False))
+        with pytest.raises(OSError, match="stuck") as caught:
+            plan.predict({}, {})
+        del caught
+        assert watched[0]() is None
+
+    def test_deferred_functions_run_under_it(self, kernel: Kernel) -> None:
+        switch = self.Switch(True)
+        seen: list[Any] = []
+        ops = [Op(None, None, defer(lambda: seen.append(switch.value)))]
+        plan_of(kernel, ops, setting=(switch.read, switch.write, False)).predict({}, new_state())
+        assert seen == [False]
+
+
+class TestDeferred:
+    def test_run_in_order_after_the_last_op(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        ops = [
+            Op(None, None, defer(Deferred(log, "a1"), "a")),
+            Op(None, None, defer(Deferred(log, "b1"), "b")),
+            Op(None, None, defer(Deferred(log, "a2"), "a")),
+            Op("x", "y", lambda data, state: log.append("last op")),
+        ]
+        state = new_state()
+        plan = plan_of(kernel, ops)
+        plan.predict({"x": 1}, state)
+        # list by list, as FastEstimator runs them
+        assert log == ["last op", "a1 ran", "a2 ran", "b1 ran"]
+        assert state["deferred"] == {}
+        plan.predict({"x": 1}, state)
+        assert len(log) == 8
+
+    def test_the_entry_is_the_callers(self, kernel: Kernel) -> None:
+        state = new_state()
+        entry = state["deferred"]
+        plan_of(kernel, [Op(None, None, defer(lambda: None))]).predict({}, state)
+        assert state["deferred"] is entry
+
+    @pytest.mark.parametrize("state", [{}, {"deferred": {}}, {"deferred": None}])
+    def test_nothing_deferred(self, kernel: Kernel, state: State) -> None:
+        before = dict(state)
+        assert plan_of(kernel, [Op("x", "y")]).predict({"x": 1}, state) == {"y": 1}
+        assert state == before
+
+    def test_an_op_may_put_off_the_same_list_each_time(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        functions = [Deferred(log, "a")]
+
+        def forward(data: Any, state: State) -> None:
+            state["deferred"]["model"] = functions
+
+        plan = plan_of(kernel, [Op(None, None, forward)])
+        for _ in range(3):
+            plan.predict({}, new_state())
+        assert log == ["a ran"] * 3
+
+    def test_functions_that_put_off_others(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        state = new_state()
+
+        def first() -> None:
+            log.append("first")
+            state["deferred"].setdefault("later", []).append(Deferred(log, "late"))
+
+        state["deferred"]["model"] = [first, Deferred(log, "second")]
+        state["deferred"]["other"] = [Deferred(log, "third")]
+        plan_of(kernel, []).predict({}, state)
+        assert log == ["first", "second ran", "third ran", "late ran"]
+        assert state["deferred"] == {}
+
+    def test_functions_put_off_by_others_are_forgotten_too(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        state = new_state()
+
+        def first() -> None:
+            state["deferred"].setdefault("later", []).append(Deferred(log, "late"))
+            raise OSError("no step")
+
+        state["deferred"]["model"] = [first, Deferred(log, "second")]
+        with pytest.raises(OSError, match="no step"):
+            plan_of(kernel, []).predict({}, state)
+        assert log == ["second discarded", "late discarded"]
+        assert state["deferred"] == {}
+
+    def test_tuples_of_functions(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        state = {"deferred": {"a": (Deferred(log, "a"),)}}
+        plan_of(kernel, []).predict({}, state)
+        assert log == ["a ran"]
+
+    def test_forgotten_when_an_op_raises(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        ops = [
+            Op(None, None, defer(Deferred(log, "a"), "a")),
+            Op(None, None, defer(lambda: log.append("never"), "b")),  # has no discard
+            Op(None, None, defer(Deferred(log, "b"), "b")),
+            Op(None, "y", raise_(ValueError("stop"))),
+        ]
+        state = new_state()
+        with pytest.raises(ValueError, match="stop"):
+            plan_of(kernel, ops).predict({}, state)
+        assert log == ["a discarded", "b discarded"]
+        assert state["deferred"] == {}
+        plan_of(kernel, [Op("x", "y")]).predict({"x": 1}, state)
+        assert len(log) == 2
+
+    def test_forgotten_when_one_of_them_raises(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        functions = [
+            Deferred(log, "a"),
+            Deferred(log, "b", OSError("no step")),
+            Deferred(log, "c"),
+            lambda: log.append("never"),
+        ]
+        state = {"deferred": {"model": functions, "other": [Deferred(log, "d")]}}
+        with pytest.raises(OSError, match="no step") as caught:
+            plan_of(kernel, [Op("x", "y")]).predict({"x": 1}, state)
+        assert shown(caught.value) == "no step"
+        # the ones that did not run let go of what they hold; the one that failed may do so too
+        assert [entry for entry in log if entry != "b discarded"] == [
+            "a ran",
+            "b ran",
+            "c discarded",
+            "d discarded",
+        ]
+        assert state["deferred"] == {}
+
+    def test_a_discard_that_raises_does_not_hide_the_error(self, kernel: Kernel) -> None:
+        class Stuck(Deferred):
+            def discard(self) -> None:
+                raise OSError("stuck")
+
+            def __repr__(self) -> str:
+                return "Stuck()"
+
+        log: list[str] = []
+        state = {"deferred": {"model": [Stuck(log, "a"), Deferred(log, "b")]}}
+        with pytest.raises(ValueError, match=r"^op") as caught:
+            plan_of(kernel, [Op(None, None, raise_(ValueError("op")))]).predict({}, state)
+        assert log == ["b discarded"]
+        lines = shown(caught.value).split("\n")
+        assert lines[0] == "op"
+        assert sorted(lines[1:]) == [
+            "Discarding Stuck() failed too: OSError('stuck')",
+            "Raised by Op (op 0).",
+        ]
+
+    @pytest.mark.parametrize("deferred", [[print], "text", 3])
+    def test_an_entry_that_is_no_mapping(self, kernel: Kernel, deferred: Any) -> None:
+        plan = plan_of(kernel, [Op("x", "y")])
+        with pytest.raises((TypeError, AttributeError)):
+            plan.predict({"x": 1}, {"deferred": deferred})
+
+    def test_a_mapping_of_another_class(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        deferred = collections.defaultdict(list, {"a": [Deferred(log, "a")]})
+        plan_of(kernel, []).predict({}, {"deferred": deferred})
+        assert log == ["a ran"]
+        assert not deferred
+
+    def test_the_result_is_gathered_after_them(self, kernel: Kernel) -> None:
+        value: list[int] = []
+        ops = [Op(None, "y", lambda data, state: defer(lambda: value.append(1))(value, state))]
+        release = kernel.NestMap(list, list)
+        assert plan_of(kernel, ops, release=release).predict({}, new_state()) == {"y": [1]}
+
+
+class TestStepTimed:
+    @pytest.mark.parametrize("count", [0, 1, 3, 100])
+    def test_a_stamp_for_everything(self, kernel: Kernel, count: int) -> None:
+        ops = [Op(f"k{n}", f"k{n + 1}", add_one) for n in range(count)]
+        plan = plan_of(kernel, ops)
+        start = time.perf_counter()
+        result, stamps = plan.step_timed({"k0": 0}, new_state())
+        end = time.perf_counter()
+        assert result == plan.step({"k0": 0}, new_state())
+        assert type(result) is dict
+        assert len(stamps) == count + 4
+        assert all(type(stamp) is float for stamp in stamps)
+        assert [start, *stamps, end] == sorted([start, *stamps, end])
+
+    def test_each_op_is_between_its_stamps(self, kernel: Kernel) -> None:
+        def sleep(data: Any, state: State) -> None:
+            ran.append(time.perf_counter())
+
+        ran: list[float] = []
+        ops = [Op(None, None, sleep), Op(None, None, defer(lambda: sleep(None, {})))]
+        _, stamps = plan_of(kernel, [*ops, Op(None, None, sleep)]).step_timed({}, new_state())
+        start, filled, first, second, third, deferred, end = stamps
+        assert start <= filled <= ran[0] <= first <= second <= ran[1] <= third <= ran[2]
+        assert ran[2] <= deferred <= end
+
+    def test_an_op_that_raises(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y", raise_(ValueError("x")))])
+        with pytest.raises(ValueError, match="x") as caught:
+            plan.step_timed({"x": 1}, new_state())
+        assert shown(caught.value) == "x\nRaised by Op (op 0, inputs ['x'], outputs ['y'])."
+
+
+class TestForwards:
+    """Anything that can be called with (data, state) may be a forward."""
+
+    class Callee:
+        def __init__(self) -> None:
+            self.offset = 100
+
+        def method(self, data: Any, state: State) -> Any:
+            return data + self.offset
+
+        @classmethod
+        def of_class(cls, data: Any, state: State) -> Any:
+            return cls, data
+
+        @staticmethod
+        def static(data: Any, state: State) -> Any:
+            return data + 2
+
+        def __call__(self, data: Any, state: State) -> Any:
+            return data - self.offset
+
+        def flexible(self, *args: Any, **kwargs: Any) -> Any:
+            return len(args), kwargs
+
+        def optional(self, data: Any, state: State, more: int = 7) -> Any:
+            return data + more
+
+    @pytest.mark.parametrize(
+        ("forward", "result"),
+        [
+            (add_one, 4),
+            (lambda data, state: data * 2, 6),
+            (Callee().method, 103),
+            (Callee.of_class, (Callee, 3)),
+            (Callee.static, 5),
+            (Callee(), -97),
+            (Callee().__call__, -97),
+            (Callee().flexible, (2, {})),
+            (Callee().optional, 10),
+            (functools.partial(Callee().optional, more=1), 4),
+            (functools.partial(lambda extra, data, state: extra + data, 30), 33),
+            (functools.partialmethod(add_one).func, 4),
+            (types.MethodType(lambda extra, data, state: extra + data, 60), 63),
+            (types.MethodType(functools.partial(lambda *args: args[:2], 1), 2), (1, 2)),
+            # builtins: a function, a bound method, a type, a wrapper around a slot
+            (operator.contains, TypeError),
+            (isinstance, TypeError),
+            (math.pow, TypeError),
+            ({3: "three"}.get, "three"),
+            ({}.setdefault, {}),
+            (dict.fromkeys, TypeError),
+            (max, TypeError),
+            (slice, slice(3, {}, None)),
+            ((3).__add__, TypeError),
+            (functools.lru_cache(lambda data, state: data), TypeError),
+            (None, TypeError),
+            ("text", TypeError),
+        ],
+    )
+    def test_any_callable(self, kernel: Kernel, forward: Any, result: Any) -> None:
+        plan = plan_of(kernel, [Op("x", "y")], forwards=[forward])
+        for _ in range(3):
+            if result is TypeError:
+                with pytest.raises(TypeError):
+                    plan.predict({"x": 3}, {})
+            else:
+                assert plan.predict({"x": 3}, {}) == {"y": result}
+
+    def test_a_builtin_without_vectorcall(self, kernel: Kernel) -> None:
+        class Legacy(tuple[Any, ...]):
+            def __new__(cls, data: Any, state: State) -> Legacy:
+                return super().__new__(cls, (data, len(state)))
+
+        plan = plan_of(kernel, [Op("x", "y")], forwards=[Legacy])
+        assert plan.predict({"x": 3}, {"a": 1}) == {"y": (3, 1)}
+
+    @pytest.mark.parametrize("forward", [lambda: 0, lambda data: 0, lambda *, data, state: 0])
+    def test_one_of_another_signature(self, kernel: Kernel, forward: Any) -> None:
+        plan = plan_of(kernel, [Op("x", "y")], forwards=[forward])
+        with pytest.raises(TypeError) as caught:
+            plan.predict({"x": 3}, {})
+        assert shown(caught.value).endswith("\nRaised by Op (op 0, inputs ['x'], outputs ['y']).")
+
+    def test_another_plan(self, kernel: Kernel) -> None:
+        inner = plan_of(kernel, [Op("a", "b", add_one)])
+        outer = plan_of(kernel, [Op("x", "y")], forwards=[inner.predict])
+        assert outer.predict({"x": {"a": 1}}, new_state()) == {"y": {"b": 2}}
+
+    def test_it_is_looked_up_once(self, kernel: Kernel) -> None:
+        op = Op("x", "y", add_one)
+        plan = plan_of(kernel, [op])
+        op.forward = raise_(AssertionError("the plan was laid out before"))  # type: ignore[method-assign]
+        assert plan.predict({"x": 1}, {}) == {"y": 2}
+
+    def test_the_lists_stay_the_callers(self, kernel: Kernel) -> None:
+        table = kernel.KeyTable()
+        specs = specs_of(kernel, table, [Op("x", "y"), Op("y", "z")])
+        resolution = kernel.resolve(table, specs, [], [])
+        forwards = [lambda data, state: data + 1, lambda data, state: data + 2]
+        plan = kernel.Plan(table, specs, forwards, resolution)
+        specs.clear()
+        forwards[:] = [raise_(AssertionError("the plan was laid out before"))] * 9
+        assert plan.predict({"x": 1}, {}) == {"y": 2, "z": 4}
+
+    def test_it_is_kept_alive(self, kernel: Kernel) -> None:
+        class Adder:
+            def __init__(self, amount: int) -> None:
+                self.amount = amount
+
+            def add(self, data: int, state: State) -> int:
+                return data + self.amount
+
+        forwards = [Adder(place).add for place in range(20)]
+        ops = [Op(f"k{place}", f"k{place + 1}") for place in range(20)]
+        plan = plan_of(kernel, ops, {"k20"}, forwards=forwards)
+        del forwards, ops
+        assert plan.predict({"k0": 0}, {}) == {"k20": sum(range(20))}
+
+
+class TestGetInputsByOp:
+    @pytest.mark.parametrize(
+        ("op", "data"),
+        [
+            (Op(), None),
+            (Op([]), []),
+            (Op("x"), 1),
+            (Op(["x"]), [1]),
+            (Op(["y", "x"]), [2, 1]),
+            (Op("x", in_list=True), [1]),
+            (Op(["y", "x"], in_list=False), 2),
+        ],
+    )
+    def test_forms(self, kernel: Kernel, op: Op, data: Any) -> None:
+        assert kernel.get_inputs_by_op(op, {"x": 1, "y": 2}) == data
+
+    @pytest.mark.parametrize("store", [{"x": 1}, collections.ChainMap({}, {"x": 1})])
+    def test_a_missing_key(self, kernel: Kernel, store: Any) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            kernel.get_inputs_by_op(Op(["x", "x2"], "y"), store)
+        assert str(caught.value) == (
+            "Op (inputs ['x', 'x2'], outputs ['y']) reads the key 'x2', but there is no such key. "
+            "Keys there: ['x']. Did you mean 'x'? Put the key into the batch, or let an earlier op "
+            "write it."
+        )
+
+    @pytest.mark.parametrize("mapping", [dict, lambda store: collections.ChainMap(store)])
+    def test_copy_on_write(self, kernel: Kernel, mapping: Callable[[Any], Any]) -> None:
+        np = pytest.importorskip("numpy")
+        frozen, free = np.arange(3), np.arange(3)
+        frozen.flags.writeable = False
+        store = mapping({"frozen": frozen, "free": free, "text": "x"})
+        keys = ["frozen", "free", "text"]
+        first = kernel.get_inputs_by_op(Op(keys), store)
+        assert first[0] is frozen
+        data = kernel.get_inputs_by_op(Op(keys), store, copy_on_write=True)
+        assert data[0] is not frozen
+        assert data[0].flags.writeable
+        assert data[0].tolist() == [0, 1, 2]
+        assert store["frozen"] is data[0]
+        assert data[1] is free
+        data[0][0] = 9
+        assert frozen.tolist() == [0, 1, 2]
+        # what was copied can be written to, and so is not copied again
+        assert kernel.get_inputs_by_op(Op("frozen"), store, True) is data[0]
+
+    def test_copy_on_write_leaves_other_flags_alone(self, kernel: Kernel) -> None:
+        value = types.SimpleNamespace(flags=types.SimpleNamespace(), text="x")
+        store = {"x": value, "y": types.SimpleNamespace(flags=None)}
+        assert kernel.get_inputs_by_op(Op(["x"]), store, True)[0] is value
+        assert kernel.get_inputs_by_op(Op("y"), store, True) is store["y"]
+
+
+class TestWriteOutputsByOp:
+    @pytest.mark.parametrize(
+        ("op", "outputs", "written"),
+        [
+            (Op(None, "y"), 3, {"y": 3}),
+            (Op(None, "y"), None, {"y": None}),
+            (Op(None, "y"), [3], {"y": [3]}),
+            (Op(None, ["y"]), [3], {"y": 3}),
+            (Op(None, ["y", "z"]), (3, 4), {"y": 3, "z": 4}),
+            (Op(None, ["y", "z"]), iter([3, 4, 5]), {"y": 3, "z": 4}),
+            (Op(None, "y", out_list=True), [3], {"y": 3}),
+            (Op(), 3, {}),
+            (Op(None, []), [], {}),
+            (Op(None, []), None, {}),
+        ],
+    )
+    def test_forms(self, kernel: Kernel, op: Op, outputs: Any, written: dict[str, Any]) -> None:
+        if isinstance(outputs, Iterator):
+            outputs = iter([3, 4, 5])
+        store: dict[str, Any] = {"x": 1}
+        assert kernel.write_outputs_by_op(op, store, outputs) is None
+        assert store == {"x": 1, **written}
+
+    def test_too_few_write_nothing(self, kernel: Kernel) -> None:
+        store: dict[str, Any] = {}
+        with pytest.raises(ValueError, match="outputs") as caught:
+            kernel.write_outputs_by_op(Op("x", ["y", "z"]), store, [1])
+        assert str(caught.value) == (
+            "Op (inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned 1 "
+            "value. Return one value for each of ['y', 'z'], in that order."
+        )
+        assert store == {}
+
+    def test_several_outputs_of_a_bare_value(self, kernel: Kernel) -> None:
+        store: dict[str, Any] = {}
+        with pytest.raises(ValueError, match="returned 1 value"):
+            kernel.write_outputs_by_op(Op("x", ["y", "z"], out_list=False), store, [1, 2])
+        assert store == {}
+
+    def test_nothing_with_parts(self, kernel: Kernel) -> None:
+        with pytest.raises(TypeError) as caught:
+            kernel.write_outputs_by_op(Op("x", ["y"]), {}, 5)
+        assert str(caught.value) == (
+            "Op (inputs ['x'], outputs ['y']) writes a list of outputs, but its forward returned "
+            "int, which has no parts. Return a list with one value for each of ['y']; an op that "
+            "returns a bare value names its output as a string, not a list."
+        )
+
+
+class TestMisuse:
+    """What only a mistake inside the package can do must be an error too, not a crash."""
+
+    def test_specs_of_another_table(self, kernel: Kernel) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python cannot crash")
+        table, other = kernel.KeyTable(), kernel.KeyTable()
+        for number in range(100_000):
+            other.intern(f"k{number}")
+        spec = kernel.OpSpec(Op("k99999", "k50000"), other)
+        with pytest.raises(ValueError, match="table") as caught:
+            kernel.Plan(table, [spec], [add_one], kernel.resolve(table, [], [], []))
+        assert str(caught.value) == (
+            "Op (op 0, inputs ['k99999'], outputs ['k50000']) was read with another table of keys"
+        )
+
+    def test_a_plan_that_was_not_laid_out(self, kernel: Kernel) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python cannot crash")
+        table = kernel.KeyTable()
+        specs = specs_of(kernel, table, [Op("x", ["y", "z"], out_list=False)] * 50)
+        plan = kernel.Plan.__new__(kernel.Plan)
+        with pytest.raises(ValueError, match="out_list"):
+            plan.__init__(table, specs, [add_one] * 50, kernel.resolve(table, specs, [], []))
+        # whatever it does now, it does not read memory that was never written
+        with contextlib.suppress(RuntimeError, TypeError):
+            assert plan.predict({"x": 1}, {}) == {}

@@ -1,0 +1,534 @@
+"""A function over every leaf of a nest."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import gc
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import pytest
+
+from tests.reference import Kernel
+
+
+class Leaf:
+    """What stands for a tensor."""
+
+    def __init__(self, value: Any = 0, live: Any = True) -> None:
+        self.value = value
+        self.live = live
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Leaf) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return f"Leaf({self.value!r})"
+
+
+class Derived(Leaf):
+    pass
+
+
+def bump(leaf: Leaf) -> Leaf:
+    return type(leaf)(leaf.value + 1)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any = None
+
+
+Old = collections.namedtuple("Old", "x y")
+
+
+class Picky(tuple[Any, ...]):
+    """A tuple whose class takes other arguments than its parts, and that has attributes."""
+
+    def __new__(cls, first: Any, *, second: Any) -> Picky:
+        self = super().__new__(cls, (first, second))
+        self.note = "kept"
+        return self
+
+    note: str
+
+
+class Labels(list[Any]):
+    def __init__(self, parts: Any = (), name: str = "") -> None:
+        super().__init__(parts)
+        self.name = name
+
+
+class Bag(set[Any]):
+    name = "bag"
+
+
+class Frozen(frozenset[Any]):
+    pass
+
+
+class Registry(dict[str, Any]):
+    def __init__(self, name: str, **entries: Any) -> None:
+        super().__init__(**entries)
+        self.name = name
+
+
+@dataclasses.dataclass
+class Plain:
+    x: Any
+    y: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ice:
+    x: Any
+    y: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: Any
+    y: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlottedIce:
+    x: Any
+    y: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class HandSlottedIce:
+    __slots__ = ("x", "y")
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Checked:
+    """One whose __init__ takes other arguments than its fields, and refuses to run again."""
+
+    x: Any
+    y: Any = dataclasses.field(init=False, default=None)
+    seed: dataclasses.InitVar[int] = 0
+    inits = 0
+
+    def __post_init__(self, seed: int) -> None:
+        assert seed == 7, "a copy is not made by __init__"
+        self.extra = "kept"
+
+
+@dataclasses.dataclass
+class ManyFields:
+    f: Any
+    e: Any
+    d: Any
+    c: Any
+    b: Any
+    a: Any
+
+
+@dataclasses.dataclass(slots=True)
+class ManySlots(ManyFields):
+    pass
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Of(Generic[T]):
+    x: T
+
+
+CONTAINERS: list[Callable[..., Any]] = [
+    lambda leaf: {"a": leaf, "b": 2},
+    lambda leaf: collections.OrderedDict(a=leaf, b=2),
+    lambda leaf: collections.defaultdict(list, {"a": leaf, "b": 2}),
+    lambda leaf: collections.Counter({"a": leaf}),
+    lambda leaf: Registry("name", a=leaf),
+    lambda leaf: [leaf, 2],
+    lambda leaf: Labels([leaf, 2], "name"),
+    lambda leaf: (leaf, 2),
+    lambda leaf: Point(leaf, 2),
+    lambda leaf: Point(x=2, y=leaf),
+    lambda leaf: Old(leaf, 2),
+    lambda leaf: Picky(leaf, second=2),
+    lambda leaf: {leaf, 2},
+    lambda leaf: Bag([leaf, 2]),
+    lambda leaf: frozenset([leaf, 2]),
+    lambda leaf: Frozen([leaf, 2]),
+    lambda leaf: Plain(leaf, 2),
+    lambda leaf: Ice(leaf, 2),
+    lambda leaf: Slotted(leaf, 2),
+    lambda leaf: SlottedIce(leaf, 2),
+    lambda leaf: HandSlottedIce(leaf, 2),
+    lambda leaf: Checked(leaf, seed=7),
+    lambda leaf: Of(leaf),
+    lambda leaf: time.struct_time((leaf, *range(8))),
+    lambda leaf: os.terminal_size((leaf, 2)),
+]
+MUTABLE = (dict, list, set)
+
+
+class TestContainers:
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_types_survive(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
+        data = make(Leaf(1))
+        result = kernel.NestMap(Leaf, bump)(data)
+        assert type(result) is type(data)
+        assert result is not data
+        assert result == make(Leaf(2))
+        assert data == make(Leaf(1))
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_without_a_leaf(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
+        data = make(1)
+        result = kernel.NestMap(Leaf, bump)(data)
+        assert type(result) is type(data)
+        assert result == data
+        # what can be written to is a copy; what cannot be is the thing itself
+        assert (result is data) == (not isinstance(data, MUTABLE))
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    @pytest.mark.parametrize("outer", CONTAINERS)
+    def test_one_in_another(
+        self, kernel: Kernel, make: Callable[[Any], Any], outer: Callable[[Any], Any]
+    ) -> None:
+        try:
+            data, expected = outer(make(Leaf(1))), outer(make(Leaf(2)))
+        except TypeError:
+            return  # this one cannot be put into a set
+        result = kernel.NestMap(Leaf, bump)(data)
+        assert result == expected
+        assert repr(result) == repr(expected) or isinstance(data, set | frozenset)
+
+    def test_an_empty_one(self, kernel: Kernel) -> None:
+        twice = kernel.NestMap(Leaf, bump)
+        for data in ({}, [], set(), collections.OrderedDict(), Labels()):
+            assert twice(data) == data
+            assert twice(data) is not data
+        for data in ((), frozenset(), Frozen()):
+            assert twice(data) is data
+
+    @pytest.mark.parametrize(
+        "data",
+        [None, 3, 2.5, True, "text", b"bytes", 1j, object(), Leaf, range(3), len, ..., int, Plain],
+    )
+    def test_anything_else_is_left_alone(self, kernel: Kernel, data: Any) -> None:
+        assert kernel.NestMap(Leaf, bump)(data) is data
+        assert kernel.NestMap(Leaf, bump)([data])[0] is data
+
+    def test_other_mappings_and_generators_are_left_alone(self, kernel: Kernel) -> None:
+        for data in (
+            collections.UserDict(x=Leaf()),
+            collections.ChainMap({"x": Leaf()}),
+            collections.deque([Leaf()]),
+            (leaf for leaf in [Leaf()]),
+        ):
+            assert kernel.NestMap(Leaf, bump)(data) is data
+
+    def test_attributes_survive(self, kernel: Kernel) -> None:
+        bumped = kernel.NestMap(Leaf, bump)
+        assert bumped(Labels([Leaf()], "name")).name == "name"
+        assert bumped(Registry("name", x=Leaf())).name == "name"
+        assert bumped(Picky(Leaf(), second=1)).note == "kept"
+        assert bumped(Checked(Leaf(), seed=7)).extra == "kept"
+        made = bumped(collections.defaultdict(list, x=Leaf()))
+        assert made["new"] == []
+
+    def test_hidden_fields_of_a_struct_sequence_survive(self, kernel: Kernel) -> None:
+        data = time.struct_time((Leaf(1), *range(8), "zone", 3600))  # type: ignore[arg-type]
+        result = kernel.NestMap(Leaf, bump)(data)
+        assert result == (Leaf(2), *range(8))
+        assert (result.tm_zone, result.tm_gmtoff) == ("zone", 3600)
+
+    def test_keys_of_a_dict_are_left_alone(self, kernel: Kernel) -> None:
+        key = Leaf(1)
+        result = kernel.NestMap(Leaf, bump)({key: Leaf(5)})
+        assert next(iter(result)) is key
+        assert result[key] == Leaf(6)
+
+    def test_order_of_a_dict_survives(self, kernel: Kernel) -> None:
+        data = {"z": Leaf(), "a": 1, "m": Leaf()}
+        del data["a"]
+        data["a"] = Leaf()
+        assert list(kernel.NestMap(Leaf, bump)(data)) == ["z", "m", "a"]
+
+    def test_leaves_that_become_one_in_a_set(self, kernel: Kernel) -> None:
+        result = kernel.NestMap(Leaf, lambda leaf: 0)({Leaf(1), Leaf(2), 3})
+        assert result == {0, 3}
+
+    def test_a_field_that_is_not_there(self, kernel: Kernel) -> None:
+        data = Plain(Leaf(1), Leaf(1))
+        del data.x
+        result = kernel.NestMap(Leaf, bump)(data)
+        assert vars(result) == {"y": Leaf(2)}
+
+    def test_a_mutable_container_inside_an_immutable_one_is_copied(self, kernel: Kernel) -> None:
+        inner: list[int] = [1]
+        result = kernel.NestMap(Leaf, bump)((inner, 2))
+        assert result == ([1], 2)
+        assert result[0] is not inner
+
+    def test_parts_without_a_leaf_are_shared(self, kernel: Kernel) -> None:
+        still, frozen = (1, (2, 3)), frozenset([4])
+        result = kernel.NestMap(Leaf, bump)([Leaf(1), still, frozen, Ice(1)])
+        assert result[1] is still
+        assert result[2] is frozen
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_each_leaf_is_mapped_once(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
+        calls: list[Leaf] = []
+        kernel.NestMap(Leaf, lambda leaf: calls.append(leaf) or bump(leaf))([make(Leaf(1))])
+        assert calls == [Leaf(1)]
+
+    def test_leaves_are_mapped_in_order(self, kernel: Kernel) -> None:
+        calls: list[int] = []
+        numbered = [Leaf(number) for number in range(30)]
+        nest = [
+            dict(zip("zyxa", numbered[:4], strict=True)),
+            tuple(numbered[4:7]),
+            ManyFields(*numbered[7:13]),
+            ManySlots(*numbered[13:19]),
+            Labels([Point(*numbered[19:21]), *numbered[21:25]]),
+            collections.OrderedDict(b=numbered[25], a=numbered[26]),
+        ]
+        kernel.NestMap(Leaf, lambda leaf: calls.append(leaf.value))(nest)
+        assert calls == list(range(27))
+
+    def test_the_same_leaf_twice(self, kernel: Kernel) -> None:
+        calls: list[Leaf] = []
+        leaf = Leaf(1)
+        kernel.NestMap(Leaf, lambda leaf: calls.append(leaf) or leaf)([leaf, (leaf, {"a": leaf})])
+        assert [call is leaf for call in calls] == [True] * 3
+
+    def test_a_function_that_leaves_all_as_it_is(self, kernel: Kernel) -> None:
+        same = kernel.NestMap(Leaf, lambda leaf: leaf)
+        leaf = Leaf()
+        for data in ((leaf, 1), Point(leaf), ((leaf,),)):
+            assert same(data) is data
+        data = [leaf]
+        assert same(data) == data
+        assert same(data) is not data
+
+
+class TestLeaves:
+    def test_a_bare_leaf(self, kernel: Kernel) -> None:
+        assert kernel.NestMap(Leaf, bump)(Leaf(1)) == Leaf(2)
+
+    def test_a_derived_leaf(self, kernel: Kernel) -> None:
+        result = kernel.NestMap(Leaf, bump)({"a": [Derived(1)]})
+        assert type(result["a"][0]) is Derived
+        assert result["a"][0].value == 2
+
+    def test_a_base_of_the_leaf_is_no_leaf(self, kernel: Kernel) -> None:
+        data = Leaf(1)
+        assert kernel.NestMap(Derived, bump)(data) is data
+
+    def test_a_leaf_that_is_a_container(self, kernel: Kernel) -> None:
+        firsts = kernel.NestMap(tuple, lambda leaf: leaf[0])
+        assert firsts([(1, 2), Point(3, 4), [5]]) == [1, 3, [5]]
+        keys = kernel.NestMap(dict, sorted)
+        assert keys(({"b": 1, "a": 2}, collections.OrderedDict(c=1))) == (["a", "b"], ["c"])
+        fields = kernel.NestMap(Ice, lambda leaf: leaf.x)
+        assert fields([Ice(1), Plain(2)]) == [1, Plain(2)]
+
+    @pytest.mark.parametrize("leaf_type", [int, float, str])
+    def test_a_leaf_that_is_a_plain_value(self, kernel: Kernel, leaf_type: type) -> None:
+        mapped = kernel.NestMap(leaf_type, lambda leaf: "leaf")
+        for leaf in (3, 2.5, "text"):
+            expected = "leaf" if type(leaf) is leaf_type else leaf
+            assert mapped({"a": (leaf, None)}) == {"a": (expected, None)}
+
+    def test_a_leaf_may_become_a_container_that_is_not_looked_into(self, kernel: Kernel) -> None:
+        assert kernel.NestMap(Leaf, lambda leaf: [leaf])(Leaf(1)) == [Leaf(1)]
+
+    def test_a_method_is_looked_up_on_the_leaf(self, kernel: Kernel) -> None:
+        class Loud(bytearray):
+            def upper(self) -> bytearray:
+                return bytearray(b"loud")
+
+        upper = kernel.NestMap(bytearray, bytearray.upper)
+        assert upper([bytearray(b"a"), Loud(b"b")]) == [bytearray(b"A"), bytearray(b"loud")]
+
+    def test_a_function_is_not(self, kernel: Kernel) -> None:
+        class Loud(Leaf):
+            def bump(self) -> None:
+                raise AssertionError("nobody asked for this one")
+
+        assert kernel.NestMap(Leaf, bump)([Loud(1)]) == [Leaf(2)]
+
+    def test_when(self, kernel: Kernel) -> None:
+        data = [Leaf(1), Leaf(5, live=False), Derived(7, live=[]), Leaf(9, live="yes")]
+        result = kernel.NestMap(Leaf, bump, when="live")(data)
+        assert result == [Leaf(2), Leaf(5), Leaf(7), Leaf(10)]
+        assert result[1] is data[1]
+        assert result[2] is data[2]
+
+    def test_when_on_a_tuple_of_dead_leaves(self, kernel: Kernel) -> None:
+        data = (Leaf(1, live=False),)
+        assert kernel.NestMap(Leaf, bump, "live")(data) is data
+
+    def test_when_is_not_there(self, kernel: Kernel) -> None:
+        with pytest.raises(AttributeError, match="absent"):
+            kernel.NestMap(Leaf, bump, "absent")([Leaf()])
+
+    def test_when_that_has_no_truth(self, kernel: Kernel) -> None:
+        class Ambiguous:
+            def __bool__(self) -> bool:
+                raise ValueError("neither")
+
+        with pytest.raises(ValueError, match="neither"):
+            kernel.NestMap(Leaf, bump, "live")([Leaf(live=Ambiguous())])
+
+    def test_what_it_says_of_itself(self, kernel: Kernel) -> None:
+        mapped = kernel.NestMap(Leaf, bump, "live")
+        assert (mapped.leaf_type, mapped.fn, mapped.when) == (Leaf, bump, "live")
+        assert kernel.NestMap(Leaf, bump).when is None
+
+    def test_classes_that_come_and_go(self, kernel: Kernel) -> None:
+        bumped = kernel.NestMap(Leaf, bump)
+        classes: weakref.WeakSet[type] = weakref.WeakSet()
+        for number in range(6000):
+            derived = type(f"Leaf{number}", (Leaf,), {})
+            classes.add(derived)
+            assert bumped([derived(1)])[0].value == 2
+        del derived
+        gc.collect()
+        # what it remembers of classes does not keep them all alive
+        assert len(classes) < 5000
+
+    def test_an_abstract_leaf_type(self, kernel: Kernel) -> None:
+        class Shape(abc.ABC):  # noqa: B024
+            pass
+
+        class Square(Shape):
+            pass
+
+        class Registered:
+            pass
+
+        Shape.register(Registered)
+        mapped = kernel.NestMap(Shape, lambda leaf: "shape")
+        assert mapped([Square(), Registered(), 3]) == ["shape", "shape", 3]
+
+
+class TestErrors:
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_of_the_function(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
+        def fail(leaf: Leaf) -> Leaf:
+            raise OSError("device full")
+
+        data = make(Leaf(1))
+        with pytest.raises(OSError, match="device full"):
+            kernel.NestMap(Leaf, fail)([data])
+        assert data == make(Leaf(1))
+
+    @pytest.mark.parametrize("kind", ["list", "dict", "tuple", "dataclass", "subclass"])
+    def test_a_nest_that_holds_itself(self, kernel: Kernel, kind: str) -> None:
+        nests: dict[str, Any] = {
+            "list": [Leaf()],
+            "dict": {"leaf": Leaf()},
+            "tuple": ([],),
+            "dataclass": Plain(0),
+            "subclass": Labels(),
+        }
+        nests["list"].append(nests["list"])
+        nests["dict"]["self"] = nests["dict"]
+        nests["tuple"][0].append(nests["tuple"])
+        nests["dataclass"].x = nests["dataclass"]
+        nests["subclass"].append(nests["subclass"])
+        for _ in range(3):  # the depth is counted back down each time
+            with pytest.raises(RecursionError):
+                kernel.NestMap(Leaf, bump)(nests[kind])
+        assert kernel.NestMap(Leaf, bump)([[Leaf(1)]]) == [[Leaf(2)]]
+
+    def test_a_nest_deeper_than_the_interpreter_recurses(self, kernel: Kernel) -> None:
+        data: Any = Leaf(1)
+        for _ in range(100_000):
+            data = [data]
+        with pytest.raises(RecursionError):
+            kernel.NestMap(Leaf, bump)(data)
+        while isinstance(data, list):  # or else letting go of it recurses as deep
+            data = data.pop()
+
+    def test_a_deep_nest(self, kernel: Kernel) -> None:
+        data: Any = Leaf(1)
+        for depth in range(90):
+            data = [[data], {"a": data}, (data,), Plain(data)][depth % 4]
+        result = kernel.NestMap(Leaf, bump)(data)
+        assert repr(result) == repr(data).replace("Leaf(1)", "Leaf(2)")
+
+    def test_an_unhashable_result_in_a_set(self, kernel: Kernel) -> None:
+        with pytest.raises(TypeError, match="unhashable"):
+            kernel.NestMap(Leaf, lambda leaf: [leaf])({Leaf(1)})
+
+    @pytest.mark.parametrize("make", [dict, list, set])
+    def test_data_that_the_function_changes(self, kernel: Kernel, make: Callable[..., Any]) -> None:
+        def change(leaf: Leaf) -> Leaf:
+            data.clear()
+            return Leaf(leaf.value + 10)
+
+        leaves = [Leaf(number) for number in range(50)]
+        data: Any = {leaf.value: leaf for leaf in leaves} if make is dict else make(leaves)
+        try:
+            result = kernel.NestMap(Leaf, change)(data)
+        except RuntimeError:
+            assert make is set  # Python itself refuses to walk over a set that changes
+        else:
+            parts = result.values() if make is dict else result
+            assert sorted(part.value for part in parts) == list(range(10, 60))
+        assert data == make()
+
+    @pytest.mark.parametrize("arguments", [(3, bump), (None, bump), (Leaf, bump, 3)])
+    def test_of_the_wrong_arguments(self, kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python does not check its arguments")
+        with pytest.raises(TypeError):
+            kernel.NestMap(*arguments)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
+def test_no_reference_is_leaked(kernel: Kernel) -> None:
+    leaf, dead, other = Leaf(1), Leaf(1, live=False), ("a tuple of its own", 2)
+    key = "a key of its own"
+    data = [make(leaf) for make in CONTAINERS] + [make(1) for make in CONTAINERS]
+    data += [{key: other, "dead": dead}]
+
+    def fail(leaf: Leaf) -> Leaf:
+        raise OSError("device full")
+
+    maps = [kernel.NestMap(Leaf, bump), kernel.NestMap(Leaf, lambda leaf: leaf, "live")]
+    failing = kernel.NestMap(Leaf, fail)
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            for mapped in maps:
+                mapped(data)
+            for nest in data[: len(CONTAINERS)]:
+                try:
+                    failing([other, nest])
+                except OSError:
+                    continue
+                raise AssertionError("this one must fail")
+
+    def counts() -> list[int]:
+        gc.collect()
+        return [sys.getrefcount(held) for held in (leaf, dead, other, key, Leaf, bump, Point, Ice)]
+
+    work(3)
+    before, objects, blocks = counts(), len(gc.get_objects()), sys.getallocatedblocks()
+    work(200)
+    assert counts() == before
+    assert abs(len(gc.get_objects()) - objects) < 20
+    assert abs(sys.getallocatedblocks() - blocks) < 200

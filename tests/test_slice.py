@@ -1,0 +1,315 @@
+"""A batch cut into minibatches, and minibatches put together again."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastnet.errors import MissingKeyError
+from tests.kernel.ops import Nothing, Slicer, shown
+from tests.reference import Kernel
+
+
+class Other(Slicer):
+    """A slicer of another name, to tell which one an error names."""
+
+
+class Broken(Slicer):
+    def slice_batches(self, batches: tuple[Any, ...]) -> Any:
+        raise TypeError("cannot be cut")
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        raise ValueError("cannot be joined")
+
+
+class Pieces(Slicer):
+    """Cuts anything into the pieces that it was told to."""
+
+    def __init__(self, slices: list[str], pieces: Any) -> None:
+        super().__init__(slices)
+        self.pieces = pieces
+
+    def slice_batches(self, batches: tuple[Any, ...]) -> Any:
+        return self.pieces
+
+
+class TestCheckSlicers:
+    @pytest.mark.parametrize(
+        "slicers",
+        [
+            [],
+            [Slicer(["x"], ["x"])],
+            [Slicer(["x"])],
+            [Slicer(["x"], ["y"]), Slicer(["y"], ["x"])],
+            [Slicer([], ["y"]), Slicer(["x"])],
+            [Slicer(), Slicer()],
+        ],
+    )
+    def test_accepts(self, kernel: Kernel, slicers: list[Slicer]) -> None:
+        assert kernel.check_slicers(slicers) is None
+        assert kernel.check_slicers(iter(slicers)) is None
+
+    def test_two_cut_the_same_keys(self, kernel: Kernel) -> None:
+        slicers = [Slicer(["z", "x", "y"]), Slicer(["v"]), Other(["w", "y", "x"])]
+        with pytest.raises(ValueError, match="slice the same") as caught:
+            kernel.check_slicers(slicers)
+        assert str(caught.value) == (
+            "Multiple slicers slice the same keys: ['x', 'y'], Other among them. Let one slicer "
+            "cut each key."
+        )
+
+    def test_two_join_the_same_keys(self, kernel: Kernel) -> None:
+        slicers = [Slicer(["x"], ["a", "b"]), Other(["y"], ["b", "a", "c"])]
+        with pytest.raises(ValueError, match="un-slice the same") as caught:
+            kernel.check_slicers(slicers)
+        assert str(caught.value) == (
+            "Multiple slicers un-slice the same keys: ['a', 'b'], Other among them. Let one slicer "
+            "put each key together."
+        )
+
+    @pytest.mark.parametrize(
+        "slicers", [[Slicer([], ["b", "a"])], [Slicer([], ["b"]), Slicer([], ["a"])]]
+    )
+    def test_joining_without_cutting(self, kernel: Kernel, slicers: list[Slicer]) -> None:
+        with pytest.raises(ValueError, match="no slicer in force") as caught:
+            kernel.check_slicers(slicers)
+        assert str(caught.value) == (
+            "The keys ['a', 'b'] are to be un-sliced, but no slicer in force slices anything. Give "
+            "a slicer keys to `slice`, or restrict both to the same mode and ds_id."
+        )
+
+
+class TestForwardSlicers:
+    def test_cuts_and_shares(self, kernel: Kernel) -> None:
+        shared = Nothing()
+        data = {"x": [1, 2, 3], "shared": shared, "y": [4, 5, 6]}
+        minibatches = kernel.forward_slicers([Slicer(["x", "y"])], data)
+        assert minibatches == [
+            {"x": [1], "shared": shared, "y": [4]},
+            {"x": [2], "shared": shared, "y": [5]},
+            {"x": [3], "shared": shared, "y": [6]},
+        ]
+        assert all(minibatch["shared"] is shared for minibatch in minibatches)
+
+    def test_the_batch_is_untouched_and_minibatches_are_apart(self, kernel: Kernel) -> None:
+        data = {"x": [1, 2], "other": 0}
+        first, second = kernel.forward_slicers([Slicer(["x"])], data)
+        first["x"] = first["new"] = None
+        assert second == {"x": [2], "other": 0}
+        assert data == {"x": [1, 2], "other": 0}
+
+    def test_pieces_of_several_values(self, kernel: Kernel) -> None:
+        minibatches = kernel.forward_slicers([Slicer(["x"], size=2)], {"x": [1, 2, 3]})
+        assert minibatches == [{"x": [1, 2]}, {"x": [3]}]
+
+    def test_several_slicers(self, kernel: Kernel) -> None:
+        slicers = [Slicer(["x"]), Slicer([], ["x"]), Slicer(["y"], size=2)]
+        data = {"x": [1, 2], "y": [3, 4, 5, 6]}
+        assert kernel.forward_slicers(slicers, data) == [
+            {"x": [1], "y": [3, 4]},
+            {"x": [2], "y": [5, 6]},
+        ]
+
+    @pytest.mark.parametrize("slicers", [[], [Slicer([], ["x"])], [Slicer(), Slicer()]])
+    def test_nothing_to_cut(self, kernel: Kernel, slicers: list[Slicer]) -> None:
+        assert kernel.forward_slicers(slicers, {"x": [1, 2]}) == []
+
+    def test_a_batch_without_values(self, kernel: Kernel) -> None:
+        assert kernel.forward_slicers([Slicer(["x"])], {"x": []}) == []
+
+    @pytest.mark.parametrize(
+        "mapping",
+        [
+            collections.OrderedDict,
+            types.MappingProxyType,
+            collections.UserDict,
+            lambda data: collections.ChainMap({}, data),
+        ],
+    )
+    def test_any_mapping(self, kernel: Kernel, mapping: Callable[[Any], Any]) -> None:
+        minibatches = kernel.forward_slicers([Slicer(["x"])], mapping({"x": [1, 2], "y": 0}))
+        assert minibatches == [{"x": [1], "y": 0}, {"x": [2], "y": 0}]
+        assert [type(minibatch) for minibatch in minibatches] == [dict, dict]
+
+    @pytest.mark.parametrize(
+        "pieces",
+        [
+            [(1, 2), (3, 4)],
+            [[1, 2], [3, 4]],
+            ((1, 2), (3, 4)),
+            iter([(1, 2), (3, 4)]),
+        ],
+    )
+    def test_any_sequence_of_pieces(self, kernel: Kernel, pieces: Any) -> None:
+        if not isinstance(pieces, list | tuple):
+            pieces = iter([(1, 2), (3, 4)])
+        minibatches = kernel.forward_slicers([Pieces(["x", "y"], pieces)], {"x": 0, "y": 0})
+        assert minibatches == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
+
+    def test_a_missing_key(self, kernel: Kernel) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            kernel.forward_slicers([Slicer(["x", "label"])], {"x": [1], "labels": [2]})
+        assert shown(caught.value) == (
+            "Slicer slices the key 'label', but there is no such key. Keys there: ['labels', 'x']. "
+            "Did you mean 'labels'? Put the key into the batch, or let an earlier op write it."
+        )
+
+    def test_slicers_that_disagree(self, kernel: Kernel) -> None:
+        slicers = [Slicer(["x"]), Slicer([], ["x"]), Other(["y", "z"])]
+        with pytest.raises(ValueError, match="disagree") as caught:
+            kernel.forward_slicers(slicers, {"x": [1, 2], "y": [3], "z": [4]})
+        assert str(caught.value) == (
+            "Slicers disagree on the number of minibatches: Slicer made 2 of ['x'], Other made 1 "
+            "of ['y', 'z']. All slicers in force must cut a batch into the same number of pieces."
+        )
+
+    @pytest.mark.parametrize("sizes", [([], [1, 2]), ([1, 2], [])])
+    def test_no_pieces_against_some(self, kernel: Kernel, sizes: Any) -> None:
+        with pytest.raises(ValueError, match=r"disagree.* Slicer made [02] of \['x'\]"):
+            kernel.forward_slicers(
+                [Slicer(["x"]), Other(["y"])], dict(zip("xy", sizes, strict=True))
+            )
+
+    def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
+        with pytest.raises(TypeError, match="cannot be cut") as caught:
+            kernel.forward_slicers([Slicer(["x"]), Broken(["y", "z"])], {"x": [], "y": 1, "z": 2})
+        assert shown(caught.value) == (
+            "cannot be cut\nRaised by Broken while it sliced ['y', 'z']."
+        )
+
+    def test_pieces_that_are_no_sequence(self, kernel: Kernel) -> None:
+        with pytest.raises(TypeError):
+            kernel.forward_slicers([Pieces(["x"], 3)], {"x": 1})
+        with pytest.raises(TypeError):
+            kernel.forward_slicers([Pieces(["x"], [3])], {"x": 1})
+
+    @pytest.mark.parametrize(
+        ("piece", "count"), [((1,), "1 value"), ([1], "1 value"), ((), "0 values")]
+    )
+    def test_pieces_with_too_few_values(self, kernel: Kernel, piece: Any, count: str) -> None:
+        with pytest.raises(ValueError, match="piece") as caught:
+            kernel.forward_slicers([Pieces(["x", "y"], [(1, 2), piece])], {"x": 1, "y": 2})
+        assert shown(caught.value) == (
+            f"Pieces slices ['x', 'y'], but its piece 1 has {count}. Let slice_batches return a "
+            "value for each key in each piece."
+        )
+
+    def test_more_values_than_keys_are_left_out(self, kernel: Kernel) -> None:
+        minibatches = kernel.forward_slicers([Pieces(["x"], [(1, 2), (3,)])], {"x": 0, "y": 0})
+        assert minibatches == [{"x": 1, "y": 0}, {"x": 3, "y": 0}]
+
+
+class TestReverseSlicers:
+    def test_joins_and_fills_up(self, kernel: Kernel) -> None:
+        original = {"x": [1, 2], "other": "original"}
+        data = [
+            {"x": [1], "other": "first", "y": [3], "loss": 0.5},
+            {"x": [2], "other": "second", "y": [4], "loss": 0.7},
+        ]
+        batch = kernel.reverse_slicers([Slicer(["x"], ["y"])], data, original)
+        # y is joined; x and other come from the original batch; loss from the first minibatch
+        assert batch == {"y": [3, 4], "x": [1, 2], "other": "original", "loss": 0.5}
+        assert batch["x"] is original["x"]
+
+    def test_nothing_is_written_to(self, kernel: Kernel) -> None:
+        original, data = {"x": [1]}, [{"x": [1], "y": [2]}]
+        batch = kernel.reverse_slicers([Slicer(["x"], ["x"])], data, original)
+        batch["new"] = 0
+        assert original == {"x": [1]}
+        assert data == [{"x": [1], "y": [2]}]
+
+    def test_absent_keys_are_skipped(self, kernel: Kernel) -> None:
+        data = [{"x": [1]}, {"x": [2]}]
+        batch = kernel.reverse_slicers([Slicer(["x"], ["absent", "x"])], data, {"absent": 1})
+        assert batch == {"x": [1, 2]}
+
+    def test_keys_that_only_the_original_has_are_left_out(self, kernel: Kernel) -> None:
+        assert kernel.reverse_slicers([], [{"x": 1}], {"x": 2, "y": 3}) == {"x": 2}
+
+    def test_an_original_value_of_none_counts(self, kernel: Kernel) -> None:
+        assert kernel.reverse_slicers([], [{"x": 1}], {"x": None}) == {"x": None}
+
+    @pytest.mark.parametrize("data", [[], ()])
+    def test_no_minibatches(self, kernel: Kernel, data: Any) -> None:
+        assert kernel.reverse_slicers([Slicer(["x"], ["x"])], data, {"x": 1}) == {}
+
+    def test_several_slicers(self, kernel: Kernel) -> None:
+        slicers = [Slicer(["x"], ["y"]), Slicer(["z"], ["z"]), Slicer(["w"], [])]
+        data = [{"y": [1], "z": [3], "w": 5}, {"y": [2], "z": [4], "w": 6}]
+        assert kernel.reverse_slicers(slicers, data, {}) == {"y": [1, 2], "z": [3, 4], "w": 5}
+
+    def test_what_a_slicer_is_called_with(self, kernel: Kernel) -> None:
+        class Watching(Slicer):
+            def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+                return type(slices), slices, key
+
+        data = [{"x": 1}, {"x": 2}, {"x": 3}]
+        batch = kernel.reverse_slicers([Watching([], ["x"])], data, {})
+        assert batch == {"x": (tuple, (1, 2, 3), "x")}
+
+    def test_any_mapping(self, kernel: Kernel) -> None:
+        data = [collections.ChainMap({"y": [n]}, {"x": [n], "y": [0]}) for n in (1, 2)]
+        original = collections.UserDict({"x": [1, 2]})
+        batch = kernel.reverse_slicers([Slicer(["x"], ["y"])], data, original)
+        assert batch == {"x": [1, 2], "y": [1, 2]}
+        assert type(batch) is dict
+
+    def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
+        with pytest.raises(ValueError, match="cannot be joined") as caught:
+            kernel.reverse_slicers([Broken([], ["x"])], [{"x": 1}], {})
+        assert shown(caught.value) == "cannot be joined\nRaised by Broken while it un-sliced 'x'."
+
+    def test_a_minibatch_without_the_key(self, kernel: Kernel) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            kernel.reverse_slicers([Slicer([], ["x"])], [{"x": [1]}, {"y": [2]}], {})
+        assert shown(caught.value) == (
+            "Slicer un-slices the key 'x', but there is no such key. Keys there: ['y']. Put the "
+            "key into the batch, or let an earlier op write it."
+        )
+
+    def test_there_and_back(self, kernel: Kernel) -> None:
+        slicers = [Slicer(["x"], ["x"], size=3), Slicer(["y"], ["y"], size=1)]
+        data = {"x": list(range(12)), "y": [1, 2, 3, 4], "other": object()}
+        minibatches = kernel.forward_slicers(slicers, data)
+        assert len(minibatches) == 4
+        assert kernel.reverse_slicers(slicers, minibatches, data) == data
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
+def test_no_reference_is_leaked(kernel: Kernel) -> None:
+    value, shared = [1, 2, 3], Nothing()
+    slicer, broken = Slicer(["x"], ["x", "absent"]), Broken(["x"], ["x"])
+    data = {"x": value, "shared": shared}
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            kernel.check_slicers([slicer])
+            minibatches = kernel.forward_slicers([slicer], data)
+            kernel.reverse_slicers([slicer], minibatches, data)
+            for failing in (
+                lambda: kernel.forward_slicers([slicer, broken], data),
+                lambda: kernel.forward_slicers([Slicer(["absent"])], data),
+                lambda: kernel.forward_slicers([slicer, Slicer(["x"], size=2)], data),
+                lambda minibatches=minibatches: kernel.reverse_slicers([broken], minibatches, data),
+            ):
+                try:
+                    failing()
+                except (TypeError, KeyError, ValueError):
+                    continue
+                raise AssertionError("this one must fail")
+
+    def counts() -> list[int]:
+        gc.collect()
+        return [sys.getrefcount(held) for held in (value, shared, slicer, broken, value[0])]
+
+    work(10)
+    before, objects = counts(), len(gc.get_objects())
+    work(2000)
+    assert counts() == before
+    assert abs(len(gc.get_objects()) - objects) < 20
