@@ -1,0 +1,217 @@
+"""Conversions of whole batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import ChainMap, OrderedDict, UserDict, defaultdict, namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet.backend import to_shape, to_tensor, to_type
+from fastnet.backend.convert import copy_to_arrays
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    value: Any
+    note: str = "note"
+
+
+class TestToTorch:
+    def test_nest(self) -> None:
+        kept = torch.ones(2)
+        data = {
+            "array": np.ones((2, 3), dtype="float32"),
+            "tensor": kept,
+            "list": [np.arange(2), 7, None],
+            "pair": Pair(np.ones(1), "text"),
+            "tuple": (1.5,),
+            "set": {3},
+            "record": Record(np.zeros(1)),
+        }
+        before = dict(data)
+        result = to_tensor(data, target_type="torch")
+        assert torch.equal(result["array"], torch.ones(2, 3))
+        assert result["tensor"] is kept
+        assert torch.equal(result["list"][0], torch.arange(2))
+        assert torch.equal(result["list"][1], torch.tensor(7))
+        assert result["list"][2] is None
+        assert type(result["pair"]) is Pair
+        assert result["pair"].first.dtype == torch.float64
+        assert result["pair"].second == "text"
+        assert torch.equal(result["tuple"][0], torch.tensor(1.5, dtype=torch.float64))
+        assert [value.item() for value in result["set"]] == [3]
+        assert torch.equal(result["record"].value, torch.zeros(1, dtype=torch.float64))
+        assert result["record"].note == "note"
+        # the caller's own is what it was
+        assert result is not data
+        assert all(data[key] is before[key] for key in before)
+        assert type(data["list"][0]) is np.ndarray
+
+    def test_arrays_are_copied(self) -> None:
+        array = np.zeros(2)
+        to_tensor(array, "torch")[0] = 1
+        assert array[0] == 0
+
+    def test_read_only_and_reversed_arrays(self) -> None:
+        array = np.arange(3)[::-1]
+        array.flags.writeable = False
+        assert to_tensor(array, "torch").tolist() == [2, 1, 0]
+
+    @pytest.mark.parametrize(
+        ("value", "dtype"),
+        [
+            (1, torch.int64),
+            (1.0, torch.float64),
+            (True, torch.bool),
+            (1j, torch.complex128),
+            (np.float32(1), torch.float32),
+        ],
+    )
+    def test_numbers(self, value: Any, dtype: torch.dtype) -> None:
+        result = to_tensor(value, "torch")
+        assert result.dtype == dtype
+        assert result.shape == ()
+
+    def test_strings_and_none_stay(self) -> None:
+        names = np.array(["a", "b"])
+        data = ["a", None, b"b", names]
+        result = to_tensor(data, "torch")
+        assert result[:3] == ["a", None, b"b"]
+        assert result[3].tolist() == ["a", "b"]
+
+    @pytest.mark.parametrize("value", [object(), np.array([None]), SimpleNamespace()])
+    def test_objects(self, value: Any) -> None:
+        with pytest.raises(TypeError) as caught:
+            to_tensor({"x": [value]}, "torch")
+        assert str(caught.value) == (
+            f"A value of type {type(value).__name__} has no tensor of its own in torch: numpy "
+            "makes an array of Python objects of it. Convert it to numbers first."
+        )
+
+    def test_shared_memory(self) -> None:
+        kept = torch.ones(2)
+        result = to_tensor({"x": [np.ones(2), kept]}, "torch", shared_memory=True)
+        assert result["x"][0].is_shared()
+        assert result["x"][1] is kept
+        assert kept.is_shared()
+        assert not to_tensor(np.ones(2), "torch").is_shared()
+
+
+class TestToNumpy:
+    def test_values(self) -> None:
+        kept = np.ones(2)
+        graph = torch.ones(2, requires_grad=True) * 2
+        data = [kept, graph, torch.ones(1, dtype=torch.bfloat16), 5, "a", None]
+        result = to_tensor(data, target_type="np")
+        assert result[0] is kept
+        assert result[1].tolist() == [2, 2]
+        assert result[2].dtype == np.float32
+        assert result[3] == np.array(5)
+        assert result[4:] == ["a", None]
+
+    def test_tensors_are_copied(self) -> None:
+        tensor = torch.zeros(2)
+        to_tensor(tensor, "np")[0] = 1
+        assert tensor[0] == 0
+
+    def test_copies_of_arrays_too(self) -> None:
+        array = np.zeros(2)
+        data = {"x": [array, "a", None, 1.5]}
+        result = copy_to_arrays(data)
+        result["x"][0][0] = 1
+        assert array[0] == 0
+        assert result["x"][1:] == ["a", None, np.array(1.5)]
+
+
+class TestToTF:
+    def test_values(self) -> None:
+        tf = pytest.importorskip("tensorflow")
+        kept = tf.constant([1.0])
+        data = {"x": [np.ones(2), kept, torch.ones(1), 3, "a", None]}
+        result = to_tensor(data, target_type="tf")["x"]
+        assert [tf.is_tensor(value) for value in result] == [True, True, True, True, False, False]
+        assert result[1] is kept
+        assert to_tensor(kept, "torch").tolist() == [1.0]
+        assert to_tensor(kept, "np").tolist() == [1.0]
+
+
+@pytest.mark.parametrize("data", [1, {}])
+def test_unknown_target(data: Any) -> None:
+    with pytest.raises(ValueError, match="target_type") as caught:
+        to_tensor(data, "jax")
+    assert str(caught.value) == "target_type must be one of 'torch', 'tf', 'np', but got 'jax'."
+
+
+class TestContainers:
+    def test_derived_classes(self) -> None:
+        ordered = to_tensor(OrderedDict(b=1, a=2), "np")
+        assert type(ordered) is OrderedDict
+        assert list(ordered) == ["b", "a"]
+        default = to_tensor(defaultdict(list, x=1), "np")
+        assert default.default_factory is list
+        assert type(to_tensor(UserDict(x=1), "np")["x"]) is np.ndarray
+
+    def test_chain_map(self) -> None:
+        first, second = {"x": 1}, {"x": 2, "y": 3}
+        result = to_tensor(ChainMap(first, second), "torch")
+        assert {key: value.item() for key, value in result.items()} == {"x": 1, "y": 3}
+        assert (first, second) == ({"x": 1}, {"x": 2, "y": 3})
+
+    def test_frozenset_and_struct_sequence(self) -> None:
+        assert {value.item() for value in to_tensor(frozenset({1, 2}), "torch")} == {1, 2}
+        top = torch.ones(2, 2).max(dim=0)
+        result = to_tensor(top, "np")
+        assert type(result) is type(top)
+        assert type(result.values) is np.ndarray
+
+    def test_empty(self) -> None:
+        assert to_tensor({"a": [], "b": (), "c": {}, "d": set()}, "torch") == {
+            "a": [],
+            "b": (),
+            "c": {},
+            "d": set(),
+        }
+
+
+DATA = {
+    "x": np.ones((10, 15), dtype="float32"),
+    "y": [np.ones(4, dtype="int8"), torch.ones(5, 3)],
+    "z": {"key": Pair(torch.ones(2, 2, dtype=torch.int64), 7)},
+}
+
+
+class TestToShape:
+    def test_exact(self) -> None:
+        assert to_shape(DATA) == {
+            "x": (10, 15),
+            "y": [(4,), (5, 3)],
+            "z": {"key": Pair((2, 2), ())},
+        }
+
+    def test_with_batch(self) -> None:
+        assert to_shape(DATA, add_batch=True)["y"] == [[None, 4], [None, 5, 3]]
+
+    def test_inexact(self) -> None:
+        assert to_shape(DATA, exact_shape=False)["y"] == [[None], [None, None]]
+
+    def test_both(self) -> None:
+        assert to_shape(np.ones((2, 3)), add_batch=True, exact_shape=False) == [None, None, None]
+
+    def test_what_has_no_shape(self) -> None:
+        assert to_shape(["text", 3.5, None]) == [(), (), ()]
+
+
+class TestToType:
+    def test_types(self) -> None:
+        assert to_type(DATA) == {
+            "x": np.dtype("float32"),
+            "y": [np.dtype("int8"), torch.float32],
+            "z": {"key": Pair(torch.int64, np.dtype("int64"))},
+        }

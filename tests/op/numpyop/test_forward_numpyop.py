@@ -1,0 +1,324 @@
+"""Running numpy ops on samples and on batches."""
+
+from __future__ import annotations
+
+import threading
+from collections import ChainMap
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet.errors import MissingKeyError
+from fastnet.op.numpyop import (
+    Delete,
+    FilteredData,
+    LambdaOp,
+    NumpyOp,
+    RemoveIf,
+    forward_numpyop,
+)
+
+STATE = {"mode": "train"}
+
+
+class AddOneInPlace(NumpyOp):
+    calls = 0
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        self.calls += 1
+        data += 1
+        return data
+
+    def forward_batch(self, data: Any, state: dict[str, Any]) -> Any:
+        return self.forward(data, state)
+
+
+class Foreign:
+    """An op that derives from nothing, and knows samples only."""
+
+    inputs = ("x",)
+    outputs = ("x",)
+    mode = frozenset[str]()
+    ds_id = frozenset[str]()
+    in_list = False
+    out_list = False
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        return data * 3
+
+
+def add(x: Any, y: Any) -> Any:
+    return x + y
+
+
+class TestSamples:
+    def test_ops_run_in_order(self) -> None:
+        data = {"x": 1, "y": 2}
+        ops = [
+            LambdaOp(add, inputs=["x", "y"], outputs="z"),
+            LambdaOp(lambda z: (z, -z), inputs="z", outputs=["a", "b"]),
+            Delete(["x", "z"]),
+            LambdaOp(lambda a: None, inputs="a"),
+        ]
+        assert forward_numpyop(ops, data, STATE) is None
+        assert data == {"y": 2, "a": 3, "b": -3}
+
+    def test_values_are_not_converted(self) -> None:
+        value = object()
+        data: dict[str, Any] = {"x": value}
+        forward_numpyop([LambdaOp(lambda x: [x], inputs="x", outputs="y")], data, STATE)
+        assert data["y"][0] is value
+
+    def test_filtering_stops(self) -> None:
+        data = {"x": 1}
+        ops = [
+            LambdaOp(lambda x: x + 1, "x", "x"),
+            RemoveIf(lambda x: x == 2, replacement=False, inputs="x"),
+            LambdaOp(lambda: 1 / 0),
+        ]
+        filtered = forward_numpyop(ops, data, STATE)
+        assert isinstance(filtered, FilteredData)
+        assert filtered.replacement is False
+
+    def test_fastestimators_filtering_counts(self) -> None:
+        theirs = type("FilteredData", (), {"replacement": True})()
+        assert forward_numpyop([LambdaOp(lambda: theirs)], {}, STATE) is theirs
+
+    def test_read_only_arrays(self) -> None:
+        array = np.zeros(2)
+        array.flags.writeable = False
+        data = {"x": array}
+        op = AddOneInPlace("x", "x")
+        forward_numpyop([op], data, STATE)
+        assert data["x"].tolist() == [1, 1]
+        assert array.tolist() == [0, 0]
+        assert op.in_place_edits
+        assert op.calls == 2
+        # known from now on, so the first try succeeds
+        data = {"x": array}
+        forward_numpyop([op], data, STATE)
+        assert data["x"].tolist() == [1, 1]
+        assert op.calls == 3
+
+    def test_other_words_for_read_only(self) -> None:
+        array = np.array([2, 1])
+        array.flags.writeable = False
+        data = {"x": array}
+        forward_numpyop([LambdaOp(lambda x: x.sort(), inputs="x")], data, STATE)
+        assert data["x"].tolist() == [1, 2]
+        assert array.tolist() == [2, 1]
+
+    def test_other_errors_pass(self) -> None:
+        op = LambdaOp(lambda: int("a"))
+        with pytest.raises(ValueError, match="invalid literal"):
+            forward_numpyop([op], {}, STATE)
+        assert not op.in_place_edits
+
+    @pytest.mark.parametrize(
+        ("op", "text"),
+        [
+            (
+                LambdaOp(add, inputs=["x", "lable"], outputs="z"),
+                "LambdaOp (inputs ['x', 'lable'], outputs ['z']) reads the key 'lable', but there "
+                "is no such key. Keys there: ['label', 'x']. Did you mean 'label'? Put the key "
+                "into the batch, or let an earlier op write it.",
+            ),
+            (
+                Delete("lable"),
+                "Delete (op 0, inputs ['lable']) deletes the key 'lable', but there is no such "
+                "key. Keys there: ['label', 'x']. Did you mean 'label'? Put the key into the "
+                "batch, or let an earlier op write it.",
+            ),
+        ],
+    )
+    def test_missing_keys(self, op: NumpyOp, text: str) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            forward_numpyop([op], {"x": 1, "label": 2}, STATE)
+        assert str(caught.value) == text
+
+    def test_too_few_outputs(self) -> None:
+        op = LambdaOp(lambda x: [x], inputs="x", outputs=["a", "b"])
+        with pytest.raises(ValueError, match="outputs") as caught:
+            forward_numpyop([op], {"x": 1}, STATE)
+        assert str(caught.value) == (
+            "LambdaOp (inputs ['x'], outputs ['a', 'b']) has 2 outputs, but its forward returned 1 "
+            "value. Return one value for each of ['a', 'b'], in that order."
+        )
+
+
+class TestBatches:
+    def test_no_ops(self) -> None:
+        data: dict[str, Any] = {"x": 1}
+        assert forward_numpyop([], data, STATE, batched="torch") is None
+        assert data == {"x": 1}
+
+    def test_only_touched_keys_are_converted(self) -> None:
+        x, kept = torch.tensor([1.0, 2.0]), torch.ones(2, requires_grad=True) * 2
+        lock = threading.Lock()  # nothing could convert it
+        data = {"x": x, "kept": kept, "lock": lock}
+        seen: list[Any] = []
+
+        def double(value: Any) -> Any:
+            seen.append(value)
+            return value * 2
+
+        forward_numpyop([LambdaOp(double, "x", "y")], data, STATE, batched="torch")
+        assert type(seen[0]) is np.ndarray
+        assert torch.equal(data["y"], torch.tensor([2.0, 4.0]))
+        assert torch.equal(data["x"], x)
+        assert data["kept"] is kept
+        assert data["lock"] is lock
+
+    def test_the_tensors_of_the_batch_never_change(self) -> None:
+        x = torch.zeros(2)
+        data = {"x": x, "nest": {"a": [x]}}
+        ops = [
+            AddOneInPlace("x"),
+            LambdaOp(lambda nest: nest["a"][0].fill(7), inputs="nest"),
+        ]
+        nest = data["nest"]
+        forward_numpyop(ops, data, STATE, batched="torch")
+        assert x.tolist() == [0, 0]
+        assert nest == {"a": [x]}
+        # what the ops wrote in place is in the result all the same
+        assert data["x"].tolist() == [1, 1]
+        assert data["nest"]["a"][0].tolist() == [7, 7]
+
+    def test_arrays_of_the_batch_never_change(self) -> None:
+        x = np.zeros(2)
+        data = {"x": x}
+        forward_numpyop([AddOneInPlace("x", "x")], data, STATE, batched="np")
+        assert x.tolist() == [0, 0]
+        assert data["x"].tolist() == [1, 1]
+        assert type(data["x"]) is np.ndarray
+
+    def test_samples_one_by_one(self) -> None:
+        class First(NumpyOp):
+            def forward(self, data: Any, state: dict[str, Any]) -> Any:
+                return data[0]
+
+        data = {"x": torch.tensor([[1, 2], [3, 4]])}
+        forward_numpyop([First("x", "y")], data, STATE, batched="torch")
+        assert torch.equal(data["y"], torch.tensor([1, 3]))
+
+    def test_ops_without_forward_batch(self) -> None:
+        data = {"x": torch.tensor([1, 2])}
+        forward_numpyop([Foreign()], data, STATE, batched="torch")
+        assert torch.equal(data["x"], torch.tensor([3, 6]))
+
+    def test_deleting(self) -> None:
+        x = torch.ones(2)
+        data = {"x": x, "y": torch.ones(1), "z": object()}
+        ops = [
+            LambdaOp(lambda x: x + 1, "x", "w"),
+            Delete(["x", "z", "w"]),
+            LambdaOp(lambda y: y * 5, "y", "x"),
+        ]
+        forward_numpyop(ops, data, STATE, batched="torch")
+        assert data.keys() == {"x", "y"}
+        assert data["x"].tolist() == [5]
+
+    def test_tensors_in_a_graph_and_types_that_numpy_lacks(self) -> None:
+        weight = torch.ones(2, requires_grad=True)
+        half = torch.tensor([1.5, 2.5], dtype=torch.bfloat16)
+        data = {"x": weight * 2, "half": half}
+        op = LambdaOp(lambda x, half: x + half, inputs=["x", "half"], outputs="sum")
+        forward_numpyop([op], data, STATE, batched="torch")
+        assert data["sum"].dtype == torch.float32
+        assert data["sum"].tolist() == [3.5, 4.5]
+        # it was only read, so it has its own type again
+        assert data["half"].dtype == torch.bfloat16
+        assert data["half"].tolist() == [1.5, 2.5]
+
+    def test_what_is_written_has_its_own_type(self) -> None:
+        data = {"x": torch.ones(2, dtype=torch.bfloat16)}
+        forward_numpyop([LambdaOp(lambda x: x * 2, "x", "x")], data, STATE, batched="torch")
+        assert data["x"].dtype == torch.float32
+
+    def test_strings_and_none(self) -> None:
+        data: dict[str, Any] = {"x": torch.tensor([0, 1])}
+        ops = [
+            LambdaOp(lambda x: np.array(["a", "b"])[x], "x", "names"),
+            LambdaOp(lambda x: None, "x", "nothing"),
+            LambdaOp(lambda x: ["a", 1], "x", "list"),
+        ]
+        forward_numpyop(ops, data, STATE, batched="torch")
+        assert data["names"].tolist() == ["a", "b"]
+        assert data["nothing"] is None
+        assert data["list"] == ["a", torch.tensor(1)]
+
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_shared_memory(self, shared: bool) -> None:
+        data = {"x": torch.ones(2), "other": torch.ones(2)}
+        op = LambdaOp(lambda x: x * 2, "x", "y")
+        forward_numpyop([op], data, STATE, batched="torch", shared=shared)
+        assert data["y"].is_shared() is shared
+        assert data["x"].is_shared() is shared
+        assert not data["other"].is_shared()
+
+    def test_shared_by_default(self) -> None:
+        data = {"x": torch.ones(2)}
+        forward_numpyop([LambdaOp(lambda x: x * 2, "x", "y")], data, STATE, batched="torch")
+        assert data["y"].is_shared()
+
+    def test_chain_map(self) -> None:
+        batch, prediction = {"x": torch.ones(1)}, {"y": torch.ones(1)}
+        data: Any = ChainMap(prediction, batch)
+        x = batch["x"]
+        forward_numpyop([LambdaOp(add, ["x", "y"], "z")], data, STATE, batched="torch")
+        assert data["z"].tolist() == [2]
+        assert batch["x"] is x
+
+    def test_filtering_leaves_the_batch(self) -> None:
+        x = torch.ones(1)
+        data = {"x": x}
+        ops = [LambdaOp(lambda x: x + 1, "x", "y"), RemoveIf(lambda y: True, inputs="y")]
+        assert isinstance(forward_numpyop(ops, data, STATE, batched="torch"), FilteredData)
+        assert data == {"x": x}
+
+    @pytest.mark.parametrize(
+        "last",
+        [
+            LambdaOp(lambda x: 1 / 0, "x"),
+            LambdaOp(lambda x: object(), "x", "z"),  # has no tensor
+            LambdaOp(lambda x: x, "nothing", "z"),
+        ],
+    )
+    def test_an_error_leaves_the_batch(self, last: NumpyOp) -> None:
+        x, y = torch.ones(1), torch.ones(1)
+        data = {"x": x, "y": y}
+        ops = [AddOneInPlace("x", "x"), Delete("y"), last]
+        with pytest.raises((ZeroDivisionError, TypeError, MissingKeyError)):
+            forward_numpyop(ops, data, STATE, batched="torch")
+        assert data.keys() == {"x", "y"}
+        assert data["x"] is x
+        assert data["y"] is y
+        assert x.tolist() == [1]
+
+    @pytest.mark.parametrize(
+        ("ops", "text"),
+        [
+            (
+                [LambdaOp(add, ["x", "z"], "s")],
+                "LambdaOp (op 0, inputs ['x', 'z'], outputs ['s']) reads the key 'z', but there is "
+                "no such key. Keys there: ['x', 'y']. Put the key into the batch, or let an "
+                "earlier op write it.",
+            ),
+            (
+                [Delete("y"), LambdaOp(add, ["x", "y"], "s")],
+                "LambdaOp (op 1, inputs ['x', 'y'], outputs ['s']) reads the key 'y', which Delete "
+                "(op 0, inputs ['y']) has deleted. Read it before it is deleted, or keep it.",
+            ),
+            (
+                [Delete("y"), Delete("y")],
+                "Delete (op 1, inputs ['y']) deletes the key 'y', which Delete (op 0, inputs "
+                "['y']) has deleted. Read it before it is deleted, or keep it.",
+            ),
+        ],
+    )
+    def test_missing_keys(self, ops: list[NumpyOp], text: str) -> None:
+        with pytest.raises(MissingKeyError) as caught:
+            forward_numpyop(ops, {"x": torch.ones(1), "y": torch.ones(1)}, STATE, batched="torch")
+        assert str(caught.value) == text

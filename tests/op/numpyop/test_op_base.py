@@ -1,0 +1,92 @@
+"""The base class of all ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastnet.op import Op
+from fastnet.op.numpyop import Delete
+from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
+from fastnet.types import is_op
+
+
+class TestInit:
+    @pytest.mark.parametrize(
+        ("keys", "names", "is_list"),
+        [
+            (None, [], False),
+            ("x", ["x"], False),
+            (["x"], ["x"], True),
+            (("x", "y"), ["x", "y"], True),
+            ([], [], True),
+            ({"x": 1}.keys(), ["x"], True),
+            (frozenset({"x"}), ["x"], True),
+        ],
+    )
+    def test_keys(self, keys: Any, names: list[str], is_list: bool) -> None:
+        op = Op(inputs=keys, outputs=keys)
+        assert (op.inputs, op.in_list) == (names, is_list)
+        assert (op.outputs, op.out_list) == (names, is_list)
+
+    def test_mode_and_ds_id(self) -> None:
+        op = Op(mode=["train", "eval"], ds_id="!a")
+        assert op.mode == {"train", "eval"}
+        assert op.ds_id == {"!a"}
+        assert Op().mode == Op().ds_id == set()
+
+    def test_what_the_user_goes_on_changing(self) -> None:
+        keys, mode, ds_id = ["x"], {"train"}, {"a"}
+        op = Op(inputs=keys, outputs=keys, mode=mode, ds_id=ds_id)
+        keys.append("y")
+        mode.add("eval")
+        ds_id.add("b")
+        assert (op.inputs, op.outputs, op.mode, op.ds_id) == (["x"], ["x"], {"train"}, {"a"})
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ({"inputs": ""}, "An input or output key is an empty string. Give it a name."),
+            (
+                {"outputs": ["x", "y:z"]},
+                "The input or output key 'y:z' contains ':' or ';', which keys may not. Rename it.",
+            ),
+            (
+                {"ds_id": ["a", "!b"]},
+                "Dataset ids with and without '!' cannot be mixed, but got '!b', 'a'. Name either "
+                "the ids to run for, or those to leave out.",
+            ),
+        ],
+    )
+    def test_errors(self, arguments: dict[str, Any], text: str) -> None:
+        with pytest.raises(AssertionError) as caught:
+            Op(**arguments)
+        assert str(caught.value) == text
+
+
+def test_reading_and_writing() -> None:
+    store: dict[str, Any] = {"x": 1, "y": 2}
+    assert get_inputs_by_op(Op(inputs="x"), store) == 1
+    assert get_inputs_by_op(Op(inputs=["x", "y"]), store) == [1, 2]
+    write_outputs_by_op(Op(outputs=["z"]), store, [3])
+    assert store["z"] == 3
+
+
+class TestIsDelete:
+    def test_ours(self) -> None:
+        assert is_delete(Delete("x"))
+        assert not is_delete(Op(inputs="x"))
+
+    def test_a_class_of_that_name(self) -> None:
+        theirs = type("Delete", (), {"__module__": "fastestimator.op.numpyop.numpyop"})
+        derived = type("Mine", (theirs,), {"__module__": "mine"})
+        assert is_delete(theirs())
+        assert is_delete(derived())
+
+    def test_another_name_does_not_delete(self) -> None:
+        assert not is_delete(type("Deleted", (), {"__module__": "mine"})())
+
+
+def test_an_op_without_forward_is_none_yet() -> None:
+    assert not is_op(Op())

@@ -1,0 +1,71 @@
+"""Cosine decay, against its definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastnet.schedule import cosine_decay
+
+
+def by_definition(
+    time: int, cycle_length: int, init_lr: float, min_lr: float, start: int, multiplier: int
+) -> float:
+    """Walk through the cycles one by one."""
+    into = time - start + 1
+    length = cycle_length
+    while into > length:
+        into -= length
+        length *= multiplier
+    return min_lr + (init_lr - min_lr) * (1 + math.cos(math.pi * into / length)) / 2
+
+
+@given(
+    time=st.integers(1, 300),
+    cycle_length=st.integers(1, 50),
+    init_lr=st.floats(1e-4, 1.0),
+    min_lr=st.floats(0.0, 1e-4),
+    start=st.integers(1, 20),
+    multiplier=st.integers(1, 3),
+)
+def test_definition(
+    time: int, cycle_length: int, init_lr: float, min_lr: float, start: int, multiplier: int
+) -> None:
+    rate = cosine_decay(time, cycle_length, init_lr, min_lr, start, multiplier)
+    if time < start:
+        assert rate == init_lr
+        return
+    expected = by_definition(time, cycle_length, init_lr, min_lr, start, multiplier)
+    # where a cycle ends, rounding may put the step at the start of the next one
+    alternatives = [expected]
+    if math.isclose(expected, min_lr, rel_tol=0, abs_tol=1e-12):
+        alternatives.append(init_lr)
+    assert any(math.isclose(rate, value, rel_tol=1e-9, abs_tol=1e-12) for value in alternatives)
+
+
+def test_hand_computed() -> None:
+    rates = [cosine_decay(time, cycle_length=2, init_lr=1.0, min_lr=0.0) for time in (1, 2, 3, 4)]
+    assert rates == pytest.approx([0.5, 0.0, 0.5, 0.0])
+
+
+def test_cycles_that_double() -> None:
+    ends = [cosine_decay(t, 4, init_lr=1.0, min_lr=0.1, cycle_multiplier=2) for t in (4, 12, 28)]
+    assert ends == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_warmup() -> None:
+    rates = [cosine_decay(t, 10, init_lr=1.0, start=5, warmup=True) for t in (1, 2, 4)]
+    assert rates == pytest.approx([0.2, 0.4, 0.8])
+    assert cosine_decay(4, 10, init_lr=1.0, start=5) == 1.0
+
+
+@pytest.mark.parametrize("time", [1, 9])
+def test_multiplier_below_1(time: int) -> None:
+    with pytest.raises(ValueError, match="cycle_multiplier") as caught:
+        cosine_decay(time, 10, init_lr=1.0, start=5, cycle_multiplier=0)
+    assert str(caught.value) == (
+        "cycle_multiplier must be at least 1, but got 0. Use 1 for cycles of equal length."
+    )

@@ -1,0 +1,77 @@
+"""Packages that import their contents late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastnet.util.lazy import attach
+
+INIT = """
+from fastnet.util.lazy import attach
+__getattr__, __dir__ = attach(__name__, {"value": "inner"}, submodules=["other"])
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "lazy_package_of_a_test"
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "__init__.py").write_text(INIT)
+    (folder / "inner.py").write_text("value = object()")
+    (folder / "other.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in [module for module in sys.modules if module.split(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    return name
+
+
+def test_nothing_is_imported_before_it_is_asked_for(package: str) -> None:
+    module = __import__(package)
+    assert f"{package}.inner" not in sys.modules
+    value = module.value
+    assert f"{package}.inner" in sys.modules
+    assert f"{package}.other" not in sys.modules
+    assert module.other is sys.modules[f"{package}.other"]
+    # found at once from now on
+    assert vars(module)["value"] is value
+    for name in list(sys.modules):
+        if name.split(".")[0] == package:
+            del sys.modules[name]
+
+
+def test_names_and_unknown_names() -> None:
+    load, names = attach("fastnet.util", {"to_list": "collections"}, submodules=["names"])
+    assert names() == ["names", "to_list"]
+    with pytest.raises(AttributeError) as caught:
+        load("nothing")
+    assert str(caught.value) == "module 'fastnet.util' has no attribute 'nothing'"
+
+
+def test_no_package_imports_a_framework() -> None:
+    code = (
+        "import sys\n"
+        "import fastnet.backend, fastnet.backend.convert, fastnet.backend.tensors\n"
+        "import fastnet.op, fastnet.op.op, fastnet.op.numpyop, fastnet.op.numpyop.numpyop\n"
+        "import fastnet.schedule, fastnet.slicer, fastnet.util\n"
+        "fastnet.slicer.AxisSlicer(axis=0, slice='x')\n"
+        "fastnet.op.numpyop.Batch(), fastnet.backend.to_tensor\n"
+        "import numpy as np\n"
+        "fastnet.backend.concat([np.ones(2)])\n"
+        "found = {name.split('.')[0] for name in sys.modules}\n"
+        "assert not found & {'torch', 'tensorflow', 'keras'}, found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_star_import() -> None:
+    code = (
+        "from fastnet.backend import *; from fastnet.op.numpyop import *; "
+        "from fastnet.schedule import *; from fastnet.slicer import *; from fastnet.util import *; "
+        "to_tensor, forward_numpyop, EpochScheduler, AxisSlicer, to_list"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
