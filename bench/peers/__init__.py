@@ -1,0 +1,68 @@
+"""The peers: one module each, all with the interface of `Peer`.
+
+A peer's library is imported only when one of its programs is made, so that a peer that is not
+installed is merely absent.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    # Naming a workload imports torch, which must wait until this process is set to one thread.
+    from bench.program import Program
+    from bench.workloads.workload import Workload
+
+
+class Peer(Protocol):
+    """What each module of this package has.
+
+    Attributes:
+        NAME: How the report calls the peer.
+    """
+
+    NAME: str
+
+    def available(self) -> bool:
+        """Return whether the peer is installed in this interpreter."""
+
+    def version(self) -> str | None:
+        """Return the version that is installed, or None where a version means nothing."""
+
+    def make(self, workload: Workload) -> Program | None:
+        """Return a program for `workload`, or None if the peer has no such thing."""
+
+
+# The modules of this package, in the order in which the report shows them.
+ORDER: tuple[str, ...] = (
+    "bare",
+    "bare_strict",
+    "fastnet",
+    "fastestimator",
+    "tensordict",
+    "fabric",
+    "ignite",
+    "accelerate",
+    "optree",
+    "pytree",
+)
+
+
+def load(name: str) -> Peer:
+    """Return the peer that the module `name` is."""
+    return cast("Peer", import_module(f"bench.peers.{name}"))
+
+
+def installed(package: str) -> bool:
+    """Return whether `package` could be imported."""
+    return find_spec(package) is not None
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the installed version of `distribution`."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

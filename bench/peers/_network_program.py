@@ -1,0 +1,178 @@
+"""The programs of fastnet and of FastEstimator: only the name of the package differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from bench.program import Program
+from bench.workloads.identity_chain import IdentityChain
+from bench.workloads.live_tensors import Census, LiveTensors
+from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.open_epoch import OpenEpoch
+from bench.workloads.slicing import AXIS, Slicing
+from bench.workloads.supervised import LEARNING_RATE, Supervised
+from bench.workloads.workload import Workload
+
+
+class NetworkPrograms:
+    """Makes the programs of one package that has FastEstimator's API.
+
+    Args:
+        package: `"fastnet"` or `"fastestimator"`.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def make(self, workload: Workload) -> Program | None:
+        """Return the package's program for `workload`."""
+        match workload:
+            case IdentityChain():
+                return self._identity_chain(workload)
+            case Supervised():
+                return self._supervised(workload)
+            case OpenEpoch(which="first"):
+                return self._open_first(workload)
+            case OpenEpoch():
+                return self._open(workload)
+            case Nest(action="detach"):
+                return Program(self._module("util").detach_tensors, workload.nest())
+            case Nest():
+                return self._move(workload)
+            case Slicing():
+                return self._slicing(workload)
+            case LiveTensors():
+                return self._live_tensors(workload)
+        return None
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"{self._package}.{name}")
+
+    def _entered(self, network: Any, mode: str, wanted: set[str]) -> Program:
+        """Return a program that runs steps in `network`, which is entered now, once."""
+        context = network(mode=mode, epoch=1, ds_id="", desired_output_keys=wanted)
+        context.__enter__()
+        return Program(network.run_step, close=lambda: context.__exit__(None, None, None))
+
+    def _identity_ops(self, keys: list[str]) -> list[Any]:
+        """Return one op of the user's own for each step along `keys`."""
+        base = self._module("op.tensorop").TensorOp
+
+        class Identity(base):  # type: ignore[misc, valid-type]
+            """An op that returns what it is given."""
+
+            def forward(self, data: Any, state: dict[str, Any]) -> Any:
+                return data
+
+        return [Identity(inputs=key, outputs=after) for key, after in pairwise(keys)]
+
+    def _identity_chain(self, workload: IdentityChain) -> Program:
+        keys = workload.keys
+        network = self._module("network").TorchNetwork(ops=self._identity_ops(keys))
+        return _with_batch(self._entered(network, "infer", {keys[-1]}), workload.batch())
+
+    def _supervised(self, workload: Supervised) -> Program:
+        modules = self._module("op.tensorop.model")
+        losses = self._module("op.tensorop.loss")
+        package = self._module("network")
+        model = package.build(model_fn=workload.model, optimizer_fn=_sgd)
+        network = package.Network(
+            ops=[
+                modules.ModelOp(model=model, inputs="x", outputs="pred"),
+                losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
+                modules.UpdateOp(model=model, loss_name="loss"),
+            ]
+        )
+        program = self._entered(network, workload.mode, workload.wanted)
+        return _with_batch(program, workload.batch(), model=model)
+
+    def _open_first(self, workload: OpenEpoch) -> Program:
+        """Open networks that were never open, each made of new ops outside the clock."""
+        make_network = self._module("network").TorchNetwork
+        keys = workload.keys
+        wanted = {keys[-1]}
+
+        def fresh() -> Any:
+            return make_network(ops=self._identity_ops(keys))
+
+        def step(network: Any) -> None:
+            with network(mode="infer", epoch=1, ds_id="", desired_output_keys=wanted):
+                pass
+
+        def probe() -> Any:
+            with (network := fresh())(mode="infer", epoch=1, ds_id="", desired_output_keys=wanted):
+                return network.run_step(workload.batch())
+
+        return Program(step, fresh=fresh, probe=probe)
+
+    def _open(self, workload: OpenEpoch) -> Program:
+        """Open one network time and again, at the same epoch or at the next."""
+        keys = workload.keys
+        network = self._module("network").TorchNetwork(ops=self._identity_ops(keys))
+        wanted = {keys[-1]}
+        epoch = 1
+
+        def again(_: None) -> None:
+            with network(mode="infer", epoch=1, ds_id="", desired_output_keys=wanted):
+                pass
+
+        def next_epoch(_: None) -> None:
+            nonlocal epoch
+            epoch += 1
+            with network(mode="infer", epoch=epoch, ds_id="", desired_output_keys=wanted):
+                pass
+
+        step: Callable[[None], None] = again if workload.which == "again" else next_epoch
+
+        def probe() -> Any:
+            step(None)
+            with network(mode="infer", epoch=epoch, ds_id="", desired_output_keys=wanted):
+                return network.run_step(workload.batch())
+
+        return Program(step, probe=probe)
+
+    def _move(self, workload: Nest) -> Program:
+        move = self._module("util").move_tensors_to_device
+        return Program(lambda nest: move(nest, DEVICE), workload.nest())
+
+    def _slicing(self, workload: Slicing) -> Program:
+        slicer = self._module("slicer").AxisSlicer(axis=AXIS, slice="x", unslice="y")
+        make_network = self._module("network").TorchNetwork
+        network = make_network(ops=self._identity_ops(["x", "y"]), slicers=slicer)
+        return _with_batch(self._entered(network, "infer", {"y"}), workload.batch())
+
+    def _live_tensors(self, workload: LiveTensors) -> Program:
+        base = self._module("op.tensorop").TensorOp
+        census = Census()
+
+        class Grow(base):  # type: ignore[misc, valid-type]
+            """An op that returns a new tensor."""
+
+            def forward(self, data: Any, state: dict[str, Any]) -> Any:
+                return census.grow(data)
+
+        keys = workload.keys
+        ops = [Grow(inputs=key, outputs=after) for key, after in pairwise(keys)]
+        network = self._module("network").TorchNetwork(ops=ops)
+        program = self._entered(network, "infer", {keys[-1]})
+
+        def step(batch: dict[str, Any]) -> int:
+            program.step(batch)
+            return census.most
+
+        return Program(step, workload.batch(), close=program.close)
+
+
+def _sgd(parameters: Any) -> Any:
+    """Return the optimizer of a supervised workload, as `build` asks for it."""
+    return torch.optim.SGD(parameters, lr=LEARNING_RATE)
+
+
+def _with_batch(program: Program, batch: Any, model: Any = None) -> Program:
+    """Return `program` with its argument and its model."""
+    return Program(program.step, batch, model=model, close=program.close)

@@ -1,0 +1,165 @@
+"""The baseline: what a person who knows PyTorch well would write by hand for the same work.
+
+Each function says what it does and why it is a fair loop. All are given the same batch as the peers
+and return what the peers must return: the batch with the new keys on top, in a new dict.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from bench.program import Program
+from bench.workloads.identity_chain import Identity, IdentityChain
+from bench.workloads.live_tensors import Census, LiveTensors
+from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.slicing import AXIS, Slicing
+from bench.workloads.supervised import Supervised
+from bench.workloads.workload import Workload
+
+NAME = "bare loop"
+
+
+def available() -> bool:
+    """It only needs torch."""
+    return True
+
+
+def version() -> str | None:
+    """It has none of its own."""
+    return None
+
+
+def make(workload: Workload) -> Program | None:
+    """Return the hand-written loop of `workload`."""
+    match workload:
+        case IdentityChain():
+            return _identity_chain(workload)
+        case Supervised(training=True):
+            return _train(workload)
+        case Supervised():
+            return _infer(workload)
+        case Nest(action="detach"):
+            return Program(_detach, workload.nest())
+        case Nest():
+            return Program(_move, workload.nest())
+        case Slicing():
+            return _slicing(workload)
+        case LiveTensors():
+            return _live_tensors(workload)
+    return None
+
+
+def _identity_chain(workload: IdentityChain) -> Program:
+    """Call bound `forward` methods one after the other, under `no_grad` as an infer step must.
+
+    No key is looked up in between: a person would pass the value on, not store it in a dict.
+    """
+    forwards = [Identity().forward for _ in range(workload.length)]
+    state: dict[str, Any] = {"mode": "infer"}
+    last = workload.keys[-1]
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            x = batch["k0"]
+            for forward in forwards:
+                x = forward(x, state)
+            return {**batch, last: x}
+
+    return Program(step, workload.batch())
+
+
+def _train(workload: Supervised) -> Program:
+    """Train on one batch. The model was put in train mode once, when it was made."""
+    model = workload.model()
+    optimizer = workload.optimizer(model)
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        pred = model(batch["x"])
+        loss = F.cross_entropy(pred, batch["y"])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return {**batch, "pred": pred.detach(), "loss": loss.detach()}
+
+    return Program(step, workload.batch(), model=model)
+
+
+def _infer(workload: Supervised) -> Program:
+    """Predict on one batch. The model was put in eval mode once, when it was made."""
+    model = workload.model()
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            return {**batch, "pred": model(batch["x"])}
+
+    return Program(step, workload.batch(), model=model)
+
+
+def _detach(nest: dict[str, Any]) -> dict[str, Any]:
+    """Detach a nest whose shape is known, and build the same containers again."""
+    meta = nest["meta"]
+    masks = meta["masks"]
+    return {
+        "image": nest["image"].detach(),
+        "label": nest["label"].detach(),
+        "boxes": [box.detach() for box in nest["boxes"]],
+        "pyramid": tuple([level.detach() for level in nest["pyramid"]]),
+        "meta": {
+            "scale": meta["scale"].detach(),
+            "shift": meta["shift"].detach(),
+            "masks": {
+                "inner": [mask.detach() for mask in masks["inner"]],
+                "outer": tuple([mask.detach() for mask in masks["outer"]]),
+            },
+        },
+    }
+
+
+def _move(nest: dict[str, Any]) -> dict[str, Any]:
+    """Move a nest whose shape is known, and build the same containers again."""
+    meta = nest["meta"]
+    masks = meta["masks"]
+    return {
+        "image": nest["image"].to(DEVICE),
+        "label": nest["label"].to(DEVICE),
+        "boxes": [box.to(DEVICE) for box in nest["boxes"]],
+        "pyramid": tuple([level.to(DEVICE) for level in nest["pyramid"]]),
+        "meta": {
+            "scale": meta["scale"].to(DEVICE),
+            "shift": meta["shift"].to(DEVICE),
+            "masks": {
+                "inner": [mask.to(DEVICE) for mask in masks["inner"]],
+                "outer": tuple([mask.to(DEVICE) for mask in masks["outer"]]),
+            },
+        },
+    }
+
+
+def _slicing(workload: Slicing) -> Program:
+    """Cut with one `unbind`, run the op on each slice, and merge with one `stack`."""
+    forward = Identity().forward
+    state: dict[str, Any] = {"mode": "infer"}
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            parts = [forward(part, state) for part in batch["x"].unbind(AXIS)]
+            return {**batch, "y": torch.stack(parts, AXIS)}
+
+    return Program(step, workload.batch())
+
+
+def _live_tensors(workload: LiveTensors) -> Program:
+    """Pass each new tensor on, and so drop the one before."""
+
+    def step(batch: dict[str, Any]) -> int:
+        census = Census()
+        with torch.no_grad():
+            x = batch["k0"]
+            for _ in range(workload.length):
+                x = census.grow(x)
+        return census.most
+
+    return Program(step, workload.batch())

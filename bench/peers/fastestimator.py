@@ -1,0 +1,28 @@
+"""FastEstimator, whose API fastnet has.
+
+It pins old versions of what it needs, so it mostly runs in an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+from bench.peers import installed, version_of
+from bench.peers._network_program import NetworkPrograms
+from bench.program import Program
+from bench.workloads.workload import Workload
+
+NAME = "FastEstimator"
+
+
+def available() -> bool:
+    """Return whether FastEstimator is installed."""
+    return installed("fastestimator")
+
+
+def version() -> str | None:
+    """Return FastEstimator's version."""
+    return version_of("fastestimator")
+
+
+def make(workload: Workload) -> Program | None:
+    """Return FastEstimator's program."""
+    return NetworkPrograms("fastestimator").make(workload)

@@ -1,0 +1,118 @@
+"""The report as a picture: a panel for each workload, a bar for each peer, ratios on a log axis."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from bench import peers
+from bench.results import SUBJECT, Report, Row, rows
+from bench.tables import ratio
+
+_COLUMNS = 3
+# fastnet stands out; each peer keeps its color from panel to panel.
+_COLORS = {
+    "bare": "#9aa0a6",
+    "bare_strict": "#c9cdd2",
+    "fastnet": "#0b7a75",
+    "fastestimator": "#c1121f",
+    "tensordict": "#e07a1f",
+    "fabric": "#7b4fa3",
+    "ignite": "#d9a400",
+    "accelerate": "#3a6ea5",
+    "optree": "#5f9e3f",
+    "pytree": "#a0522d",
+}
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw the report into the file `path`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = [row for row in rows(report) if _peers_of(row)]
+    if not panels:
+        return
+    lines = math.ceil(len(panels) / _COLUMNS)
+    heights = [
+        1.1 + max(len(_peers_of(row)) for row in panels[start : start + _COLUMNS])
+        for start in range(0, len(panels), _COLUMNS)
+    ]
+    figure, grid = pyplot.subplots(
+        lines,
+        _COLUMNS,
+        figsize=(5.2 * _COLUMNS, 0.36 * sum(heights) + 0.5),
+        gridspec_kw={"height_ratios": heights},
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    for axes, row in zip(grid.flat, panels, strict=False):
+        _panel(axes, row)
+    figure.suptitle(
+        "What a step costs: ratio to the loop written by hand (log scale, less is better; "
+        "black mark: fastnet's goal)",
+        fontsize=11,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _peers_of(row: Row) -> list[str]:
+    """Return the peers that have a bar: all but the reference, which is the line at 1."""
+    if row.counts:
+        return list(row.cells)
+    hidden = {row.reference, "bare", "bare_strict"}
+    return [name for name in row.cells if name not in hidden]
+
+
+def _panel(axes: Any, row: Row) -> None:
+    """Draw one row."""
+    names = _peers_of(row)[::-1]
+    values = [row.cells[name].value for name in names]
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        # On a log axis a bar starts where the reference is, and grows to either side of it.
+        axes.barh(place, value - 1, left=1, height=0.72, color=_COLORS[name])
+        text = f"{value:.0f}" if row.counts else ratio(value)
+        left = value < 1
+        at = value
+        if name == SUBJECT and row.goal is not None:
+            # The mark of the goal must not cross the number.
+            beyond = value / row.goal.limit if left else row.goal.limit / value
+            at = row.goal.limit if 1 <= beyond < 1.5 else value
+        axes.annotate(
+            f" {text} ",
+            (at, place),
+            ha="right" if left else "left",
+            va="center",
+            fontsize=8,
+            fontweight="bold" if name == SUBJECT else "normal",
+        )
+        if name == SUBJECT and row.goal is not None:
+            axes.plot([row.goal.limit] * 2, [place - 0.42, place + 0.42], color="black", lw=1.8)
+    axes.set_yticks(range(len(names)), [peers.load(name).NAME for name in names], fontsize=8)
+    axes.set_xscale("log")
+    limit = [row.goal.limit] if row.goal else []
+    low, high = min([*values, *limit, 1]), max([*values, *limit, 1])
+    # Room for the numbers beside the bars, and at least a little of an axis.
+    reach = max(high / low, 1.6) ** 0.22
+    axes.set_xlim(low / (reach if low < 1 else reach**0.3), high * reach)
+    axes.axvline(1, color="#444444", lw=0.8)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if high / low < 8:
+        axes.set_xticks(
+            [tick for tick in (0.5, 1, 1.5, 2, 3, 5) if low / 1.3 <= tick <= high * 1.3]
+        )
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    beside = "most alive at once" if row.counts else f"beside the {peers.load(row.reference).NAME}"
+    if row.reference == "fastestimator":
+        beside = "beside FastEstimator"
+    axes.set_title(f"{row.title}, {beside}", fontsize=9, loc="left")

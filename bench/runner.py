@@ -1,0 +1,85 @@
+"""Starts a fresh process for each measurement, in this interpreter or in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from bench.machine import ONE_THREAD
+from bench.worker import Measured
+
+ROOT = Path(__file__).resolve().parent.parent
+_TIMEOUT_S = 600
+Expired = subprocess.TimeoutExpired
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How thoroughly to measure: rounds of each program, and milliseconds a round."""
+
+    rounds: int = 101
+    round_ms: float = 2.0
+
+
+QUICK = Settings(rounds=15, round_ms=1.0)
+
+
+def run(
+    python: str, workload: str, settings: Settings, only: Sequence[str] | None = None
+) -> Measured:
+    """Measure one workload in a fresh process.
+
+    Args:
+        python: The interpreter to start.
+        workload: The workload's name.
+        settings: How thoroughly.
+        only: The peers to take, or None for all that `python` has.
+
+    Returns:
+        What that process measured.
+
+    Raises:
+        RuntimeError: If the process fails, with the end of what it printed.
+        Expired: If it takes longer than ten minutes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "measured.json"
+        command = [python, "-m", "bench.worker", workload, "--output", str(output)]
+        command += ["--rounds", str(settings.rounds), "--round-ms", str(settings.round_ms)]
+        if only is not None:
+            command += ["--peers", *only]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode or not output.exists():
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
+        return Measured(**json.loads(output.read_text()))
+
+
+def environment() -> dict[str, str]:
+    """Return the process's environment: one thread, `bench` and a built checkout on the path."""
+    paths = [str(ROOT)]
+    source = ROOT / "src"
+    # A checkout that is not built would hide an installed fastnet.
+    if any(source.glob(f"fastnet/*{suffix}") for suffix in EXTENSION_SUFFIXES):
+        paths.append(str(source))
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    return {
+        **os.environ,
+        **ONE_THREAD,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }

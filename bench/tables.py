@@ -1,0 +1,207 @@
+"""Tables of a report: as Markdown, or in color for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench import peers
+from bench.results import SUBJECT, Cell, Report, Row, rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a note, the columns' names, and rows of text; the first columns are left-aligned."""
+
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[str]]
+    left: int = 2
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        rule = ["---" if index < self.left else "---:" for index in range(len(self.columns))]
+        lines = [f"## {self.title}", "", self.note, ""] if self.note else [f"## {self.title}", ""]
+        lines += [f"| {' | '.join(cells)} |" for cells in (self.columns, rule, *self.rows)]
+        return "\n".join(lines)
+
+    def to_rich(self) -> RenderableType:
+        """Return the table as something that rich prints."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=self.title, caption=self.note, box=box.SIMPLE, title_justify="left")
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if index < self.left else "right")
+        for cells in self.rows:
+            table.add_row(*[_colored(cell) for cell in cells])
+        return table
+
+
+def _colored(text: str) -> str:
+    for start, style in (("met", "green"), ("MISSED", "bold red")):
+        if text.startswith(start):
+            return f"[{style}]{text}[/]"
+    return text
+
+
+def microseconds(nanoseconds: float | None) -> str:
+    """Return a time in microseconds, to three digits or so.
+
+    Example:
+        >>> microseconds(1234.5), microseconds(123456.0)
+        ('1.23', '123')
+    """
+    if nanoseconds is None:
+        return _NONE
+    value = nanoseconds / 1e3
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    """Return a ratio, to the hundredth where that matters.
+
+    Example:
+        >>> ratio(1.034), ratio(18.54), ratio(0.0061), ratio(131.2)
+        ('1.03', '18.5', '0.0061', '131')
+    """
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _value(row: Row, cell: Cell | None) -> str:
+    if cell is None:
+        return _NONE
+    return f"{cell.value:.0f}" if row.counts else ratio(cell.value)
+
+
+def _beside(row: Row) -> str:
+    return "count" if row.counts else peers.load(row.reference).NAME
+
+
+def goals_table(report: Report) -> Table:
+    """Return fastnet beside its goals."""
+    made = []
+    for row in rows(report):
+        cell = row.cells.get(SUBJECT)
+        spread = cell.spread if cell else None
+        goal = row.goal
+        made.append(
+            [
+                row.title,
+                _beside(row),
+                microseconds(cell.reference_ns if cell else None),
+                microseconds(cell.time_ns if cell else None),
+                _value(row, cell),
+                f"{ratio(spread.low)} to {ratio(spread.high)}" if spread else _NONE,
+                f"{goal.limit:g}" if goal else _NONE,
+                row.verdict,
+            ]
+        )
+    return Table(
+        title="fastnet and its goals",
+        note="Medians. The spread is the middle half of the rounds' ratios; `close` says that the "
+        "goal lies within it. Less is better.",
+        columns=["work", "beside", "that, µs", "fastnet, µs", "ratio", "spread", "goal", "verdict"],
+        rows=made,
+    )
+
+
+def peers_table(report: Report) -> Table:
+    """Return the ratios of every peer that has a number anywhere."""
+    all_rows = rows(report)
+    names = [name for name in peers.ORDER if any(name in row.cells for row in all_rows)]
+    made = []
+    for row in all_rows:
+        cells = [_value(row, row.cells.get(name)) for name in names]
+        was = row.goal.fastestimator if row.goal and row.reference != "fastestimator" else None
+        recorded = _NONE if was is None else ratio(was)
+        made.append([row.title, _beside(row), *cells, recorded])
+    return Table(
+        title="fastnet and its peers",
+        note=f"Ratio to what stands under `beside`, timed in the same process; {_NONE}: no such "
+        "thing, or not measured. Last column: FastEstimator 1.7.0 when the goals were set.",
+        columns=["work", "beside", *[peers.load(name).NAME for name in names], "(FE, then)"],
+        rows=made,
+    )
+
+
+def times_table(report: Report) -> Table:
+    """Return every time that was measured, with its quartiles."""
+    made = []
+    for name in report.workloads():
+        for environment, measured in report.find(name):
+            for peer, time in measured.times.items():
+                made.append(
+                    [
+                        name,
+                        peers.load(peer).NAME,
+                        environment,
+                        microseconds(time["median"]),
+                        microseconds(time["low"]),
+                        microseconds(time["high"]),
+                        f"{time['loops']:.0f}",
+                    ]
+                )
+    return Table(
+        title="Times",
+        note="Microseconds a step: median and quartiles of the rounds, and calls a round.",
+        columns=["work", "peer", "environment", "median", "quarter", "three quarters", "calls"],
+        rows=made,
+        left=3,
+    )
+
+
+def remarks(report: Report) -> Iterator[str]:
+    """Yield what a reader should know besides: where, how, with which versions, and what failed."""
+    yield f"Measured {report.made} on {report.processor}, one thread, "
+    yield f"{report.rounds} interleaved rounds of about {report.round_ms:g} ms for each program."
+    for environment, found in report.versions().items():
+        listed = ", ".join(f"{name} {version}" for name, version in found.items())
+        yield f"\n- {environment}: {listed}"
+    seen = set()
+    for environment, workloads in report.environments.items():
+        for measured in workloads:
+            for peer, reason in measured.failures.items():
+                if (environment, peer, reason) not in seen:
+                    seen.add((environment, peer, reason))
+                    name = peers.load(peer).NAME
+                    yield f"\n- FAILED: {name} at {measured.workload} ({environment}): {reason}"
+        for workload, reason in report.failures.get(environment, {}).items():
+            yield f"\n- FAILED: {workload} ({environment}): {reason}"
+    absent = set(peers.ORDER)
+    for found_ in report.environments.values():
+        for measured in found_:
+            absent &= set(measured.absent)
+    if absent:
+        yield f"\n- Not installed, so not measured: {', '.join(sorted(absent))}."
+
+
+def to_markdown(report: Report) -> str:
+    """Return the whole report as Markdown."""
+    parts = ["# What a step costs", "".join(remarks(report))]
+    parts += [table(report).to_markdown() for table in (goals_table, peers_table, times_table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def show(report: Report) -> None:
+    """Print the report's tables in color where the terminal has it."""
+    from rich.console import Console
+
+    # A pipe has no width of its own: tables that wrap are no use there.
+    console: Any = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print("".join(remarks(report)), markup=False, highlight=False)
+    console.print(goals_table(report).to_rich())
+    console.print(peers_table(report).to_rich())

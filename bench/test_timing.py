@@ -1,0 +1,79 @@
+"""The clock and the arithmetic that every number of the report goes through."""
+
+from __future__ import annotations
+
+import gc
+import time
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from bench import timing
+from bench.program import Program
+
+
+def _sleep(seconds: float) -> Program:
+    return Program(time.sleep, seconds)
+
+
+def test_ratio_of_two_programs_is_that_of_their_times() -> None:
+    programs = {"short": _sleep(0.002), "long": _sleep(0.006)}
+    timings = timing.interleave(programs, rounds=5, round_ns=1_000_000)
+    ratio = timings["long"].ratio_to(timings["short"])
+    assert ratio.median == pytest.approx(3, rel=0.3)
+    assert ratio.low <= ratio.high
+
+
+def test_rounds_are_interleaved_and_take_turns_to_be_first() -> None:
+    calls: list[str] = []
+    programs = {name: Program(calls.append, name) for name in "abc"}
+    timings = timing.interleave(programs, rounds=3, round_ns=1)
+    # A round is at least an untimed call and a timed one; disturbed rounds are timed again.
+    order = [name for name, _ in groupby(calls)]
+    assert "".join(order[-9:]) == "abcbcacab"
+    assert all(len(timed.rounds) == 3 for timed in timings.values())
+
+
+def test_a_round_that_waits_counts_as_disturbed() -> None:
+    assert timing.clock(time.sleep, [0.01]).disturbed
+    assert timing.Elapsed(wall=1000, processor=600).disturbed
+    assert not timing.Elapsed(wall=1000, processor=995).disturbed
+
+
+def test_the_garbage_collector_is_off_on_the_clock_and_on_again_after_it() -> None:
+    seen: list[bool] = []
+    timing.clock(lambda _: seen.append(gc.isenabled()), [None])
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_the_garbage_collector_is_on_again_after_an_error() -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        timing.clock(fail, [None])
+    assert gc.isenabled()
+
+
+def test_fresh_arguments_are_used_once() -> None:
+    made: list[object] = []
+    used: list[object] = []
+
+    def fresh() -> object:
+        made.append(object())
+        return made[-1]
+
+    timing.interleave({"a": Program(used.append, fresh=fresh)}, rounds=4, round_ns=1_000_000)
+    assert made == used
+    assert len(set(map(id, used))) == len(used)
+
+
+def test_a_call_of_many_steps_is_counted_as_many() -> None:
+    programs = {
+        "one": Program(time.sleep, 0.004),
+        "many": Program(time.sleep, 0.004, steps_per_call=4),
+    }
+    timings = timing.interleave(programs, rounds=5, round_ns=1_000_000)
+    assert timings["one"].ratio_to(timings["many"]).median == pytest.approx(4, rel=0.3)

@@ -1,0 +1,88 @@
+"""Every workload with every peer: results beside the baseline's, and a benchmark.
+
+`pytest bench` times; `pytest bench --benchmark-disable` only checks that peers do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from bench import agreement, peers, timing
+from bench.program import Program
+from bench.workloads import ALL
+from bench.workloads.workload import Workload
+
+# Fewer rounds than the report: pytest-benchmark times each of these a second time.
+_ROUNDS = 21
+_ROUND_NS = 2_000_000
+
+_TIMED = [workload for workload in ALL if not workload.counts]
+_COUNTED = [workload for workload in ALL if workload.counts]
+
+
+def _named(workload: Workload) -> str:
+    return workload.name
+
+
+def _checked(workload: Workload, peer: str) -> None:
+    """Check that `peer` does `workload`; skip the test if it is not here, or cannot."""
+    module = peers.load(peer)
+    if not module.available():
+        pytest.skip(f"{module.NAME} is not installed")
+    if not agreement.check(workload, peer):
+        pytest.skip(f"{module.NAME} has no such thing")
+
+
+@contextmanager
+def _programs(workload: Workload, names: set[str]) -> Iterator[dict[str, Program]]:
+    """Make the programs of those of `names` that are here and can do `workload`."""
+    made: dict[str, Program] = {}
+    try:
+        for name in names:
+            peer = peers.load(name)
+            program = peer.make(workload) if peer.available() else None
+            if program is not None:
+                made[name] = program
+        yield made
+    finally:
+        for program in made.values():
+            program.close()
+
+
+@pytest.mark.parametrize("peer", peers.ORDER)
+@pytest.mark.parametrize("workload", _TIMED, ids=_named)
+def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
+    _checked(workload, peer)
+    benchmark.group = workload.title
+    with _programs(workload, {peer, *workload.references}) as programs:
+        program = programs[peer]
+        if benchmark.disabled:
+            benchmark(program.run_once)
+            return
+        timings = timing.interleave(programs, _ROUNDS, _ROUND_NS)
+        for reference in workload.references:
+            if reference in timings:
+                ratio = timings[peer].ratio_to(timings[reference])
+                benchmark.extra_info[f"ratio to {peers.load(reference).NAME}"] = ratio.median
+        if program.steps_per_call > 1:
+            benchmark.name += f" x {program.steps_per_call} steps"
+        if program.fresh is None:
+            loops = timings[peer].loops
+            benchmark.pedantic(program.step, (program.argument,), rounds=_ROUNDS, iterations=loops)
+        else:
+            fresh = program.fresh
+            benchmark.pedantic(program.step, setup=lambda: ((fresh(),), {}), rounds=_ROUNDS)
+
+
+@pytest.mark.parametrize("peer", peers.ORDER)
+@pytest.mark.parametrize("workload", _COUNTED, ids=_named)
+def test_count(workload: Workload, peer: str) -> None:
+    _checked(workload, peer)
+    with _programs(workload, {peer}) as programs:
+        count = programs[peer].run_once()
+    if peer == "fastnet":
+        assert count <= workload.goals["bare"].limit

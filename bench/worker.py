@@ -1,0 +1,113 @@
+"""Measures one workload in this process and prints the result as JSON.
+
+`bench.runner` starts it in a fresh process, perhaps in another interpreter. Every
+peer that is installed here is timed beside the bare loop, in interleaved rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import machine
+
+
+@dataclass
+class Measured:
+    """What one process found out about one workload.
+
+    Attributes:
+        workload: Its name.
+        versions: Of all that matters in this interpreter.
+        rounds: How many rounds each program had.
+        times: For each peer, the median nanoseconds of a step, the quartiles, the calls a round.
+        ratios: For each peer and each reference, the ratio and its quartiles.
+        counts: For each peer, the count, for a workload that is counted and not timed.
+        absent: Peers that are not installed here.
+        without: Peers that are here and have no such thing.
+        failures: Peers that raised, or whose results are not the baseline's, and what they said.
+    """
+
+    workload: str
+    versions: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+    times: dict[str, dict[str, float]] = field(default_factory=dict)
+    ratios: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Measured:
+    """Check and time every peer that is installed here on one workload.
+
+    Args:
+        name: The workload's name.
+        only: The peers to take, or None for all. The bare loops always take part.
+        rounds: How many rounds each program is timed; 0 checks results and times nothing.
+        round_ns: About how long a round of one program lasts.
+
+    Returns:
+        What was measured.
+    """
+    machine.use_one_thread()
+    # Only now may torch be imported.
+    from bench import agreement, peers, timing
+    from bench.workloads import BY_NAME
+
+    workload = BY_NAME[name]
+    measured = Measured(name, machine.versions(), rounds)
+    programs = {}
+    for peer in peers.ORDER:
+        if only is not None and peer not in only and not peer.startswith("bare"):
+            continue
+        module = peers.load(peer)
+        if not module.available():
+            measured.absent.append(peer)
+            continue
+        try:
+            if not agreement.check(workload, peer):
+                measured.without.append(peer)
+                continue
+            programs[peer] = module.make(workload)
+        except Exception as error:
+            # A peer that cannot do its work is a finding: it is reported, and the others go on.
+            first_line = (str(error).strip().splitlines() or ["(no message)"])[0]
+            measured.failures[peer] = f"{type(error).__name__}: {first_line}"
+    ready = {peer: program for peer, program in programs.items() if program is not None}
+    if workload.counts:
+        measured.counts = {peer: int(program.run_once()) for peer, program in ready.items()}
+    elif rounds:
+        timings = timing.interleave(ready, rounds, round_ns)
+        for peer, timed in timings.items():
+            measured.times[peer] = {**asdict(timed.spread), "loops": timed.loops}
+            measured.ratios[peer] = {
+                reference: asdict(timed.ratio_to(timings[reference]))
+                for reference in workload.references
+                if reference in timings
+            }
+    for program in ready.values():
+        program.close()
+    return measured
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, and write JSON to a file: libraries print what they like on the standard streams."""
+    parser = argparse.ArgumentParser(prog="python -m bench.worker", description=__doc__)
+    parser.add_argument("workload")
+    parser.add_argument("--output", type=Path, required=True, help="where to write the JSON")
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--round-ms", type=float, default=2.0)
+    parser.add_argument("--peers", nargs="*", help="only these (default: all that are installed)")
+    options = parser.parse_args(arguments)
+    round_ns = int(options.round_ms * 1e6)
+    measured: Any = measure(options.workload, options.peers, options.rounds, round_ns)
+    options.output.write_text(json.dumps(asdict(measured), indent=2))
+
+
+if __name__ == "__main__":
+    main()
