@@ -7,7 +7,7 @@ VENV      ?= .venv
 FE_VENV   ?= .venv-fe
 
 # What `make sanitize` runs.
-KERNEL_TESTS ?= tests/kernel
+KERNEL_TESTS ?= $(patsubst src/fastnet/%.pyx,tests/test%.py,$(wildcard src/fastnet/_*.pyx))
 
 BIN    := $(VENV)/bin
 PIP    := -m pip --quiet --disable-pip-version-check
@@ -30,7 +30,7 @@ demo: $(VENV)/.has-demo build  ## set up, and train a network on real data
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
 test: setup lint  ## set up, check style and types, run every test and doctest
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/integrations
 	$(BIN)/python -m pytest --doctest-modules src/fastnet
 
 lint: setup typecheck  ## check style and types

@@ -1,0 +1,145 @@
+"""What a release holds, and that it installs where there is neither a compiler nor a framework."""
+
+from __future__ import annotations
+
+import email
+import fnmatch
+import os
+import re
+import sys
+import zipfile
+from email.message import Message
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import KERNEL, ROOT, Distributions, run
+
+pytestmark = pytest.mark.slow
+
+# Run in the empty environment. Every check is here so that Python starts there once.
+USE_THE_WHEEL = """
+import importlib.util
+import sys
+
+import fastnet
+from fastnet._nest import NestMap
+from fastnet._resolve import KeyTable
+
+assert fastnet.__file__.startswith(sys.prefix), fastnet.__file__
+assert fastnet.__version__ == sys.argv[1], fastnet.__version__
+assert "torch" not in sys.modules and "tensorflow" not in sys.modules
+assert importlib.util.find_spec("torch") is None, "the environment is not empty"
+
+table = KeyTable()
+assert [table.intern(key) for key in ("x", "y", "x")] == [0, 1, 0]
+assert NestMap(int, lambda leaf: leaf + 1)({"a": [1, (2,)]}) == {"a": [2, (3,)]}
+for name in sys.argv[2:]:
+    module = importlib.import_module(f"fastnet.{name}")
+    assert not module.__file__.endswith(".py"), module.__file__
+"""
+
+
+def names_in_wheel(distributions: Distributions) -> list[str]:
+    with zipfile.ZipFile(distributions.wheel) as archive:
+        return archive.namelist()
+
+
+def wheel_metadata(distributions: Distributions) -> Message:
+    with zipfile.ZipFile(distributions.wheel) as archive:
+        (name,) = fnmatch.filter(archive.namelist(), "*.dist-info/METADATA")
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_kernel_is_the_four_modules() -> None:
+    assert KERNEL == ["_execute", "_nest", "_resolve", "_slice"]
+
+
+@pytest.mark.parametrize("name", KERNEL)
+def test_wheel_has_each_compiled_module_with_its_stub(
+    distributions: Distributions, name: str
+) -> None:
+    names = names_in_wheel(distributions)
+    assert f"fastnet/{name}.pyi" in names
+    assert any(f"fastnet/{name}{suffix}" in names for suffix in EXTENSION_SUFFIXES)
+
+
+def test_wheel_has_every_python_file_of_the_package_and_is_typed(
+    distributions: Distributions,
+) -> None:
+    names = names_in_wheel(distributions)
+    sources = (ROOT / "src").glob("fastnet/**/*.py")
+    assert {source.relative_to(ROOT / "src").as_posix() for source in sources} <= set(names)
+    assert "fastnet/py.typed" in names
+
+
+def test_wheel_has_declarations_but_no_sources_of_the_kernel(distributions: Distributions) -> None:
+    names = names_in_wheel(distributions)
+    declared = {f"fastnet/{path.name}" for path in (ROOT / "src/fastnet").glob("*.pxd")}
+    assert declared <= set(names)
+    assert not [name for name in names if name.endswith((".pyx", ".c"))]
+
+
+def test_wheel_has_nothing_but_the_package(distributions: Distributions) -> None:
+    tops = {name.split("/")[0] for name in names_in_wheel(distributions)}
+    assert tops == {"fastnet", f"fastnet-{version('fastnet')}.dist-info"}
+
+
+def test_sdist_has_all_that_a_build_and_a_test_run_need(distributions: Distributions) -> None:
+    unpacked = distributions.unpacked
+    for pattern in ("src/fastnet/*.px[dy]", "src/fastnet/*.pyi", "src/fastnet/**/*.py"):
+        for source in ROOT.glob(pattern):
+            assert (unpacked / source.relative_to(ROOT)).is_file(), source
+    for name in ("LICENSE", "Makefile", "README.md", "constraints/dev.txt", "setup.py"):
+        assert (unpacked / name).is_file(), name
+    assert (unpacked / Path(__file__).relative_to(ROOT)).is_file()
+
+
+def test_sdist_has_nothing_that_was_built(distributions: Distributions) -> None:
+    # build/ and *.egg-info in the unpacked folder are the wheel's; only the archive is asked.
+    listing = run(sys.executable, "-m", "tarfile", "-l", distributions.sdist, cwd=ROOT)
+    assert not re.findall(r"\S+\.(?:c|html|so|pyc|pyd)\b", listing)
+
+
+def test_metadata_names_license_python_and_the_one_hard_dependency(
+    distributions: Distributions,
+) -> None:
+    metadata = wheel_metadata(distributions)
+    assert metadata["Name"] == "fastnet"
+    assert metadata["Version"] == version("fastnet")
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Requires-Python"] == ">=3.10"
+    requires = metadata.get_all("Requires-Dist") or []
+    assert [line for line in requires if "extra ==" not in line] == ["numpy>=1.26"]
+
+
+def test_metadata_has_an_extra_for_each_framework_and_each_kind_of_work(
+    distributions: Distributions,
+) -> None:
+    metadata = wheel_metadata(distributions)
+    assert set(metadata.get_all("Provides-Extra") or []) == {"bench", "demo", "dev", "tf", "torch"}
+    requires = metadata.get_all("Requires-Dist") or []
+    assert 'torch>=2.4; extra == "torch"' in requires
+    assert 'tensorflow>=2.15; extra == "tf"' in requires
+
+
+def test_wheel_works_in_an_empty_environment_without_a_compiler(
+    distributions: Distributions, tmp_path: Path
+) -> None:
+    venv = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", venv, cwd=tmp_path)
+    python = venv / "bin/python"
+    # No compiler is on the path, so that nothing could be built by accident either.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env |= {"PATH": str(venv / "bin"), "CC": "/bin/false"}
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    constraints = ROOT / "constraints/dev.txt"
+    run(*pip, "install", "-q", "-c", constraints, distributions.wheel, cwd=tmp_path, env=env)
+    run(*pip, "check", cwd=tmp_path, env=env)
+    run(python, "-c", USE_THE_WHEEL, version("fastnet"), *KERNEL, cwd=tmp_path, env=env)
+    installed = run(*pip, "list", "--format=freeze", cwd=tmp_path, env=env)
+    packages = set(re.findall(r"^([\w.-]+)==", installed, flags=re.MULTILINE))
+    assert packages - {"pip", "setuptools"} == {"fastnet", "numpy"}

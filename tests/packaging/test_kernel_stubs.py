@@ -1,0 +1,38 @@
+"""The stubs and the docstrings of the compiled modules agree with what was compiled."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import KERNEL, ROOT, run
+
+# What Cython adds by itself, what type checkers alone see, and the signatures of special methods of
+# extension types, which cannot be read at run time.
+NOT_COMPARED = r"""
+fastnet\._\w+\.__test__
+fastnet\._\w+\.(\w+\.)?__(reduce|setstate)_cython__
+fastnet\._\w+\.\w+\.__\w+__
+fastnet\._\w+\.[A-Z]
+"""
+
+
+@pytest.mark.slow
+def test_stubs_agree_with_the_compiled_modules(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    allowed = tmp_path / "allowed.txt"
+    allowed.write_text(NOT_COMPARED)
+    options = ["--ignore-disjoint-bases", "--ignore-unused-allowlist", "--allowlist", allowed]
+    modules = [f"fastnet.{name}" for name in KERNEL]
+    run(sys.executable, "-m", "mypy.stubtest", "--concise", *options, *modules, cwd=ROOT)
+
+
+@pytest.mark.parametrize("name", KERNEL)
+def test_examples_in_the_kernel_run(name: str) -> None:
+    # pytest's own doctest collection reads .py files only
+    module = importlib.import_module(f"fastnet.{name}")
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
