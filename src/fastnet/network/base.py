@@ -18,7 +18,7 @@ from fastnet.network.layout import Layout, LayoutCache, Setting
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, State, is_given, is_scheduler
-from fastnet.util import to_list, to_set
+from fastnet.util import to_list
 
 if TYPE_CHECKING:
     import torch
@@ -156,6 +156,7 @@ class BaseNetwork:
             The network itself, to be entered.
 
         Raises:
+            TypeError: If a desired key is no string.
             ValueError: If there is no such mode, the network is in use, slicers clash, or a wanted
                 key is left in pieces.
         """
@@ -167,7 +168,7 @@ class BaseNetwork:
         self._configured.opening = None
         if mode not in _MODES:
             raise ValueError(f"A network runs in one of the modes {list(_MODES)}, not in {mode!r}.")
-        layout = self._layouts.find(mode, epoch, ds_id, to_set(desired_output_keys))
+        layout = self._layouts.find(mode, epoch, ds_id, _desired(desired_output_keys))
         state: State = {
             "warmup": warmup,
             "mode": mode,
@@ -452,6 +453,17 @@ class BaseNetwork:
 
             batches = tqdm(batches, unit="batch", desc="transform")
         return [self._do_transform(self._to_batch(batch)) for batch in batches]
+
+
+def _desired(keys: Any) -> frozenset[str]:
+    desired = frozenset([keys] if isinstance(keys, str) else keys or ())
+    for key in desired:
+        if not isinstance(key, str):
+            raise TypeError(
+                f"desired_output_keys holds {key!r} of type {type(key).__name__}, but keys are "
+                "strings."
+            )
+    return desired
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:

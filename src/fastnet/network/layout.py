@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from fastnet._execute import Plan
@@ -91,7 +91,7 @@ class LayoutCache:
         mode: str,
         epoch: int,
         ds_id: str | None,
-        desired: Collection[str] | None,
+        desired: frozenset[str],
     ) -> Layout:
         """Find, or work out, what an opening runs.
 
@@ -99,7 +99,7 @@ class LayoutCache:
             mode: The mode.
             epoch: The epoch, counted from 1.
             ds_id: The id of the dataset.
-            desired: The keys wanted back; None or empty for all outputs.
+            desired: The keys wanted back; none for all outputs.
 
         Returns:
             The layout; the same one for the same ops in force.
@@ -115,7 +115,7 @@ class LayoutCache:
         key = (
             mode,
             ds_id,
-            frozenset(desired) if desired else None,
+            desired,
             tuple([id(value) for value in current]),
         )
         layout = self._layouts.get(key)
@@ -163,7 +163,7 @@ class LayoutCache:
         mode: str,
         epoch: int,
         ds_id: str | None,
-        desired: Collection[str] | None,
+        desired: frozenset[str],
         current: tuple[Any, ...],
     ) -> Layout:
         entries = self._entries

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -28,6 +27,27 @@ _OVERWRITTEN = (
 )
 
 
+class _Merged(NamedTuple):
+    """Gradients that were added up: how many times, and the sums."""
+
+    times: int
+    sums: dict[torch.nn.Parameter, torch.Tensor]
+
+
+class _Settling:
+    """What a step has merged, on its way to count."""
+
+    def __init__(self, update: TorchUpdate, merged: _Merged) -> None:
+        self._update = update
+        self._merged = merged
+
+    def __call__(self) -> None:
+        self._update.settle(self._merged)
+
+    def discard(self) -> None:
+        self._update.settle(None)
+
+
 class TorchUpdate:
     """What an UpdateOp does with a torch model.
 
@@ -40,8 +60,8 @@ class TorchUpdate:
         self._model: torch.nn.Module = op.model
         self._given = op.gradients is not None
         self._merge = op.merge_grad
-        self._merged = 0
-        self._sums: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._merged = _Merged(0, {})
+        self._unsettled: _Merged | None = None
         self._parameters: tuple[torch.nn.Parameter, ...] = ()
         self._opened: State | None = None
 
@@ -71,16 +91,15 @@ class TorchUpdate:
                 f"Model '{self._op.model.model_name}' is to be updated, but none of its parameters "
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
             )
-        settle = None
+        merged = None
         try:
             if self._merge > 1:
-                due, settle = self._merge_gradients(data, optimizer, parameters, retain_graph)
-                if not due:
-                    # what a step that fails has merged must not count: it counts at the end
-                    self._put_off(state, settle)
+                merged = self._merge_gradients(data, optimizer, parameters, retain_graph)
+                if merged.times:
+                    self._settle_later(merged, state)
                     return
             elif self._given:
-                apply_gradients(parameters, data)
+                apply_gradients(parameters, self._checked(data, parameters))
             else:
                 backward(self._loss(data, optimizer), parameters, retain_graph)
         except BaseException as error:
@@ -93,18 +112,30 @@ class TorchUpdate:
         name = self._op.model.model_name
         if defer:
             deferred[name] = [DeferredStep(optimizer, name)]
-            if settle is not None:
-                self._put_off(state, settle)
+            if merged is not None:
+                self._settle_later(merged, state)
             return
         step_optimizer(optimizer, name)
         if deferred:
             # the gradients that an earlier update put off have just been used
             deferred.pop(name, None)
-        if settle is not None:
-            settle()
+        if merged is not None:
+            self.settle(merged)
 
-    def _put_off(self, state: State, function: Callable[[], None]) -> None:
-        state["deferred"].setdefault(f"merge_grad of {id(self)}", []).append(function)
+    def settle(self, merged: _Merged | None) -> None:
+        """Make what a step has merged count, or forget it.
+
+        Args:
+            merged: What counts from now on, or None to go on with what counted before the step.
+        """
+        self._unsettled = None
+        if merged is not None:
+            self._merged = merged
+
+    def _settle_later(self, merged: _Merged, state: State) -> None:
+        # what a step that fails has merged must not count, so it counts at the step's end
+        self._unsettled = merged
+        state["deferred"][f"merge_grad of {id(self)}"] = [_Settling(self, merged)]
 
     def _loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor):
@@ -124,35 +155,44 @@ class TorchUpdate:
         optimizer: Any,
         parameters: Sequence[torch.nn.Parameter],
         retain_graph: bool,
-    ) -> tuple[bool, Callable[[], None]]:
-        """Add gradients up, and if it is time for an update, hand them to the parameters.
-
-        Returns:
-            Whether it is time, and a function that makes what was added count.
-        """
-        gradients = data
-        if not self._given:
+    ) -> _Merged:
+        """Add gradients up; once there are enough, hand their averages to the parameters."""
+        if self._given:
+            gradients = self._checked(data, parameters)
+        else:
             gradients = torch.autograd.grad(
                 self._loss(data, optimizer),
                 parameters,
                 retain_graph=retain_graph,
                 allow_unused=True,
             )
-        sums = dict(self._sums)
-        for parameter, gradient in zip(parameters, gradients, strict=False):
+        before = self._unsettled or self._merged
+        sums = dict(before.sums)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 # a sum of our own, whatever becomes of what was given
-                before = sums.get(parameter)
                 gradient = gradient.detach()
-                sums[parameter] = gradient.clone() if before is None else before + gradient
-        if self._merged + 1 < self._merge:
-            return False, partial(self._settle, self._merged + 1, sums)
+                total = sums.get(parameter)
+                sums[parameter] = gradient.clone() if total is None else total + gradient
+        if before.times + 1 < self._merge:
+            return _Merged(before.times + 1, sums)
         averages = [sums[p] / self._merge if p in sums else None for p in parameters]
         apply_gradients(parameters, averages)
-        return True, partial(self._settle, 0, {})
+        return _Merged(0, {})
 
-    def _settle(self, merged: int, sums: dict[torch.nn.Parameter, torch.Tensor]) -> None:
-        self._merged, self._sums = merged, sums
+    def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(parameters):
+            got = (
+                f"{len(gradients)} of them"
+                if isinstance(gradients, (list, tuple))
+                else type(gradients).__name__
+            )
+            raise ValueError(
+                f"UpdateOp of '{self._op.model.model_name}' reads gradients from "
+                f"'{self._op.gradients}', a list with one for each of the model's "
+                f"{len(parameters)} trainable parameters, but got {got}."
+            )
+        return gradients
 
     def _explain(self, error: BaseException) -> None:
         if not isinstance(error, RuntimeError):

@@ -1,0 +1,149 @@
+"""Running models: their mode, and what they were fed with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fastnet import backend
+from fastnet.backend.framework import framework_of
+from fastnet.backend.torch.models import InputSpec, TrainingSwitch, feed_forward
+from tests.network.programs import Image, line, raising
+
+
+class Counting(nn.Sequential):
+    """Counts how often its mode is set."""
+
+    calls: int = 0
+
+    def train(self, mode: bool = True) -> Counting:
+        self.calls += 1
+        super().train(mode)
+        return self
+
+
+class TestTrainingSwitch:
+    def test_asks_the_model_when_something_differs_and_only_then(self) -> None:
+        model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
+        switch = TrainingSwitch(model)
+        switch(True)
+        assert model.calls == 1  # it knows nothing of the model yet
+        for _ in range(5):
+            switch(True)
+        assert model.calls == 1
+        switch(False)
+        assert model.calls == 2
+        assert not model[1][0].training
+        switch(False)
+        assert model.calls == 2
+        model[1][0].train()
+        switch(False)
+        assert model.calls == 3
+        assert not model[1][0].training
+
+    def test_a_refresh_asks_anew(self) -> None:
+        model = Counting(nn.Dropout())
+        switch = TrainingSwitch(model)
+        switch(True)
+        switch.refresh()
+        switch(True)
+        assert model.calls == 2
+        model.append(nn.Dropout().eval())
+        switch.refresh()
+        switch(True)
+        assert model[1].training
+
+    def test_a_model_that_keeps_a_part_in_evaluation(self) -> None:
+        class Frozen(Image):
+            def train(self, mode: bool = True) -> Frozen:
+                super().train(mode)
+                self.norm.eval()
+                return self
+
+        model = Frozen()
+        switch = TrainingSwitch(model)
+        for _ in range(3):
+            switch(True)
+            assert (model.training, model.norm.training) == (True, False)
+            model.norm.train()  # somebody meddles
+        model.norm.eval()
+        switch(False)
+        assert not model.training
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_scripted_model(self) -> None:
+        model = torch.jit.script(nn.Sequential(nn.Dropout()))
+        switch = TrainingSwitch(model)
+        for training in (True, True, False, False, True):
+            switch(training)
+            assert model.training == training
+            model.train(not training)
+
+
+class TestFeedForward:
+    @pytest.mark.parametrize("function", [backend.feed_forward, feed_forward])
+    def test_runs_in_a_mode(self, function: Any) -> None:
+        model = nn.Dropout(0.5)
+        x = torch.ones(1000)
+        assert torch.equal(function(model, x, training=False), x)
+        assert not model.training
+        assert not torch.equal(function(model, x), x)
+        assert model.training
+
+    def test_several_inputs_and_arrays(self) -> None:
+        model = nn.Bilinear(2, 3, 4)
+        a, b = np.ones((1, 2), "float32"), torch.ones(1, 3)
+        expected = model(torch.ones(1, 2), b)
+        assert torch.equal(backend.feed_forward(model, a, b), expected)
+
+    def test_what_is_no_model(self) -> None:
+        with raising(
+            ValueError, "Unrecognized model instance function: expected a torch.nn.Module."
+        ):
+            backend.feed_forward(line, torch.ones(1, 2))
+
+
+class TestInputSpec:
+    def test_of_a_tensor(self) -> None:
+        spec = InputSpec(torch.zeros(2, 3, dtype=torch.int32))
+        assert (tuple(spec.shape), spec.dtype) == ((2, 3), torch.int32)
+        assert spec.device == torch.device("cpu")
+        assert torch.equal(spec.get_dummy_input(), torch.ones(2, 3, dtype=torch.int32))
+
+    def test_of_a_nest(self) -> None:
+        data = {"a": [torch.zeros(1), (torch.zeros(2, dtype=torch.bool), None)], "b": "word"}
+        dummy = InputSpec(data).get_dummy_input()
+        assert torch.equal(dummy["a"][0], torch.ones(1))
+        assert torch.equal(dummy["a"][1][0], torch.ones(2, dtype=torch.bool))
+        assert dummy["a"][1][1] is None
+        assert dummy["b"] is None
+
+    def test_on_a_device(self) -> None:
+        spec = InputSpec([None, torch.zeros(1, device="meta")])
+        assert spec.device == torch.device("meta")
+        assert spec.get_dummy_input()[1].device == torch.device("meta")
+
+    @pytest.mark.parametrize("data", [None, 3, [], {}])
+    def test_of_no_tensor(self, data: Any) -> None:
+        spec = InputSpec(data)
+        assert spec.device is None
+        spec.get_dummy_input()
+
+    def test_holds_no_tensor(self) -> None:
+        spec = InputSpec([torch.zeros(1)])
+        assert not any(isinstance(value, torch.Tensor) for value in vars(spec).values())
+        assert not any(isinstance(value, torch.Tensor) for value in spec.shape)
+
+
+class TestFramework:
+    @pytest.mark.parametrize("model", [line(), Image()])
+    def test_of_torch(self, model: Any) -> None:
+        assert framework_of(model) == "torch"
+
+    @pytest.mark.parametrize("model", [None, 3, nn.Linear, line, torch.ones(1)])
+    def test_of_none(self, model: Any) -> None:
+        assert framework_of(model) is None

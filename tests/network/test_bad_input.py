@@ -1,0 +1,370 @@
+"""Bad input: each kind of error, and every word of its text."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import fastnet
+from fastnet.errors import MissingKeyError
+from fastnet.network import TorchNetwork
+from fastnet.op.numpyop import Batch, RemoveIf
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.model import ModelOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler
+from fastnet.slicer import AxisSlicer, MeanUnslicer
+from tests.network.programs import built, is_free, line, raising, run
+
+MAKERS = [fastnet.Network, TorchNetwork]
+
+
+def first(x: Any, *more: Any) -> Any:
+    return x
+
+
+class TestMissingKey:
+    def test_of_an_op(self) -> None:
+        network = TorchNetwork(
+            [LambdaOp(first, "image", "y"), LambdaOp(first, ["y", "labels"], "z")]
+        )
+        for _ in range(2):
+            with raising(
+                MissingKeyError,
+                "LambdaOp (op 1, inputs ['y', 'labels'], outputs ['z']) reads the key 'labels', "
+                "but there is no such key. Keys there: ['image', 'label']. Did you mean 'label'? "
+                "Put the key into the batch, or let an earlier op write it.",
+            ):
+                run(network, {"image": 1, "label": 2})
+            assert is_free(network)
+        assert issubclass(MissingKeyError, KeyError)
+
+    def test_before_any_op_has_run(self) -> None:
+        ran: list[int] = []
+        network = TorchNetwork([LambdaOp(ran.append, "x", "y"), LambdaOp(first, "w", "z")])
+        with pytest.raises(KeyError):
+            run(network, {"x": 1})
+        assert ran == []
+
+    def test_of_a_later_op_whose_input_comes_too_late(self) -> None:
+        network = TorchNetwork([LambdaOp(first, "y", "z"), LambdaOp(first, "x", "y")])
+        with raising(
+            MissingKeyError,
+            "LambdaOp (op 0, inputs ['y'], outputs ['z']) reads the key 'y', but there is no such "
+            "key. Keys there: ['x']. Put the key into the batch, or let an earlier op write it.",
+        ):
+            run(network, {"x": 1})
+
+    def test_of_a_slicer(self) -> None:
+        network = TorchNetwork(
+            [LambdaOp(first, "x", "y")], slicers=AxisSlicer(axis=0, slice=["x", "z"], unslice="y")
+        )
+        with raising(
+            MissingKeyError,
+            "AxisSlicer slices the key 'z', but there is no such key. Keys there: ['x']. Put the "
+            "key into the batch, or let an earlier op write it.",
+        ):
+            run(network, {"x": torch.ones(2)})
+
+    def test_of_postprocessing(self) -> None:
+        network = TorchNetwork(
+            [LambdaOp(first, "x", "y")], postprocessing=NumpyLambdaOp(first, ["y", "w"], "z")
+        )
+        with pytest.raises(MissingKeyError) as caught:
+            run(network, {"x": 1})
+        assert str(caught.value).startswith(
+            "LambdaOp (op 0, inputs ['y', 'w'], outputs ['z']) reads the key 'w', but there is no "
+            "such key. Keys there: ['x', 'y']."
+        )
+
+
+class TestOutputs:
+    def test_too_few(self) -> None:
+        network = TorchNetwork([LambdaOp(lambda x: [x], "x", ["y", "z"])])
+        with raising(
+            ValueError,
+            "LambdaOp (op 0, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward "
+            "returned 1 value. Return one value for each of ['y', 'z'], in that order.",
+        ):
+            run(network, {"x": 1})
+        assert is_free(network)
+
+    def test_no_sequence(self) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", ["y"])])
+        with raising(
+            TypeError,
+            "LambdaOp (op 0, inputs ['x'], outputs ['y']) writes a list of outputs, but its "
+            "forward returned int, which has no parts. Return a list with one value for each of "
+            "['y']; an op that returns a bare value names its output as a string, not a list.",
+        ):
+            run(network, {"x": 1})
+        assert is_free(network)
+
+    def test_of_postprocessing(self) -> None:
+        network = TorchNetwork([], NumpyLambdaOp(lambda x: [x], "x", ["y", "z"]))
+        with pytest.raises(ValueError, match="returned 1 value") as caught:
+            run(network, {"x": 1})
+        assert "LambdaOp" in str(caught.value)
+        assert "['y', 'z']" in str(caught.value)
+
+
+class TestSlicers:
+    def test_a_key_that_is_left_in_pieces(self) -> None:
+        network = TorchNetwork(
+            [LambdaOp(lambda x, w: [x, w], ["x", "w"], ["y", "z"])],
+            slicers=[AxisSlicer(axis=0, slice="x", unslice=None), MeanUnslicer("z")],
+        )
+        for _ in range(2):
+            with raising(
+                ValueError,
+                "The keys ['y'] are wanted after the step, but slicers leave them in pieces: no "
+                "slicer un-slices them (mode='train', epoch=2, ds_id='a'). Name each of them in "
+                "the `unslice` of a Slicer (such as MeanUnslicer), or leave it out of "
+                "desired_output_keys.",
+            ):
+                network(mode="train", epoch=2, ds_id="a")
+            assert is_free(network)
+        batch = {"x": torch.ones(2), "w": torch.ones(1)}
+        assert set(run(network, batch, desired_output_keys={"z"})) == {"x", "w", "z"}
+
+    def test_numbers_of_pieces(self) -> None:
+        network = TorchNetwork(
+            [LambdaOp(first, ["x", "w"], "y")],
+            slicers=[
+                AxisSlicer(axis=0, slice="x", unslice="y"),
+                AxisSlicer(axis=1, slice=["w"], unslice=None),
+            ],
+        )
+        with raising(
+            ValueError,
+            "Slicers disagree on the number of minibatches: AxisSlicer made 2 of ['x'], "
+            "AxisSlicer made 3 of ['w']. All slicers in force must cut a batch into the same "
+            "number of pieces.",
+        ):
+            run(network, {"x": torch.ones(2), "w": torch.ones(2, 3)})
+        assert is_free(network)
+
+    @pytest.mark.parametrize(
+        ("slicers", "text"),
+        [
+            (
+                [AxisSlicer(0, "x", None), AxisSlicer(1, ["w", "x"], None), MeanUnslicer("y")],
+                "Multiple slicers slice the same keys: ['x'], AxisSlicer among them. Let one "
+                "slicer cut each key.",
+            ),
+            (
+                [AxisSlicer(0, "x", "y"), MeanUnslicer("y")],
+                "Multiple slicers un-slice the same keys: ['y'], MeanUnslicer among them. Let one "
+                "slicer put each key together.",
+            ),
+            (
+                [MeanUnslicer(["y", "x"])],
+                "The keys ['x', 'y'] are to be un-sliced, but no slicer in force slices anything. "
+                "Give a slicer keys to `slice`, or restrict both to the same mode and ds_id.",
+            ),
+        ],
+    )
+    def test_that_clash(self, slicers: Any, text: str) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "y")], slicers=slicers)
+        with raising(ValueError, text):
+            network(mode="infer", epoch=1)
+        assert is_free(network)
+
+
+class TestModels:
+    @pytest.mark.parametrize("make", MAKERS)
+    @pytest.mark.parametrize("names", [("same", "same"), ("Model", "model")])
+    def test_of_one_name(self, make: Any, names: tuple[str, str]) -> None:
+        models = fastnet.build(lambda: [line(), line()], [None, None], model_name=list(names))
+        with raising(
+            AssertionError,
+            f"Two models are called '{names[0]}' and '{names[1]}', which are one name on a file "
+            "system that takes upper and lower case as the same. Pass fastnet.build a model_name "
+            "for each.",
+        ):
+            make([ModelOp(model, "x", "y") for model in models])
+
+    def test_one_model_in_two_ops_is_one_model(self) -> None:
+        model = built(line, None)
+        ops = [ModelOp(model, "x", "y"), EpochScheduler({2: ModelOp(model, "x", "z")})]
+        assert fastnet.Network(ops).models == [model]
+
+    @pytest.fixture
+    def keras_model(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        keras = types.ModuleType("keras")
+        keras.Model = type("Model", (), {"model_name": "functional", "mixed_precision": False})
+        monkeypatch.setitem(sys.modules, "keras", keras)
+        return keras.Model()
+
+    def test_of_two_frameworks(self, keras_model: Any) -> None:
+        model = built(line, None, model_name="line")
+        ops = [ModelOp(model, "x", "y"), Holding(keras_model)]
+        with raising(
+            AssertionError,
+            "The ops hold models of several frameworks: {'torch': ['line'], 'tf': ['functional']}. "
+            "Make a network for each.",
+        ):
+            fastnet.Network(ops)
+
+    def test_of_no_known_framework(self) -> None:
+        model = types.SimpleNamespace(model_name="mystery", mixed_precision=False)
+        with raising(
+            ValueError,
+            "The models ['mystery'] are of no known framework. Build models of torch with "
+            "fastnet.build.",
+        ):
+            fastnet.Network([Holding(model)])
+
+    @pytest.mark.parametrize("make", MAKERS)
+    def test_mixed_precision_for_some(self, make: Any) -> None:
+        models = [
+            built(line, None, model_name=name, mixed_precision=name in "bd") for name in "abcd"
+        ]
+        with raising(
+            ValueError,
+            "The models ['b', 'd'] have mixed precision and ['a', 'c'] have not, but the models of "
+            "a network must agree. Build all of them with the same mixed_precision.",
+        ):
+            make([ModelOp(model, "x", "y") for model in models])
+
+
+class Holding(TensorOp):
+    """Holds whatever model it is given."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def get_fe_models(self) -> Any:
+        return [self.model]
+
+
+class TestPostprocessing:
+    @pytest.mark.parametrize("make", MAKERS)
+    @pytest.mark.parametrize(
+        "wrapped", [lambda op: op, lambda op: [None, op], lambda op: RepeatScheduler([None, op])]
+    )
+    def test_ops_that_change_what_a_batch_is(self, make: Any, wrapped: Any) -> None:
+        ops = [LambdaOp(first, "x", "y")]
+        with raising(
+            ValueError,
+            "RemoveIf (op 0, inputs ['x', 'y']) drops samples, which postprocessing cannot do: the "
+            "network's results are already made. Filter in the data pipeline.",
+        ):
+            make(ops, wrapped(RemoveIf(first, inputs=["x", "y"])))
+        with raising(
+            ValueError,
+            "Batch (op 0) makes batches, but postprocessing gets batches. Leave it out, or use it "
+            "in the data pipeline.",
+        ):
+            make(ops, wrapped(Batch(batch_size=3)))
+
+
+NOT_OPS = [
+    (3, "int, which is no op."),
+    ("a word", "str, which is no op."),
+    (first, "function, which is no op."),
+    (True, "bool, which is no op."),
+    (
+        AxisSlicer(0, "x"),
+        "AxisSlicer, which is no op: it lacks ['inputs', 'outputs', 'in_list', 'out_list', "
+        "'forward'].",
+    ),
+    (
+        torch.nn.Linear(1, 1),
+        "Linear, which is no op: it lacks ['inputs', 'outputs', 'mode', 'ds_id', 'in_list', "
+        "'out_list'].",
+    ),
+    (
+        types.SimpleNamespace(
+            inputs=["x"], outputs=["y"], mode=set(), ds_id=set(), in_list=False, forward=first
+        ),
+        "SimpleNamespace, which is no op: it lacks ['out_list'].",
+    ),
+]
+ADVICE = " Pass a TensorOp, or an object with the same attributes."
+
+
+@pytest.mark.parametrize("make", MAKERS)
+class TestNotAnOp:
+    @pytest.mark.parametrize(("item", "text"), NOT_OPS, ids=[text for _, text in NOT_OPS])
+    def test_among_ops(self, make: Any, item: Any, text: str) -> None:
+        good = LambdaOp(first, "x", "y")
+        with raising(AssertionError, f"The network's op 1 is {text}{ADVICE}"):
+            make([None, good, item])
+        with raising(AssertionError, f"The network's op 2 is {text}{ADVICE}"):
+            make([good, None, good, EpochScheduler({1: good, 2: item, 3: None})])
+
+    def test_alone(self, make: Any) -> None:
+        with raising(AssertionError, f"The network's op 0 is int, which is no op.{ADVICE}"):
+            make(3)
+
+    def test_a_numpy_op(self, make: Any) -> None:
+        with raising(
+            AssertionError,
+            "The network's op 0 is LambdaOp, which is no op but one on numpy arrays. Pass it as "
+            "postprocessing (`pops`).",
+        ):
+            make([NumpyLambdaOp(first, "x", "y")])
+
+    def test_in_postprocessing(self, make: Any) -> None:
+        with raising(
+            AssertionError,
+            "The network's postprocessing op 0 is LambdaOp, which is no postprocessing op: it "
+            "lacks ['forward_batch']. Pass a NumpyOp, or an object with the same attributes.",
+        ):
+            make([], [LambdaOp(first, "x", "y")])
+
+    def test_among_slicers(self, make: Any) -> None:
+        with raising(
+            AssertionError,
+            "The network's slicer 1 is LambdaOp, which is no slicer: it lacks ['slice_inputs', "
+            "'unslice_inputs', 'slice_batches', '_unslice_batch']. Pass a Slicer, or an object "
+            "with the same attributes.",
+        ):
+            make([], slicers=[AxisSlicer(0, "x"), LambdaOp(first, "x", "y")])
+
+    @pytest.mark.parametrize("cls", [LambdaOp, ModelOp, TensorOp])
+    def test_a_class(self, make: Any, cls: type) -> None:
+        with raising(
+            AssertionError,
+            f"The network's op 0 is the class {cls.__name__}, which is no op. Pass an instance: "
+            f"{cls.__name__}(...).",
+        ):
+            make([cls])
+
+
+class TestMode:
+    @pytest.mark.parametrize("mode", ["trian", "", "!train", None, 3])
+    def test_that_there_is_not(self, mode: Any) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "y")])
+        with raising(
+            ValueError,
+            "A network runs in one of the modes ['train', 'eval', 'test', 'infer'], not in "
+            f"{mode!r}.",
+        ):
+            network(mode=mode, epoch=1)
+        assert is_free(network)
+
+
+class TestDesiredKeys:
+    def test_a_bare_string_is_one_key(self) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "loss"), LambdaOp(first, "x", "y")])
+        with network(mode="infer", epoch=1, desired_output_keys="loss"):
+            assert network.run_step({"x": 1}) == {"x": 1, "loss": 1}
+
+    @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys])
+    def test_any_collection_will_do(self, kind: Any) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "y"), LambdaOp(first, "x", "z")])
+        with network(mode="infer", epoch=1, desired_output_keys=kind(["z"])):
+            assert network.run_step({"x": 1}) == {"x": 1, "z": 1}
+
+    def test_one_that_is_no_string(self) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "y")])
+        with raising(TypeError, "desired_output_keys holds 3 of type int, but keys are strings."):
+            network(mode="infer", epoch=1, desired_output_keys={3})
+        assert is_free(network)

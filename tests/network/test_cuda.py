@@ -1,0 +1,261 @@
+"""Networks on a GPU, where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp
+from fastnet.schedule import EpochScheduler
+from fastnet.slicer import AxisSlicer, MeanUnslicer
+from tests.network.programs import (
+    Image,
+    batches,
+    built,
+    is_free,
+    line,
+    losses,
+    mlp,
+    regression,
+    run,
+    run_all,
+    sgd,
+    supervised,
+    twins,
+)
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def close(model: Any, twin: Any, **tolerance: float) -> None:
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own.cpu(), other.cpu(), **tolerance)
+
+
+def places(model: Any) -> set[str]:
+    return {value.device.type for value in model.state_dict().values()}
+
+
+class TestWhere:
+    def test_the_device_is_the_first_gpu(self) -> None:
+        assert TorchNetwork([]).device == torch.device("cuda:0")
+
+    def test_model_and_optimizer_go_there_and_come_back(self) -> None:
+        model = built(Image, "adam")
+        network = fastnet.Network(supervised(model))
+        (batch,) = batches(1, (1, 8, 8))
+
+        def states() -> list[dict[str, Any]]:
+            return list(model.current_optimizer.state.values())
+
+        for epoch in (1, 2):
+            with network(mode="train", epoch=epoch):
+                assert places(model) == {"cuda"}
+                assert len(states()) == (0 if epoch == 1 else 6)
+                for _ in range(2):
+                    network.run_step(batch)
+                    for state in states():
+                        assert state["exp_avg"].device.type == "cuda"
+                        assert state["step"].device.type == "cpu"  # as torch's own Adam wants it
+            assert places(model) == {"cpu"}
+            assert {state["exp_avg"].device.type for state in states()} == {"cpu"}
+        assert float(states()[0]["step"]) == 4
+
+    def test_in_other_modes_the_optimizer_stays(self) -> None:
+        model = built(mlp, "adam")
+        network = fastnet.Network(supervised(model))
+        data = batches(2)
+        run_all(network, data)
+        with network(mode="eval", epoch=1):
+            network.run_step(data[0])
+            assert places(model) == {"cuda"}
+            for state in model.current_optimizer.state.values():
+                assert state["exp_avg"].device.type == "cpu"
+
+    def test_everything_comes_back_after_a_failure(self) -> None:
+        model = built(mlp, "adam")
+        ops = [*supervised(model, defer=True), LambdaOp(lambda y, ok: 1 / ok, ["y", "ok"], "z")]
+        network = fastnet.Network(ops)
+        (batch,) = batches(1)
+        run(network, {**batch, "ok": 1}, "train")
+        with pytest.raises(ZeroDivisionError):
+            run(network, {**batch, "ok": 0}, "train")
+        assert places(model) == {"cpu"}
+        assert is_free(network)
+        for state in model.current_optimizer.state.values():
+            assert state["exp_avg"].device.type == "cpu"
+        run(network, {**batch, "ok": 1}, "train")
+
+    def test_only_what_ops_read_goes_there_and_results_are_on_the_cpu(self) -> None:
+        seen: list[str] = []
+
+        def look(x: torch.Tensor, nest: Any) -> Any:
+            seen.extend([x.device.type, nest["deep"][0][0].device.type])
+            return [x + 1, [{"y": x * 2}]]
+
+        network = TorchNetwork(
+            [LambdaOp(look, ["x", "nest"], ["y", "z"])],
+            NumpyLambdaOp(lambda y: y * 2, "y", "w"),
+        )
+        batch = {
+            "x": torch.ones(2),
+            "nest": {"deep": [(torch.ones(1), 1)]},
+            "unread": torch.ones(2),
+        }
+        result = run(network, batch)
+        assert seen == ["cuda", "cuda"]
+        for value in (result["y"], result["z"][0]["y"], result["w"]):
+            assert value.device.type == "cpu"
+        assert torch.equal(result["w"], torch.full((2,), 4.0))
+        assert all(result[key] is value for key, value in batch.items())
+        assert all(value.device.type == "cpu" for value in (batch["x"], batch["unread"]))
+
+    def test_a_full_gpu(self) -> None:
+        model = built(line)
+        fill = LambdaOp(
+            lambda y, size: torch.empty(size, device=y.device).sum(), ["y", "size"], "z"
+        )
+        network = TorchNetwork([ModelOp(model, "x", "y"), fill])
+        x = torch.ones(1, 2)
+        for _ in range(2):
+            with pytest.raises(torch.cuda.OutOfMemoryError):
+                run(network, {"x": x, "size": 1 << 45})
+            assert places(model) == {"cpu"}
+            assert float(run(network, {"x": x, "size": 0})["z"]) == 0
+
+
+class TestWaiting:
+    @pytest.fixture
+    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        waits: list[int] = []
+        for owner, name in ((torch.cuda.Stream, "synchronize"), (torch.cuda, "synchronize")):
+            own = getattr(owner, name)
+
+            def noted(*args: Any, own: Any = own, **kwargs: Any) -> Any:
+                waits.append(1)
+                return own(*args, **kwargs)
+
+            monkeypatch.setattr(owner, name, noted)
+        return waits
+
+    @pytest.mark.parametrize("sliced", [False, True])
+    def test_once_a_step(self, waits: list[int], sliced: bool) -> None:
+        model = built(mlp, "sgd")
+        slicers = [AxisSlicer(axis=0, slice="rows", unslice=None), MeanUnslicer(["y", "loss"])]
+        network = TorchNetwork(supervised(model), slicers=slicers if sliced else None)
+        data = [{**batch, "rows": torch.ones(4)} for batch in batches(5)]
+        with network(mode="train", epoch=1):
+            for step, batch in enumerate(data, start=1):
+                network.run_step(batch)
+                assert len(waits) == step
+
+    def test_results_are_whole(self) -> None:
+        """Work that takes long, then copies that are only queued: nothing is read too early."""
+        network = TorchNetwork([LambdaOp(lambda x: slow(x), "x", "y")])
+        x = torch.full((2048, 2048), 2.0**-11)
+        for pinned in (False, True):
+            batch = {"x": x.pin_memory() if pinned else x}
+            for _ in range(5):
+                result = run(network, batch)["y"].clone()
+                assert torch.equal(result, torch.full_like(x, 2.0**-11))
+
+    def test_on_a_stream_of_the_programs_own(self) -> None:
+        network = TorchNetwork([LambdaOp(lambda x: slow(x), "x", "y")])
+        x = torch.full((2048, 2048), 2.0**-11).pin_memory()
+        with network(mode="infer", epoch=1), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                result = network.run_step({"x": x})["y"].clone()
+                assert torch.equal(result, torch.full_like(x, 2.0**-11))
+
+
+def slow(x: torch.Tensor) -> torch.Tensor:
+    """Give back the same values, late: a row of 2048 times 2**-11 sums up to 1."""
+    for _ in range(50):
+        x = x @ torch.full_like(x, 2.0**-11)
+    return x
+
+
+class TestTraining:
+    @pytest.mark.parametrize("update", [{}, {"merge_grad": 2}, {"defer": True}])
+    def test_is_like_a_hand_written_loop(self, update: dict[str, Any]) -> None:
+        model, twin = twins(mlp)
+        network = fastnet.Network(supervised(built(model, "adam"), **update))
+        data = batches(12)
+        seen = losses(run_all(network, data[:6])) + losses(run_all(network, data[6:], epoch=2))
+        twin.cuda()
+        optimizer = torch.optim.Adam(twin.parameters())
+        merge = update.get("merge_grad", 1)
+        expected = []
+        for step, batch in enumerate(data, start=1):
+            loss = functional.cross_entropy(twin(batch["x"].cuda()), batch["t"].cuda())
+            (loss / merge).backward()
+            expected.append(float(loss.detach()))
+            if step % merge == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        assert seen == pytest.approx(expected, rel=1e-4)
+        close(model, twin, rtol=1e-3, atol=1e-5)
+
+    def test_scheduled_optimizers(self) -> None:
+        model, twin = twins(mlp)
+        built(model, EpochScheduler({1: "adam", 2: sgd(0.1, momentum=0.9), 3: "adam"}))
+        network = fastnet.Network(supervised(model))
+        twin.cuda()
+        optimizers = [
+            torch.optim.Adam(twin.parameters()),
+            torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9),
+            torch.optim.Adam(twin.parameters()),
+        ]
+        data = batches(4)
+        for epoch in (1, 2, 3):
+            run_all(network, data, epoch=epoch)
+            for batch in data:
+                loss = functional.cross_entropy(twin(batch["x"].cuda()), batch["t"].cuda())
+                loss.backward()
+                optimizers[epoch - 1].step()
+                twin.zero_grad()
+        close(model, twin, rtol=1e-3, atol=1e-5)
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_mixed_precision(self, merge: int) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd(0.1), mixed_precision=True)
+        assert isinstance(model.current_optimizer.scaler, torch.amp.GradScaler)
+        network = fastnet.Network(supervised(model, merge_grad=merge))
+        data = batches(20)
+        results = run_all(network, data)
+        assert results[0]["y"].dtype is torch.float16
+        twin.cuda()
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        expected = []
+        for step, batch in enumerate(data, start=1):
+            with torch.autocast("cuda"):
+                loss = functional.cross_entropy(twin(batch["x"].cuda()), batch["t"].cuda())
+            scaler.scale(loss / merge).backward()
+            expected.append(float(loss.detach()))
+            if step % merge == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        assert losses(results) == pytest.approx(expected, rel=1e-2)
+        close(model, twin, rtol=1e-2, atol=1e-3)
+
+    def test_no_memory_of_the_gpu_grows(self) -> None:
+        model = built(mlp, "adam")
+        network = fastnet.Network(regression(model, merge_grad=2))
+        (batch,) = batches(1)
+        seen = []
+        for epoch in range(1, 8):
+            with network(mode="train", epoch=epoch):
+                for _ in range(20):
+                    network.run_step(batch)
+                seen.append(torch.cuda.memory_allocated())
+        assert seen[-1] <= seen[1]

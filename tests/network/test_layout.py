@@ -1,0 +1,294 @@
+"""What a network works out when it is opened, and keeps."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from fastnet.network import TorchNetwork
+from fastnet.network.layout import MOST_LAYOUTS, Layout
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.model import ModelOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.slicer import AxisSlicer
+from tests.network.programs import built, line, regression, run, sgd, weights
+
+
+def layout_of(network: TorchNetwork, mode: str = "infer", epoch: int = 1, **opening: Any) -> Layout:
+    """Look up what an opening runs."""
+    with network(mode=mode, epoch=epoch, **opening):
+        layout = network._layout()
+    assert layout is not None
+    return layout
+
+
+def plus(number: float, inputs: str = "x", outputs: str = "y", **kwargs: Any) -> LambdaOp:
+    return LambdaOp(lambda x: x + number, inputs, outputs, **kwargs)
+
+
+class TestCache:
+    def test_the_same_opening_again(self) -> None:
+        network = TorchNetwork([plus(1)], NumpyLambdaOp(lambda y: y, "y", "z"))
+        first = layout_of(network)
+        assert layout_of(network) is first
+        # what does not change the ops in force, changes nothing
+        assert layout_of(network, epoch=2, warmup=True, eager=True) is first
+        assert layout_of(network, desired_output_keys=set()) is first
+        assert layout_of(network, desired_output_keys=[]) is first
+
+    def test_other_openings(self) -> None:
+        network = TorchNetwork([plus(1)])
+        openings: list[dict[str, Any]] = [
+            {},
+            {"mode": "train"},
+            {"ds_id": "a"},
+            {"desired_output_keys": {"y"}},
+            {"desired_output_keys": {"z"}},
+        ]
+        layouts = [layout_of(network, **opening) for opening in openings]
+        assert len(set(map(id, layouts))) == len(openings)
+        assert [layout_of(network, **opening) for opening in openings] == layouts
+
+    def test_the_kind_of_the_desired_keys_does_not_matter(self) -> None:
+        network = TorchNetwork([plus(1)])
+        first = layout_of(network, desired_output_keys=["y", "x", "y"])
+        for keys in ({"x", "y"}, ("y", "x"), frozenset("xy"), {"x": 1, "y": 2}.keys()):
+            assert layout_of(network, desired_output_keys=keys) is first
+
+    def test_schedulers(self) -> None:
+        network = TorchNetwork(
+            [plus(1), EpochScheduler({2: plus(2, "y", "y"), 5: None})],
+            slicers=RepeatScheduler([None, AxisSlicer(axis=0, slice="x", unslice=["x", "y"])]),
+        )
+        layouts = [layout_of(network, epoch=epoch) for epoch in range(1, 9)]
+        assert layouts[1] is layouts[3]  # epochs 2 and 4
+        assert layouts[0] is layouts[4] is layouts[6]  # 1, 5 and 7
+        assert layouts[5] is layouts[7]  # 6 and 8
+        assert len({id(layout) for layout in layouts}) == 4  # and 3
+
+    def test_another_optimizer_is_no_other_layout(self) -> None:
+        model = built(line, RepeatScheduler(["sgd", "adam"]))
+        network = TorchNetwork(regression(model))
+        assert layout_of(network, "train", 1) is layout_of(network, "train", 2)
+        assert type(model.current_optimizer) is torch.optim.Adam
+
+    def test_a_failed_opening_is_not_kept(self) -> None:
+        network = TorchNetwork(
+            [plus(1)], slicers=AxisSlicer(axis=0, slice="x", unslice=None, mode="train")
+        )
+        for _ in range(3):
+            with pytest.raises(ValueError, match="in pieces"):
+                network(mode="train", epoch=1)
+        assert not network._layouts._layouts
+
+
+class TestBounds:
+    """Nothing that changes in every epoch makes the memory grow."""
+
+    class Ever(Scheduler[Any]):
+        """Makes a new item in every epoch, and remembers them weakly."""
+
+        def __init__(self, make: Any) -> None:
+            self.make = make
+            self.made: list[weakref.ref[Any]] = []
+
+        def get_current_value(self, epoch: int) -> Any:
+            item = self.make(epoch)
+            self.made.append(weakref.ref(item))
+            return item
+
+        def get_all_values(self) -> list[Any]:
+            return []
+
+        def alive(self) -> int:
+            gc.collect()
+            return sum(reference() is not None for reference in self.made)
+
+    @pytest.mark.parametrize("place", ["ops", "postprocessing", "slicers"])
+    def test_of_items_that_are_made_anew(self, place: str) -> None:
+        make = {
+            "ops": lambda epoch: plus(epoch),
+            "postprocessing": lambda epoch: NumpyLambdaOp(lambda x: x + epoch, "x", "y"),
+            "slicers": lambda epoch: AxisSlicer(axis=0, slice="x", unslice=["x", "y"]),
+        }[place]
+        ever = self.Ever(make)
+        items: dict[str, Any] = {"ops": [plus(0, "x", "z")], place: [ever]}
+        network = TorchNetwork(**items)
+        epochs = 3 * MOST_LAYOUTS
+        for epoch in range(1, epochs + 1):
+            keys = {"y"} if place != "slicers" else {"x"}
+            result = run(network, {"x": torch.zeros(2)}, epoch=epoch, desired_output_keys=keys)
+            assert place == "slicers" or torch.equal(result["y"], torch.full((2,), float(epoch)))
+        assert len(ever.made) >= epochs
+        assert ever.alive() <= MOST_LAYOUTS
+        assert len(network._layouts._layouts) <= MOST_LAYOUTS
+        assert len(network._layouts._specs) <= 2
+
+    def test_of_ever_new_desired_keys(self) -> None:
+        network = TorchNetwork([plus(1)])
+        keys = len(network._layouts._table)
+        for number in range(3 * MOST_LAYOUTS):
+            desired = {"y", f"key {number}"}
+            assert run(network, {"x": 1}, desired_output_keys=desired)["y"] == 2
+        assert len(network._layouts._layouts) <= MOST_LAYOUTS
+        assert len(network._layouts._table) == keys
+
+    def test_of_ever_new_datasets(self) -> None:
+        network = TorchNetwork([plus(1, ds_id="!a")])
+        for number in range(3 * MOST_LAYOUTS):
+            assert run(network, {"x": 1}, ds_id=f"b{number}")["y"] == 2
+        assert len(network._layouts._layouts) <= MOST_LAYOUTS
+
+    def test_an_address_that_is_used_again_is_another_item(self) -> None:
+        """A layout is found by the identity of scheduled items, so it must keep them alive."""
+        ever = self.Ever(lambda epoch: plus(epoch, mode="train" if epoch % 2 else None))
+        network = TorchNetwork([ever])
+        for epoch in range(1, 500):
+            result = run(network, {"x": 0}, epoch=epoch)
+            assert result == ({"x": 0} if epoch % 2 else {"x": 0, "y": epoch})
+
+
+class TestChanges:
+    def test_the_ops_attributes_are_read_once(self) -> None:
+        op = plus(1)
+        network = TorchNetwork([op])
+        assert run(network, {"x": 1}) == {"x": 1, "y": 2}
+        op.outputs = ["z"]
+        op.mode = {"train"}
+        assert run(network, {"x": 1}) == {"x": 1, "y": 2}
+        network.clear_plans()
+        assert run(network, {"x": 1}) == {"x": 1}
+        assert run(network, {"x": 1}, "train") == {"x": 1, "z": 2}
+
+    def test_clear_plans_while_open_is_for_the_next_opening(self) -> None:
+        op = plus(1)
+        network = TorchNetwork([op])
+        with network(mode="infer", epoch=1):
+            op.outputs = ["z"]
+            network.clear_plans()
+            assert network.run_step({"x": 1}) == {"x": 1, "y": 2}
+            assert network.ctx_outputs == {"y"}
+        assert run(network, {"x": 1}) == {"x": 1, "z": 2}
+
+    def test_what_an_op_computes_with_is_read_each_time(self) -> None:
+        op = plus(1)
+        network = TorchNetwork([op])
+        run(network, {"x": 1})
+        op.fn = lambda x: x - 1
+        assert run(network, {"x": 1})["y"] == 0
+
+    def test_a_network_s_lists(self) -> None:
+        network = TorchNetwork([plus(1)])
+        run(network, {"x": 1})
+        network.ops.append(plus(10, "y", "z"))
+        assert run(network, {"x": 1}) == {"x": 1, "y": 2, "z": 12}
+        network.ops[0] = plus(5)
+        assert run(network, {"x": 1}) == {"x": 1, "y": 6, "z": 16}
+        network.ops.reverse()
+        with pytest.raises(KeyError):
+            run(network, {"x": 1})
+        network.ops.reverse()
+        network.postprocessing.append(NumpyLambdaOp(lambda z: z * 2, "z", "z"))
+        assert run(network, {"x": 1})["z"] == 32
+        network.slicers.append(AxisSlicer(axis=0, slice="x", unslice=["x", "y", "z"]))
+        result = run(network, {"x": torch.tensor([1, 2])})
+        assert torch.equal(result["z"], torch.tensor([32, 34]))
+        network.ops.clear()
+        network.postprocessing.clear()
+        network.slicers.clear()
+        assert run(network, {"x": 1}) == {"x": 1}
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_lists_that_are_put_in_their_place(self, wrapped: bool) -> None:
+        network = TorchNetwork([plus(1)])
+        run(network, {"x": 1})
+        new = plus(2)
+        network.ops = [EpochScheduler({1: new})] if wrapped else [new]
+        assert run(network, {"x": 1})["y"] == 3
+        network.postprocessing = [NumpyLambdaOp(lambda y: y * 2, "y", "z")]
+        assert run(network, {"x": 1})["z"] == 6
+        network.slicers = [AxisSlicer(axis=0, slice="x", unslice=["x", "y", "z"])]
+        assert run(network, {"x": torch.tensor([1, 2])})["z"].tolist() == [6, 8]
+
+    def test_a_change_while_open_is_for_the_next_opening(self) -> None:
+        network = TorchNetwork([plus(1)])
+        with network(mode="infer", epoch=1):
+            network.ops[0] = plus(2)
+            assert network.run_step({"x": 1})["y"] == 2
+        assert run(network, {"x": 1})["y"] == 3
+
+    def test_a_scheduler_that_the_program_changes(self) -> None:
+        values = {1: plus(1)}
+        network = TorchNetwork([EpochScheduler(values)])
+        assert run(network, {"x": 1})["y"] == 2
+        values[1] = plus(2)
+        assert run(network, {"x": 1})["y"] == 3
+
+    def test_an_optimizer_that_the_program_puts_in_place(self) -> None:
+        model = built(line, sgd(0.0))
+        network = TorchNetwork(regression(model))
+        before = weights(model)
+        batch = {"x": torch.ones(1, 2)}
+        run(network, batch, "train")
+        assert torch.equal(model.weight, before["weight"])
+        model.optimizer = model.current_optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        run(network, batch, "train")
+        assert not torch.equal(model.weight, before["weight"])
+
+
+class TestBuilding:
+    class Noting(TensorOp):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.built: list[Any] = []
+
+        def build(self, framework: str, device: Any = None) -> None:
+            self.built.append((framework, device))
+
+    def test_each_op_once_when_the_network_is_made(self) -> None:
+        ops = [self.Noting("x", "y") for _ in range(4)]
+        network = TorchNetwork([ops[0], EpochScheduler({1: ops[1], 9: ops[2], 10: None}), None])
+        for epoch in (1, 9, 10):
+            run(network, {"x": 1}, epoch=epoch)
+        assert [op.built for op in ops] == [[("torch", network.device)]] * 3 + [[]]
+
+    def test_an_op_without_the_optional_methods(self) -> None:
+        class Bare:
+            inputs: tuple[str, ...] = ("x",)
+            outputs: tuple[str, ...] = ("y",)
+            mode: tuple[str, ...] = ()
+            ds_id: tuple[str, ...] = ()
+            in_list = out_list = False
+
+            def forward(self, data: Any, state: Any) -> Any:
+                return data, state["mode"]
+
+        network = TorchNetwork([Bare()])
+        assert network.models == []
+        assert network.get_loss_keys() == set()
+        assert run(network, {"x": 1})["y"] == (1, "infer")
+
+    def test_models_of_all_epochs_in_the_order_of_the_ops(self) -> None:
+        models = [built(line, None) for _ in range(4)]
+        ops = [ModelOp(model, "x", "y") for model in models]
+        network = TorchNetwork([ops[2], EpochScheduler({1: ops[0], 5: ops[3]}), ops[2], ops[1]])
+        assert network.models == [models[place] for place in (2, 0, 3, 1)]
+        with network(mode="infer", epoch=1):
+            assert network.ctx_models == {models[place] for place in (2, 0, 1)}
+
+    def test_a_foreign_scheduler(self) -> None:
+        class Foreign:
+            def get_current_value(self, epoch: int) -> Any:
+                return ops[epoch % 2]
+
+            def get_all_values(self) -> list[Any]:
+                return ops
+
+        ops = [plus(0), plus(1)]
+        network = TorchNetwork([Foreign()])
+        assert [run(network, {"x": 0}, epoch=epoch)["y"] for epoch in (1, 2, 3)] == [1, 0, 1]

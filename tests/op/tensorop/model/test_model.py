@@ -1,0 +1,474 @@
+"""ModelOp: a model's outputs, those of its layers, and what it is fed with."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fastnet
+from fastnet.errors import MissingKeyError
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.programs import batches, built, line, mlp, raising, run, run_all, sgd, twins
+
+
+class Layers(nn.Module):
+    """(batch, 2) -> (batch, 1), with layers of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        self.head = nn.Linear(3, 1)
+        self.idle = nn.Linear(1, 1)
+        self.total = Total()
+        self.both = Both()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.body(x)
+        self.both(self.total(hidden))
+        out: torch.Tensor = self.head(hidden)
+        return out
+
+
+class Total(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1)
+
+
+class Both(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, -x
+
+
+class TestMaking:
+    def test_settings(self) -> None:
+        model = built(line)
+        op = ModelOp(model, "x", "y", "eval", "!a", trainable=False, gradients=False)
+        assert op.model is model
+        assert (op.inputs, op.outputs) == (["x"], ["y"])
+        assert (op.in_list, op.out_list) == (False, False)
+        assert (op.mode, op.ds_id) == ({"eval"}, {"!a"})
+        assert (op.trainable, op.gradients) == (False, False)
+        assert op.intermediate_layers == []
+        assert op.get_fe_models() == {model}
+        assert op.get_fe_loss_keys() == set()
+        assert op.fe_retain_graph() is None
+
+    def test_a_model_that_was_not_built(self) -> None:
+        with raising(
+            AssertionError,
+            "ModelOp takes a model that fastnet.build has made ready, but this Linear is not. Pass "
+            "it through fastnet.build first.",
+        ):
+            ModelOp(line(), "x", "y")
+
+    def test_trainable_without_gradients(self) -> None:
+        model = built(line, model_name="m")
+        with raising(
+            AssertionError,
+            "ModelOp of 'm' is trainable, so gradients must be True. Pass trainable=False to run "
+            "the model without them.",
+        ):
+            ModelOp(model, "x", "y", gradients=False)
+
+    def test_of_no_known_framework(self) -> None:
+        model = types.SimpleNamespace(fe_compiled=True, model_name="m")
+        with raising(
+            ValueError,
+            "ModelOp runs a torch.nn.Module, but got SimpleNamespace, of no known framework.",
+        ):
+            ModelOp(model, "x", "y")
+
+    def test_in_a_network_of_another_framework(self) -> None:
+        op = ModelOp(built(line, model_name="m"), "x", "y")
+        op.build("torch", torch.device("cpu"))
+        with raising(
+            ValueError,
+            "ModelOp of 'm' holds a model of framework 'torch', but its network runs on 'tf'. Put "
+            "models of one framework into a network.",
+        ):
+            op.build("tf")
+
+
+class TestInputs:
+    class Pair(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return 10 * a + b
+
+    class OnePair(nn.Module):
+        def forward(self, pair: list[torch.Tensor]) -> torch.Tensor:
+            return 10 * pair[0] + pair[1]
+
+    class Optional(nn.Module):
+        def forward(self, a: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
+            return a * scale
+
+    class Any(nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            return torch.tensor(float(len(inputs)))
+
+    def result(self, cls: Any, inputs: Any) -> Any:
+        network = TorchNetwork([ModelOp(built(cls, None), inputs, "y")])
+        return run(network, {"a": torch.tensor(1.0), "b": torch.tensor(2.0)})["y"]
+
+    def test_several_for_a_model_that_takes_several(self) -> None:
+        assert self.result(self.Pair, ["a", "b"]) == 12
+        assert self.result(self.Pair, ("b", "a")) == 21
+
+    def test_several_for_a_model_that_takes_one(self) -> None:
+        assert self.result(self.OnePair, ["a", "b"]) == 12
+
+    def test_one_for_a_model_that_could_take_more(self) -> None:
+        assert self.result(self.Optional, "b") == 6
+        assert self.result(self.Optional, ["a", "b"]) == 2
+
+    def test_several_for_a_model_that_takes_any(self) -> None:
+        """As in FastEstimator: `*inputs` is one parameter, and gets the list."""
+        assert self.result(self.Any, ["a", "b"]) == 1
+
+    @pytest.mark.parametrize("kind", [np.float32, np.float64])
+    def test_arrays(self, kind: Any) -> None:
+        model = built(line, None)
+        model.to({np.float32: torch.float32, np.float64: torch.float64}[kind])
+        x = np.ones((3, 2), kind)
+        result = run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
+        assert torch.equal(result["y"], model(torch.from_numpy(x)))
+
+    def test_a_parameter(self) -> None:
+        x = nn.Parameter(torch.ones(1, 2))
+        model = built(line, None)
+        result = run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
+        assert torch.equal(result["y"], model(x))
+
+    def test_several_outputs(self) -> None:
+        network = TorchNetwork([ModelOp(built(Both, None), "x", ["y", "z"])])
+        result = run(network, {"x": torch.ones(1)})
+        assert (result["y"], result["z"]) == (1, -1)
+
+
+class TestIntermediateLayers:
+    X = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+    def outputs(self, layers: Any, count: int = 1, model: Any = None) -> list[Any]:
+        model = built(Layers, None) if model is None else model
+        keys = ["y", *(f"h{place}" for place in range(count))]
+        network = TorchNetwork([ModelOp(model, "x", keys, intermediate_layers=layers)])
+        result = run(network, {"x": self.X})
+        assert torch.equal(result["y"], model(self.X))
+        return [result[key] for key in keys[1:]]
+
+    @pytest.mark.parametrize("layers", ["body.0", ["body.0"], ("body.0",), 2, [2], -6], ids=str)
+    def test_by_name_and_by_place(self, layers: Any) -> None:
+        model = built(Layers, None)
+        assert list(dict(model.named_modules()))[2] == "body.0"
+        (hidden,) = self.outputs(layers, model=model)
+        assert torch.equal(hidden, model.body[0](self.X))
+
+    def test_several_in_the_order_given(self) -> None:
+        model = built(Layers, None)
+        first, second, whole = self.outputs(["body", "body.0", 0], 3, model)
+        assert torch.equal(first, model.body(self.X))
+        assert torch.equal(second, model.body[0](self.X))
+        assert torch.equal(whole, model(self.X))
+
+    def test_a_layer_without_a_batch_axis_gets_one(self) -> None:
+        """As in FastEstimator, which stacks what each device gave."""
+        (total,) = self.outputs("total")
+        assert total.shape == (1, 2)
+
+    def test_a_layer_with_several_outputs(self) -> None:
+        (both,) = self.outputs("both")
+        assert isinstance(both, tuple)
+        assert torch.equal(both[0], -both[1])
+
+    def test_a_model_with_several_outputs(self) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.line = nn.Linear(2, 1)
+
+            def forward(self, x: torch.Tensor) -> Any:
+                y = self.line(x)
+                return y, 2 * y
+
+        op = ModelOp(built(Model, None), "x", ["y", "z", "h"], intermediate_layers="line")
+        result = run(TorchNetwork([op]), {"x": self.X})
+        assert torch.equal(result["h"], result["y"])
+        assert torch.equal(result["z"], 2 * result["y"])
+
+    def test_a_layer_that_runs_twice_shows_its_last_output(self) -> None:
+        class Twice(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.square = nn.Linear(2, 2)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                out: torch.Tensor = self.square(self.square(x))
+                return out
+
+        op = ModelOp(built(Twice, None), "x", ["y", "h"], intermediate_layers="square")
+        result = run(TorchNetwork([op]), {"x": self.X})
+        assert torch.equal(result["h"], result["y"])
+
+    def test_two_ops_on_one_model(self) -> None:
+        model = built(Layers, None)
+        network = TorchNetwork(
+            [
+                ModelOp(model, "x", ["y", "h"], intermediate_layers="body"),
+                ModelOp(model, "w", ["z", "i"], intermediate_layers="body"),
+                ModelOp(model, "w", "plain"),
+            ]
+        )
+        result = run(network, {"x": self.X, "w": -self.X})
+        assert torch.equal(result["h"], model.body(self.X))
+        assert torch.equal(result["i"], model.body(-self.X))
+        assert torch.equal(result["plain"], result["z"])
+
+    def test_gradients_flow_through_them(self) -> None:
+        model, twin = twins(Layers)
+        built(model, sgd(0.1))
+        network = TorchNetwork(
+            [
+                ModelOp(model, "x", ["y", "h"], intermediate_layers="body"),
+                LambdaOp(lambda y, h: y.mean() + (h**2).mean(), ["y", "h"], "loss"),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        result = run(network, {"x": self.X}, "train")
+        (twin(self.X).mean() + (twin.body(self.X) ** 2).mean()).backward()
+        torch.optim.SGD(twin.parameters(), lr=0.1).step()
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other)
+        assert result["h"].grad_fn is None
+
+    def test_without_gradients(self) -> None:
+        model = built(Layers, None)
+        seen: list[bool] = []
+        network = TorchNetwork(
+            [
+                ModelOp(model, "x", ["y", "h"], None, None, False, False, "body"),
+                LambdaOp(lambda h: seen.append(h.requires_grad), "h"),
+                *([ModelOp(built(line), "x", "z"), UpdateOp(built(line), "loss")]),
+            ]
+        )
+        run(network, {"x": self.X, "loss": torch.zeros(1)}, "train", warmup=True)
+        assert seen == [False]
+
+    def test_hooks_hold_nothing_afterwards(self) -> None:
+        model = built(Layers, None)
+        watched: list[weakref.ref[Any]] = []
+        model.body.register_forward_hook(
+            lambda module, inputs, output: watched.append(weakref.ref(output))
+        )
+        network = TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers=["body"])])
+        with network(mode="infer", epoch=1, desired_output_keys={"y"}):
+            network.run_step({"x": self.X})
+            assert watched[-1]() is None
+        model(self.X)  # nobody listens
+        assert watched[-1]() is None
+
+    def test_hooks_hold_nothing_after_a_failure(self) -> None:
+        model = built(Layers, None)
+        watched: list[weakref.ref[Any]] = []
+        model.body.register_forward_hook(
+            lambda module, inputs, output: watched.append(weakref.ref(output))
+        )
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers=["body"])
+        model.head.weight.data = torch.ones(1, 7)
+        with pytest.raises(RuntimeError, match="shapes"):
+            run(TorchNetwork([op]), {"x": self.X})
+        gc.collect()
+        assert watched[-1]() is None
+        model.head.weight.data = torch.ones(1, 3)
+        assert torch.equal(run(TorchNetwork([op]), {"x": self.X})["h"], model.body(self.X))
+
+    def test_a_layer_that_does_not_run(self) -> None:
+        op = ModelOp(built(Layers, None), "x", ["y", "h"], intermediate_layers=["idle"])
+        with raising(
+            RuntimeError,
+            "The intermediate layer 'idle' did not run in the model's forward pass, so it has no "
+            "output. Name a layer that runs on every pass.",
+        ):
+            run(TorchNetwork([op]), {"x": self.X})
+
+    @pytest.mark.parametrize(
+        ("layers", "kind", "text"),
+        [
+            (
+                "bdy",
+                MissingKeyError,
+                "intermediate_layers asks for the layer 'bdy' of Layers, which has none of this "
+                "name. Did you mean 'body'? list(model.named_modules()) shows them.",
+            ),
+            (
+                ["nothing like it"],
+                MissingKeyError,
+                "intermediate_layers asks for the layer 'nothing like it' of Layers, which has "
+                "none of this name. list(model.named_modules()) shows them.",
+            ),
+            (
+                8,
+                IndexError,
+                "intermediate_layers asks for layer 8 of Layers, which has 8. "
+                "list(model.named_modules()) shows them.",
+            ),
+            (
+                -9,
+                IndexError,
+                "intermediate_layers asks for layer -9 of Layers, which has 8. "
+                "list(model.named_modules()) shows them.",
+            ),
+            (
+                [1.5],
+                ValueError,
+                "ModelOp of 'm' asks for the intermediate layer 1.5 of type float. Give names or "
+                "places.",
+            ),
+            (
+                ["body", "head"],
+                ValueError,
+                "ModelOp of 'm' writes the model's output and those of the intermediate layers "
+                "['body', 'head'], but its outputs are ['y', 'h']. Name a key for each: the "
+                "model's first, then one a layer.",
+            ),
+        ],
+    )
+    def test_malformed(self, layers: Any, kind: Any, text: str) -> None:
+        model = built(Layers, None, model_name="m")
+        with raising(kind, text):
+            ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
+
+    def test_one_key_is_too_few(self) -> None:
+        model = built(Layers, None, model_name="m")
+        with pytest.raises(ValueError, match=r"but its outputs are \['y'\]\. Name a key for each"):
+            ModelOp(model, "x", "y", intermediate_layers="body")
+
+
+class TestSpreadOverDevices:
+    """A wrapped model is used as the model in it; without GPUs the wrapper runs it in place."""
+
+    @pytest.fixture
+    def model(self, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+        monkeypatch.setattr("fastnet.backend.torch.setup.get_num_gpus", lambda: 2)
+        model = fastnet.build(Layers, "sgd")
+        assert type(model) is nn.DataParallel
+        return model
+
+    def test_names_and_places_are_those_of_the_model_in_it(self, model: nn.DataParallel) -> None:
+        x = TestIntermediateLayers.X
+        for layers in ("body.0", 2):
+            op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
+            assert torch.equal(run(TorchNetwork([op]), {"x": x})["h"], model.module.body[0](x))
+
+    def test_pieces_of_several_devices_are_put_together(self, model: nn.DataParallel) -> None:
+        """Two places stand in for two GPUs: the second one's piece comes first."""
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="body")
+        (capture,) = op._pass._captures
+        capture.start()
+        for index in (1, 0):
+            capture._outputs[torch.device("cuda", index)] = torch.full((2, 1), float(index))
+        assert capture.result().tolist() == [[0.0], [0.0], [1.0], [1.0]]
+        capture.stop()
+
+    def test_how_many_inputs_it_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fastnet.backend.torch.setup.get_num_gpus", lambda: 2)
+        for cls, y in ((TestInputs.Pair, 12), (TestInputs.OnePair, 12)):
+            model = fastnet.build(cls, None)
+            network = TorchNetwork([ModelOp(model, ["a", "b"], "y")])
+            batch = {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}
+            assert run(network, batch)["y"] == y
+
+    def test_a_layer_that_is_called_module_is_no_wrapper(self) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.module = nn.Linear(2, 2)
+
+            def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+                out: torch.Tensor = self.module(a) + b
+                return out
+
+        model = built(Model, None)
+        x = TestIntermediateLayers.X
+        op = ModelOp(model, ["x", "x"], ["y", "h"], intermediate_layers="module")
+        result = run(TorchNetwork([op]), {"x": x})
+        assert torch.equal(result["h"], model.module(x))
+        assert torch.equal(result["y"], model.module(x) + x)
+
+
+class TestInputSpec:
+    def test_of_a_tensor(self) -> None:
+        model = built(mlp)
+        (batch,) = batches(1)
+        run(TorchNetwork([ModelOp(model, "x", "y")]), batch)
+        spec = model.fe_input_spec
+        assert tuple(spec.shape) == (8, 16)
+        assert spec.dtype is torch.float32
+        assert spec.device == torch.device("cpu")
+        dummy = spec.get_dummy_input()
+        assert torch.equal(dummy, torch.ones(8, 16))
+        assert model(dummy).shape == (8, 4)
+
+    @pytest.mark.parametrize("kind", [list, tuple, lambda pair: {"a": pair[0], "b": pair[1]}])
+    def test_of_a_nest(self, kind: Any) -> None:
+        class Nest(nn.Module):
+            def forward(self, data: Any) -> torch.Tensor:
+                return torch.ones(1)
+
+        model = built(Nest, None)
+        data = kind([torch.zeros(2, 3), torch.zeros(4, dtype=torch.int64)])
+        run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": data})
+        dummy = model.fe_input_spec.get_dummy_input()
+        first, second = dummy.values() if isinstance(dummy, dict) else dummy
+        assert torch.equal(first, torch.ones(2, 3))
+        assert torch.equal(second, torch.ones(4, dtype=torch.int64))
+        assert model.fe_input_spec.device == torch.device("cpu")
+
+    def test_of_several_inputs(self) -> None:
+        model = built(TestInputs.Pair, None)
+        network = TorchNetwork([ModelOp(model, ["a", "b"], "y")])
+        run(network, {"a": torch.zeros(3), "b": torch.zeros(3)})
+        dummy = model.fe_input_spec.get_dummy_input()
+        assert model(*dummy).tolist() == [11.0] * 3
+
+    def test_of_an_array(self) -> None:
+        model = built(line, None)
+        x = np.zeros((3, 2), "float32")
+        run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
+        assert torch.equal(model.fe_input_spec.get_dummy_input(), torch.ones(3, 2))
+
+    def test_is_made_anew_in_each_epoch(self) -> None:
+        model = built(line, None)
+        network = TorchNetwork([ModelOp(model, "x", "y")])
+        run_all(network, [{"x": torch.ones(size, 2)} for size in (1, 2)], mode="infer")
+        assert tuple(model.fe_input_spec.shape) == (1, 2)
+        run(network, {"x": torch.ones(3, 2)}, epoch=2)
+        assert tuple(model.fe_input_spec.shape) == (3, 2)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="torch.jit is at its end")
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_model() -> None:
+    script = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
+    model = fastnet.build(lambda: script, None)
+    network = TorchNetwork([ModelOp(model, "x", "y")])
+    x = torch.ones(1, 2)
+    assert torch.equal(run(network, {"x": x})["y"], run(network, {"x": x})["y"])
+    run(network, {"x": x}, "train")
+    assert model.training
+    model.eval()
+    with network(mode="train", epoch=1):
+        network.run_step({"x": x})
+        assert model.training
+        model.eval()
+        network.run_step({"x": x})
+        assert model.training

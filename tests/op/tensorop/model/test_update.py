@@ -1,0 +1,439 @@
+"""UpdateOp: what it is told, what it tells, and its errors. How it trains is in tests/network."""
+
+from __future__ import annotations
+
+import re
+import types
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.network.programs import (
+    built,
+    is_free,
+    line,
+    no_gradients,
+    raising,
+    regression,
+    run,
+    run_all,
+    same_weights,
+    sgd,
+    twins,
+    weights,
+)
+
+X = {"x": torch.ones(3, 2)}
+
+
+class TestMaking:
+    def test_settings(self) -> None:
+        model = built(line)
+        op = UpdateOp(model, "loss", None, ["train", "eval"], "!a", 3, True)
+        assert op.model is model
+        assert op.inputs == ["loss"]
+        assert op.outputs == []
+        assert op.mode == {"train", "eval"}
+        assert op.ds_id == {"!a"}
+        assert op.merge_grad == 3
+        assert op.defer is True
+        assert op.gradients is None
+        assert op.loss_name == "loss"
+
+    def test_defaults(self) -> None:
+        op = UpdateOp(built(line), "loss")
+        assert op.mode == {"train"}
+        assert (op.merge_grad, op.defer, op.retain_graph) == (1, False, False)
+
+    def test_with_gradients_it_reads_those(self) -> None:
+        op = UpdateOp(built(line), "loss", gradients="g")
+        assert op.inputs == ["g"]
+        assert op.gradients == "g"
+        assert op.get_fe_loss_keys() == {"loss"}
+
+    def test_what_it_tells_a_network(self) -> None:
+        model = built(line)
+        op = UpdateOp(model, "loss")
+        assert op.get_fe_models() == {model}
+        assert op.get_fe_loss_keys() == {"loss"}
+        assert op.fe_retain_graph() is False
+        assert op.fe_retain_graph(True) is True
+        assert op.fe_retain_graph() is True
+        assert op.fe_retain_graph(False) is False
+
+    def test_a_model_knows_its_losses(self) -> None:
+        model = built(line)
+        UpdateOp(model, "a")
+        UpdateOp(model, "b")
+        assert model.loss_name == {"a", "b"}
+
+    def test_a_model_that_was_not_built(self) -> None:
+        with raising(
+            AssertionError,
+            "UpdateOp takes a model that fastnet.build has made ready, but this Linear is not. "
+            "Pass it through fastnet.build first.",
+        ):
+            UpdateOp(line(), "loss")
+
+    def test_gradients_of_a_model_of_mixed_precision(self) -> None:
+        model = built(line, mixed_precision=True, model_name="m")
+        with raising(
+            ValueError,
+            "UpdateOp of 'm' is given the gradients 'g', but the model has mixed precision, where "
+            "the loss is scaled before its gradients are taken. Leave `gradients` out, or build "
+            "the model with mixed_precision=False.",
+        ):
+            UpdateOp(model, "loss", gradients="g")
+        # a refused op leaves no mark on the model
+        assert not hasattr(model, "loss_name")
+
+    @pytest.mark.parametrize("merge", [0, -1])
+    def test_merging_fewer_than_one(self, merge: int) -> None:
+        with raising(ValueError, f"UpdateOp of 'm' has merge_grad={merge}; the least is 1."):
+            UpdateOp(built(line, model_name="m"), "loss", merge_grad=merge)
+
+    def test_merging_on_several_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fastnet.op.tensorop.model.update.get_num_gpus", lambda: 2)
+        model = built(line, model_name="m")
+        UpdateOp(model, "loss", merge_grad=1)
+        with raising(
+            ValueError,
+            "UpdateOp of 'm' has merge_grad=2, which is not supported with several GPUs. Use "
+            "merge_grad=1.",
+        ):
+            UpdateOp(model, "loss", merge_grad=2)
+
+    def test_of_no_known_framework(self) -> None:
+        model = types.SimpleNamespace(fe_compiled=True, model_name="m", mixed_precision=False)
+        with raising(
+            ValueError,
+            "UpdateOp updates a torch.nn.Module, but got SimpleNamespace, of no known framework.",
+        ):
+            UpdateOp(model, "loss")
+
+    def test_in_a_network_of_another_framework(self) -> None:
+        op = UpdateOp(built(line, model_name="m"), "loss")
+        op.build("torch", torch.device("cpu"))
+        with raising(
+            ValueError,
+            "UpdateOp of 'm' holds a model of framework 'torch', but its network runs on 'tf'. Put "
+            "models of one framework into a network.",
+        ):
+            op.build("tf")
+
+
+class TestRetainingTheGraph:
+    """A graph is kept for as long as a later op takes gradients of it, and no longer."""
+
+    class Own(TensorOp):
+        """An op that takes gradients, and can be told to keep the graph by a setting only."""
+
+        def __init__(self, inputs: str, fails: bool = False) -> None:
+            super().__init__(inputs)
+            self.retain = False
+            self.fails = fails
+            self.seen: list[bool] = []
+
+        def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
+            if retain is not None:
+                self.retain = retain
+            return self.retain
+
+        def forward(self, data: Any, state: Any) -> None:
+            self.seen.append(self.retain)
+            if self.fails:
+                raise RuntimeError("as told")
+
+    def freed(self, network: TorchNetwork) -> bool:
+        """Run a step whose last op walks the loss's graph once more."""
+        try:
+            run(network, X, "train")
+        except RuntimeError as error:
+            assert "backward through the graph a second time" in str(error)  # noqa: PT017
+            return True
+        return False
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_for_all_but_the_last(self, merge: int) -> None:
+        model = built(line)
+        again = LambdaOp(lambda loss: loss.backward(), "loss")
+        ops = regression(model, merge_grad=merge)
+        network = TorchNetwork([*ops, UpdateOp(model, "loss", defer=True), again])
+        assert self.freed(network)
+        network = TorchNetwork([*ops, again, UpdateOp(model, "loss", defer=True)])
+        with pytest.raises(RuntimeError, match="second time"):
+            run(network, X, "train")  # the update itself comes too late, as `again` keeps nothing
+        network = TorchNetwork([*ops, again])
+        assert self.freed(network)
+        assert no_gradients(model)
+
+    def test_the_ops_own_setting_is_not_touched(self) -> None:
+        model = built(line)
+        ops = [*regression(model), UpdateOp(model, "loss")]
+        ops[3].fe_retain_graph(True)
+        network = TorchNetwork(ops)
+        with network(mode="train", epoch=1):
+            network.run_step(X)
+            assert [op.retain_graph for op in ops[2:]] == [False, True]
+
+    def test_an_op_that_must_be_told_is_told_for_just_the_call(self) -> None:
+        model = built(line)
+        early, late = self.Own("y"), self.Own("y")
+        late.retain = True
+        network = TorchNetwork([*regression(model)[:2], early, regression(model)[2], late])
+        with network(mode="train", epoch=1):
+            assert network.ctx_state["req_grad"] is True
+            network.run_step(X)
+            assert (early.seen, late.seen) == ([True], [False])
+            assert (early.retain, late.retain) == (False, True)
+
+    def test_and_put_back_when_it_raises(self) -> None:
+        model = built(line)
+        early = self.Own("y", fails=True)
+        network = TorchNetwork([*regression(model)[:2], early, regression(model)[2]])
+        with pytest.raises(RuntimeError, match="as told"):
+            run(network, X, "train")
+        assert early.seen == [True]
+        assert early.retain is False
+
+    def test_a_derived_update_with_a_forward_of_its_own(self) -> None:
+        seen: list[Any] = []
+
+        class Own(UpdateOp):
+            def forward(self, data: Any, state: Any) -> None:
+                seen.append((self.defer, self.retain_graph))
+                super().forward(data, state)
+
+        model, twin = twins(line)
+        built(model, sgd(0.1))
+        own = Own(model, "loss")
+        run(TorchNetwork([*regression(model)[:2], own, UpdateOp(model, "loss")]), X, "train")
+        assert seen == [(True, True)]
+        assert (own.defer, own.retain_graph) == (False, False)
+        loss = (twin(X["x"]) ** 2).mean()
+        (loss + loss).backward()
+        torch.optim.SGD(twin.parameters(), lr=0.1).step()
+        for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+class TestErrorsOfAStep:
+    def after(self, network: TorchNetwork, *models: nn.Module) -> None:
+        assert is_free(network)
+        assert no_gradients(*models)
+
+    @pytest.mark.parametrize("optimizer", [None, EpochScheduler({1: None, 2: "sgd"})])
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_no_optimizer_in_this_epoch(self, optimizer: Any, merge: int) -> None:
+        model = built(line, optimizer, model_name="m")
+        network = TorchNetwork(regression(model, merge_grad=merge))
+        with raising(
+            ValueError,
+            "Model 'm' is to be updated, but it has no optimizer in this epoch. Give fastnet.build "
+            "an optimizer_fn (a scheduler's None means none), or let no UpdateOp run.",
+        ):
+            run(network, X, "train")
+        self.after(network, model)
+        run(network, X, "train", warmup=True)
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_nothing_to_train(self, merge: int) -> None:
+        model = built(line, model_name="m")
+        model.requires_grad_(False)
+        network = TorchNetwork(regression(model, merge_grad=merge))
+        with raising(
+            ValueError,
+            "Model 'm' is to be updated, but none of its parameters has requires_grad. Unfreeze "
+            "some of them, or take the UpdateOp out.",
+        ):
+            run(network, {"x": torch.ones(1, 2, requires_grad=True)}, "train")
+        self.after(network, model)
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_a_loss_without_a_graph(self, merge: int) -> None:
+        model = built(line, model_name="m")
+        ops = regression(model, merge_grad=merge)
+        ops[1] = LambdaOp(lambda x: x.mean(), "x", "loss")
+        network = TorchNetwork(ops)
+        with raising(
+            RuntimeError,
+            "The loss 'loss' has no graph to take the gradients of 'm' from: nothing that it was "
+            "made of needs gradients. Make it from the output of a ModelOp with gradients=True, "
+            "outside of no_grad.",
+        ):
+            run(network, X, "train")
+        self.after(network, model)
+        with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
+            run(TorchNetwork(regression(model, merge_grad=merge)), X, "train")
+        self.after(network, model)
+
+    @pytest.mark.parametrize(
+        ("loss", "name"), [(3.0, "float"), ([torch.ones(1)], "list"), (None, "NoneType")]
+    )
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_a_loss_that_is_no_tensor(self, loss: Any, name: str, merge: int) -> None:
+        model = built(line, model_name="m")
+        network = TorchNetwork([UpdateOp(model, "loss", merge_grad=merge)])
+        with raising(
+            ValueError, f"UpdateOp of 'm' reads a tensor as its loss 'loss', but got {name}."
+        ):
+            run(network, {"loss": loss}, "train")
+        self.after(network, model)
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_variables_that_an_earlier_update_has_overwritten(self, merge: int) -> None:
+        first = built(lambda: nn.Linear(2, 2), model_name="first")
+        second = built(lambda: nn.Linear(2, 1), model_name="second")
+        ops: list[Any] = [
+            ModelOp(first, "x", "h"),
+            ModelOp(second, "h", "y"),
+            LambdaOp(lambda y: (y**2).mean(), "y", "loss"),
+            UpdateOp(second, "loss"),
+            UpdateOp(first, "loss", merge_grad=merge),
+        ]
+        after = LambdaOp(lambda y: y, "y", "z")
+        network = TorchNetwork([*ops, after])
+        with pytest.raises(RuntimeError) as caught:
+            run(network, X, "train")
+        assert str(caught.value).split("\nRaised by")[0] == (
+            "The gradients of 'first' need variables that an earlier update in this step has "
+            "overwritten. Pass defer=True to the UpdateOps of models that work together with this "
+            "one."
+        )
+        assert "modified by an inplace operation" in str(caught.value.__cause__)
+        self.after(network, first, second)
+        # what the text says to do, and what a network does by itself for those that stand last
+        ops[3].defer = True
+        run(network, X, "train")
+        ops[3].defer = False
+        run(TorchNetwork(ops), X, "train")
+
+
+class TestALossThatDoesNotReachTheModel:
+    TEXT = (
+        "The loss 'loss' has no gradients for any parameter of 'm': its graph does not reach the "
+        "model."
+    )
+
+    def network(self, model: Any, **update: Any) -> TorchNetwork:
+        ops = regression(model, **update)
+        other = built(line)
+        ops[1] = LambdaOp(lambda x: other(x).mean(), "x", "loss")
+        return TorchNetwork(ops)
+
+    def test_warns_once_an_opening_and_changes_nothing(self) -> None:
+        model = built(line, model_name="m")
+        network = self.network(model)
+        before = weights(model)
+        for epoch in (1, 2):
+            with pytest.warns(UserWarning, match=f"^{re.escape(self.TEXT)}$") as caught:
+                run_all(network, [X] * 3, epoch=epoch)
+            assert len(caught) == 1
+        assert same_weights(model, before)
+
+    def test_one_that_reaches_some_parameters_is_fine(self) -> None:
+        model = built(line, model_name="m")
+        ops = regression(model)
+        ops[1] = LambdaOp(lambda y: model.bias.sum(), "y", "loss")
+        before = weights(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(TorchNetwork(ops), X, "train")
+        assert torch.equal(model.weight, before["weight"])
+        assert not torch.equal(model.bias, before["bias"])
+
+
+class TestMerging:
+    def test_given_gradients_are_not_held_on_to(self) -> None:
+        """A buffer that the program fills anew each step counts with what it held at the time."""
+        model = built(line, sgd(1.0))
+        before = weights(model)
+        buffer = [torch.zeros(1, 2), torch.zeros(1)]
+        network = TorchNetwork([UpdateOp(model, "loss", gradients="g", merge_grad=2)])
+        with network(mode="train", epoch=1):
+            for value in (1.0, 5.0):
+                for gradient in buffer:
+                    gradient.fill_(value)
+                network.run_step({"g": buffer})
+                assert all(bool((gradient == value).all()) for gradient in buffer)
+        torch.testing.assert_close(model.weight.detach(), before["weight"] - 3)
+        torch.testing.assert_close(model.bias.detach(), before["bias"] - 3)
+
+    def test_two_ops_merge_each_for_itself(self) -> None:
+        model = built(line, sgd(1.0))
+        before = weights(model)
+        network = TorchNetwork(
+            [
+                UpdateOp(model, "a", gradients="g", merge_grad=2),
+                LambdaOp(lambda g: g, "g", "g"),
+                UpdateOp(model, "b", gradients="g", merge_grad=3),
+                LambdaOp(lambda g: g, "g", "g"),
+            ]
+        )
+        moved = []
+        with network(mode="train", epoch=1):
+            for _ in range(6):
+                network.run_step({"g": [torch.ones(1, 2), None]})
+                moved.append(round(float((before["weight"] - model.weight.detach())[0, 0])))
+        assert moved == [0, 1, 2, 3, 3, 5]
+        assert torch.equal(model.bias, before["bias"])
+
+
+def test_an_optimizer_with_a_zero_grad_of_its_own() -> None:
+    """It is asked, since it may let go of more than gradients."""
+    calls: list[str] = []
+
+    class Own(torch.optim.SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            calls.append("zero_grad")
+            super().zero_grad(set_to_none)
+
+    model = fastnet.build(line, lambda params: Own(params, lr=0.1))
+    run(TorchNetwork(regression(model)), X, "train")
+    assert calls == ["zero_grad"]
+    assert no_gradients(model)
+
+    def test_an_op_listed_twice_merges_twice_a_step(self) -> None:
+        model, twin = twins(line)
+        built(model, "sgd")
+        update = UpdateOp(model, "loss", merge_grad=2)
+        loss = LambdaOp(lambda y: (y**2).mean(), "y", "loss")
+        network = TorchNetwork([ModelOp(model, "x", "y"), loss, update, update])
+        x = torch.ones(4, 2)
+        run(network, {"x": x}, "train")
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.01)
+        (twin(x) ** 2).mean().backward()
+        optimizer.step()
+        assert same_weights(model, twin)
+
+
+class TestGivenGradients:
+    @pytest.mark.parametrize("merge", [1, 2])
+    @pytest.mark.parametrize(
+        ("gradients", "got"),
+        [
+            ([torch.ones(1, 2)], "1 of them"),
+            (torch.ones(2), "Tensor"),
+            (None, "NoneType"),
+        ],
+    )
+    def test_that_do_not_fit_the_parameters(self, gradients: Any, got: str, merge: int) -> None:
+        model = built(line, model_name="m")
+        update = UpdateOp(model, "loss", gradients="g", merge_grad=merge)
+        network = TorchNetwork([ModelOp(model, "x", "y"), update])
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        with raising(
+            ValueError,
+            "UpdateOp of 'm' reads gradients from 'g', a list with one for each of the model's 2 "
+            f"trainable parameters, but got {got}.",
+        ):
+            run(network, {"x": torch.ones(4, 2), "g": gradients}, "train")
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

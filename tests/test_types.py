@@ -1,0 +1,130 @@
+"""What passes for an op, a scheduler or a slicer."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from fastnet import types as fastnet_types
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.slicer import AxisSlicer, MeanUnslicer
+from fastnet.types import (
+    NumpyOpLike,
+    OpLike,
+    SchedulerLike,
+    SlicerLike,
+    is_given,
+    is_numpy_op,
+    is_op,
+    is_scheduler,
+    is_slicer,
+    is_tensor_op,
+    missing_attributes,
+)
+
+OP = {
+    "inputs": ["x"],
+    "outputs": [],
+    "mode": set(),
+    "ds_id": set(),
+    "in_list": False,
+    "out_list": False,
+    "forward": lambda data, state: data,
+}
+SLICER = {
+    "slice_inputs": ["x"],
+    "unslice_inputs": [],
+    "mode": set(),
+    "ds_id": set(),
+    "slice_batches": lambda batches: [],
+    "_unslice_batch": lambda slices, key: None,
+}
+SCHEDULER = {"get_current_value": lambda epoch: None, "get_all_values": list}
+
+
+def duck(attributes: dict[str, Any], **more: Any) -> Any:
+    return types.SimpleNamespace(**attributes, **more)
+
+
+def without(attributes: dict[str, Any], name: str) -> Any:
+    return duck({key: value for key, value in attributes.items() if key != name})
+
+
+TENSOR_OPS = [LambdaOp(print), Delete("x"), TensorOp(), duck(OP)]
+NUMPY_OPS = [NumpyLambdaOp(print), duck(OP, forward_batch=print)]
+SLICERS = [AxisSlicer(axis=0, slice="x"), MeanUnslicer("x"), duck(SLICER)]
+SCHEDULERS = [EpochScheduler({}), RepeatScheduler([1, 2]), Scheduler(), duck(SCHEDULER)]
+NOTHING = [None, 3, "op", print, {}, [], object(), torch.nn.Linear(1, 1), torch.ones(1)]
+CLASSES = [TensorOp, NumpyLambdaOp, EpochScheduler, AxisSlicer]
+ALL = [*TENSOR_OPS, *NUMPY_OPS, *SLICERS, *SCHEDULERS, *NOTHING, *CLASSES]
+
+
+@pytest.mark.parametrize(
+    ("fits", "fitting"),
+    [
+        (is_op, [*TENSOR_OPS, *NUMPY_OPS]),
+        (is_tensor_op, TENSOR_OPS),
+        (is_numpy_op, NUMPY_OPS),
+        (is_slicer, SLICERS),
+        (is_scheduler, SCHEDULERS),
+    ],
+)
+def test_what_fits(fits: Any, fitting: list[Any]) -> None:
+    for item in ALL:
+        assert fits(item) is any(item is one for one in fitting), item
+
+
+@pytest.mark.parametrize(
+    ("fits", "attributes"), [(is_op, OP), (is_slicer, SLICER), (is_scheduler, SCHEDULER)]
+)
+def test_every_attribute_is_needed(fits: Any, attributes: dict[str, Any]) -> None:
+    for name in attributes:
+        assert not fits(without(attributes, name)), name
+
+
+@pytest.mark.parametrize(
+    ("protocol", "attributes"),
+    [
+        (OpLike, OP),
+        (NumpyOpLike, {**OP, "forward_batch": print}),
+        (SlicerLike, SLICER),
+        (SchedulerLike, SCHEDULER),
+    ],
+)
+def test_the_protocols_say_the_same(protocol: Any, attributes: dict[str, Any]) -> None:
+    assert isinstance(duck(attributes), protocol)
+    for name in attributes:
+        assert not isinstance(without(attributes, name), protocol), name
+
+
+def test_a_tensor_op_that_can_do_batches_too() -> None:
+    """An op of both kinds, as FastEstimator has a few, is fit for both places."""
+    both = duck(OP, forward_batch=print, get_fe_models=set)
+    assert is_tensor_op(both)
+    assert is_numpy_op(both)
+
+
+def test_a_scheduler_needs_methods() -> None:
+    assert not is_scheduler(duck({**SCHEDULER, "get_all_values": 3}))
+
+
+@pytest.mark.parametrize(
+    ("item", "given"), [(None, False), (False, False), (0, True), ("", True), ([], True), (3, True)]
+)
+def test_is_given(item: Any, given: bool) -> None:
+    assert is_given(item) is given
+
+
+def test_missing_attributes() -> None:
+    assert missing_attributes(duck(OP), tuple(OP)) == []
+    assert missing_attributes(without(OP, "mode"), ("inputs", "mode", "other")) == ["mode", "other"]
+
+
+def test_what_is_exported_is_there() -> None:
+    for name in fastnet_types.__all__:
+        assert hasattr(fastnet_types, name), name
