@@ -1,0 +1,86 @@
+"""FastEstimator 1.7.0 and fastnet in one process, to run the same programs in both.
+
+`make test-fe` sets up an environment that has both; anywhere else these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.integrations.sides import Sides
+
+HERE = Path(__file__).parent
+REASON = "compares fastnet with FastEstimator 1.7.0, which is not installed here: `make test-fe`"
+
+
+# What FastEstimator, and what it brings along, is warned of: its age, mostly.
+WARNINGS = (
+    "ignore:jax.xla_computation is deprecated",
+    "ignore:pkg_resources is deprecated",
+    "ignore:Using a non-tuple sequence for multidimensional indexing",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            for warning in WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(scope="session")
+def fastestimator() -> ModuleType:
+    """FastEstimator, imported when the first test asks for it."""
+    module: ModuleType = pytest.importorskip("fastestimator", reason=REASON)
+    # its package does not offer this module until somebody has imported it
+    importlib.import_module("fastestimator.network")
+    _let_samplers_be_initialised()
+    # Every build of FastEstimator's collects garbage: half a second if it looks at TensorFlow too,
+    # which the first one imports.
+    module.build(lambda: torch.nn.Linear(1, 1), "sgd")
+    gc.collect()
+    gc.freeze()
+    return module
+
+
+@pytest.fixture(scope="session")
+def fastnet() -> ModuleType:
+    import fastnet
+
+    return fastnet
+
+
+@pytest.fixture(scope="session")
+def sides(fastestimator: ModuleType, fastnet: ModuleType) -> Sides:
+    """Both packages, to run programs in."""
+    return Sides(fastestimator, fastnet)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Sums that do not depend on how work is shared out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _let_samplers_be_initialised() -> None:
+    """Let FastEstimator's pipeline hand a dataset to torch's Sampler, which no longer takes one."""
+    from torch.utils.data import Sampler
+
+    if "__init__" in vars(Sampler):
+        return  # an older torch
+
+    def initialise(self: Any, data_source: Any = None) -> None:
+        object.__init__(self)
+
+    Sampler.__init__ = initialise  # type: ignore[method-assign]

@@ -1,0 +1,227 @@
+"""Ops on arrays that run after the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.integrations.sides import Sides, batches, mlp, steps
+
+
+def network_with(lib: Any, pops: Any, ops: Any = None, **settings: Any) -> Any:
+    ops = ops or [lib.op.tensorop.LambdaOp(lambda x: x * 2, "x", "y")]
+    return lib.network.TorchNetwork(ops, pops, **settings)
+
+
+def data() -> list[dict[str, Any]]:
+    return [{key: batch[key] for key in ("x", "label")} for batch in batches(2)]
+
+
+def test_functions_see_whole_batches_of_arrays(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        seen: list[Any] = []
+
+        def standardised(y: np.ndarray, label: np.ndarray) -> list[np.ndarray]:
+            seen.extend([type(y), y.shape, y.dtype, type(label), label.dtype])
+            return [(y - y.mean()) / y.std(), label.astype("float64").sum()]
+
+        ops = lib.op.numpyop
+        pops = [
+            ops.LambdaOp(standardised, ["y", "label"], ["z", "count"]),
+            ops.LambdaOp(lambda z: z.max(axis=1), "z", "most"),
+            None,
+        ]
+        results = steps(network_with(lib, pops), data(), "eval")
+        return seen, results
+
+    sides.agree(program)
+
+
+def test_an_op_for_single_samples(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        class Sample(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
+            def forward(self, data: Any, state: Any) -> Any:
+                y, label = data
+                assert isinstance(y, np.ndarray)
+                return [y[:2] * (label + 1), y.sum() > 0]
+
+        class One(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
+            def forward(self, data: Any, state: Any) -> Any:
+                return data.mean() * (2 if state["mode"] == "eval" else 1)
+
+        pops = [Sample(["y", "label"], ["parts", "positive"]), One("parts", "mean")]
+        network = network_with(lib, pops)
+        return steps(network, data(), "eval"), steps(network, data(), "infer")
+
+    sides.agree(program)
+
+
+def test_an_op_for_batches(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        class Ranked(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
+            def forward(self, data: Any, state: Any) -> Any:
+                raise AssertionError("forward_batch knows better")
+
+            def forward_batch(self, data: Any, state: Any) -> Any:
+                return np.argsort(data, axis=0)
+
+        return steps(network_with(lib, Ranked("y", "rank")), data(), "eval")
+
+    sides.agree(program)
+
+
+def test_an_op_that_writes_into_its_input(sides: Sides) -> None:
+    """The caller's batch must not show it."""
+
+    def program(lib: Any) -> Any:
+        class Zeroed(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
+            def forward_batch(self, data: Any, state: Any) -> Any:
+                data[0] = 0
+                return data
+
+        given = data()
+        results = steps(network_with(lib, [Zeroed("x", "z"), Zeroed("y", "y")]), given, "eval")
+        return [(result["z"], result["y"]) for result in results]
+
+    given = data()
+    results = sides.agree(program)
+    assert results[0][0][0].eq(0).all()
+    assert torch.equal(given[0]["x"], data()[0]["x"])
+
+
+def test_the_callers_tensors_are_safe(sides: Sides) -> None:
+    """In FastEstimator an op that writes into its input may write into the caller's own tensor."""
+
+    def program(lib: Any) -> Any:
+        class Zeroed(lib.op.numpyop.NumpyOp):  # type: ignore[misc]
+            def forward_batch(self, data: Any, state: Any) -> Any:
+                data[0] = 0
+                return data
+
+        given = data()
+        steps(network_with(lib, [Zeroed("x", "z")]), given, "eval")
+        return torch.equal(given[0]["x"], data()[0]["x"])
+
+    assert sides.run(program)[1] is True
+
+
+def test_delete(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        ops = lib.op.numpyop
+        pops = [ops.LambdaOp(lambda y: y + 1, "y", "z"), ops.Delete("y"), ops.Delete(["z"])]
+        return steps(network_with(lib, pops), data(), "eval", wanted={"z"})
+
+    assert set(sides.agree(program)[0]) == {"x", "label"}
+
+
+def test_delete_as_a_tensor_op(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        ops = lib.op.tensorop
+        network = network_with(
+            lib,
+            None,
+            [
+                ops.LambdaOp(lambda x: (x + 1, x + 2), "x", ["y", "z"]),
+                ops.Delete(["y", "x"], mode="!train"),
+                ops.LambdaOp(lambda z: z * 2, "z", "y", mode="infer"),
+            ],
+        )
+        return [steps(network, data(), mode) for mode in ("train", "eval", "infer")]
+
+    results = sides.agree(program)
+    assert set(results[1][0]) == {"x", "z", "label"}  # the batch's own x
+
+
+def test_reading_what_was_deleted(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        ops = lib.op.tensorop
+        network = network_with(
+            lib,
+            None,
+            [ops.TensorOp("x", "y"), ops.Delete("y"), ops.LambdaOp(torch.abs, "y", "z")],
+        )
+        with network("eval", 1, ""), pytest.raises(KeyError):
+            network.run_step(data()[0])
+
+    sides.agree(program)
+
+
+def test_what_postprocessing_reads_comes_back(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        pops = lib.op.numpyop.LambdaOp(lambda y: y.sum(axis=1), "y", "sum")
+        network = network_with(lib, pops)
+        return [
+            steps(network, data(), "eval", wanted=wanted)
+            for wanted in (None, set(), {"sum"}, {"y"}, {"x"})
+        ]
+
+    sides.agree(program)
+
+
+def test_modes_and_datasets(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        ops = lib.op.numpyop
+        pops = [
+            ops.LambdaOp(lambda y: y + 1, "y", "y", mode="!train"),
+            ops.LambdaOp(lambda y: y + 2, "y", "y", ds_id="a"),
+            lib.schedule.EpochScheduler({2: ops.LambdaOp(lambda y: y + 4, "y", "y")}),
+        ]
+        network = network_with(lib, pops)
+        return [
+            steps(network, data(), mode, epoch, ds_id)
+            for mode in ("train", "eval")
+            for epoch in (1, 2)
+            for ds_id in ("", "a")
+        ]
+
+    sides.agree(program)
+
+
+def test_after_training(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        model = lib.build(mlp, "sgd", model_name="mlp")
+        models = lib.op.tensorop.model
+        network = lib.Network(
+            [
+                models.ModelOp(model, "x", "y"),
+                lib.op.tensorop.loss.CrossEntropy(
+                    ("y", "onehot"), "loss", form="categorical", from_logits=True
+                ),
+                models.UpdateOp(model, "loss"),
+            ],
+            pops=[lib.op.numpyop.LambdaOp(lambda y: y.argmax(axis=-1), "y", "guess")],
+        )
+        return steps(network, batches(4)), steps(network, batches(2), "infer"), model
+
+    sides.agree(program)
+
+
+@pytest.mark.parametrize("kind", ["RemoveIf", "Batch", "TensorOp"])
+def test_what_is_refused(sides: Sides, kind: str) -> None:
+    def program(lib: Any) -> Any:
+        pops = {
+            "RemoveIf": lambda: lib.op.numpyop.RemoveIf(lambda x: True, inputs="x"),
+            "Batch": lambda: lib.op.numpyop.Batch(batch_size=2),
+            "TensorOp": lambda: lib.op.tensorop.TensorOp("x", "y"),
+        }[kind]()
+        with pytest.raises((ValueError, AssertionError)) as caught:
+            network_with(lib, pops)
+        return caught.type
+
+    sides.agree(program)
+
+
+def test_something_that_is_no_op(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        for arguments in ([object()], None), ([lambda x: x], None), ([], [object()]):
+            with pytest.raises(AssertionError):
+                lib.network.TorchNetwork(*arguments)
+        with pytest.raises(AssertionError):
+            lib.network.TorchNetwork([lib.op.tensorop.TensorOp("x", "y")], slicers=[object()])
+
+    with pytest.raises(AttributeError):  # FastEstimator builds its ops before it looks at them
+        program(sides.fastestimator)
+    program(sides.fastnet)
