@@ -10,15 +10,15 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from tests.integrations.sides import Sides
+if TYPE_CHECKING:
+    from tests.integrations.sides import Sides
 
 HERE = Path(__file__).parent
-REASON = "compares fastnet with FastEstimator 1.7.0, which is not installed here: `make test-fe`"
 
 
 # What FastEstimator, and what it brings along, is warned of: its age, mostly.
@@ -38,9 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def fastestimator() -> ModuleType:
-    """FastEstimator, imported when the first test asks for it."""
-    module: ModuleType = pytest.importorskip("fastestimator", reason=REASON)
-    # its package does not offer this module until somebody has imported it
+    """FastEstimator, all of it imported when the first test asks for it."""
+    module = importlib.import_module("fastestimator")
+    # not offered by the package until somebody has imported it; brings TensorFlow along
     importlib.import_module("fastestimator.network")
     _let_samplers_be_initialised()
     # Every build of FastEstimator's collects garbage: half a second if it looks at TensorFlow too,
@@ -61,6 +61,8 @@ def fastnet() -> ModuleType:
 @pytest.fixture(scope="session")
 def sides(fastestimator: ModuleType, fastnet: ModuleType) -> Sides:
     """Both packages, to run programs in."""
+    from tests.integrations.sides import Sides
+
     return Sides(fastestimator, fastnet)
 
 

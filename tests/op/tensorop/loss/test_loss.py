@@ -53,3 +53,14 @@ def test_one_with_its_keys_the_other_way_round() -> None:
 def test_by_itself_hands_its_input_through() -> None:
     data = [torch.ones(1), torch.ones(1)]
     assert LossOp(["a", "b"], ["c", "d"]).forward(data, {}) is data
+
+
+@pytest.mark.parametrize("cls", [CrossEntropy, MeanSquaredError])
+@pytest.mark.parametrize("inputs", ["y", ["y"], ["y", "t", "w"]])
+def test_a_loss_that_compares_reads_two_keys(cls: type[LossOp], inputs: str | list[str]) -> None:
+    keys = [inputs] if isinstance(inputs, str) else inputs
+    with pytest.raises(ValueError, match="reads two keys") as caught:
+        cls(inputs=inputs, outputs="loss")
+    assert str(caught.value) == (
+        f"{cls.__name__} reads two keys, the predictions and the truth, but its inputs are {keys}."
+    )

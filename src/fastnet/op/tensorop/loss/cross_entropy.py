@@ -34,7 +34,7 @@ class CrossEntropy(LossOp):
 
     Raises:
         AssertionError: If `class_weights` is no dict of int to float.
-        ValueError: If `form` is none of the three.
+        ValueError: If there are not two inputs, or `form` is none of the three.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class CrossEntropy(LossOp):
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
+        self.require_pair()
         if form is not None and form not in _FORMS:
             raise ValueError(f"CrossEntropy's form is one of {list(_FORMS)} or None, not {form!r}.")
         if class_weights is not None:

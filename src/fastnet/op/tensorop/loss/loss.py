@@ -29,6 +29,18 @@ class LossOp(TensorOp):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.average_loss = average_loss
 
+    def require_pair(self) -> None:
+        """Refuse anything but two inputs; for losses that compare predictions with the truth.
+
+        Raises:
+            ValueError: If there are more or fewer.
+        """
+        if len(self.inputs) != 2:
+            raise ValueError(
+                f"{type(self).__name__} reads two keys, the predictions and the truth, but its "
+                f"inputs are {self.inputs}."
+            )
+
     @property
     def true_key(self) -> str:
         """The key of the truth."""

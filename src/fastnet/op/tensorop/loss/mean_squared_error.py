@@ -24,6 +24,9 @@ class MeanSquaredError(LossOp):
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         average_loss: Whether to write the mean, rather than a loss for each sample.
+
+    Raises:
+        ValueError: If there are not two inputs.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class MeanSquaredError(LossOp):
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
+        self.require_pair()
         self._loss: Callable[..., Tensor] = backend.mean_squared_error
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
