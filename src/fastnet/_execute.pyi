@@ -10,7 +10,6 @@ from fastnet._resolve import KeyTable, OpSpec, Resolution
 class Plan:
     """The ops of one opening, laid out for its steps."""
 
-    ops: tuple[Any, ...]
     resolution: Resolution
 
     def __init__(
@@ -23,6 +22,8 @@ class Plan:
         release: NestMap | None = None,
         setting: tuple[Callable[[], Any], Callable[[Any], Any], Any] | None = None,
     ) -> None: ...
+    @property
+    def ops(self) -> tuple[Any, ...]: ...
     @property
     def keys(self) -> tuple[str, ...]: ...
     def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...

@@ -88,7 +88,7 @@ cdef class Plan:
     cdef Py_ssize_t _n_steps
     cdef Py_ssize_t _n_slots
     cdef list _forwards  # keeps alive what the steps point to
-    cdef readonly tuple ops
+    cdef list _specs
     cdef list _keys  # the key of each slot
     cdef Py_ssize_t _n_inputs
     cdef Py_ssize_t _n_outputs
@@ -161,7 +161,7 @@ cdef class Plan:
             for key_id in range(n_keys):
                 slot_of[key_id] = -1
             self._forwards = list(forwards)
-            self.ops = tuple([(<OpSpec> spec_).item for spec_ in specs])
+            self._specs = list(specs)
             for index in range(n_steps):
                 spec = <OpSpec> specs[index]
                 step = &self._steps[index]
@@ -264,6 +264,14 @@ cdef class Plan:
         step.call = PyVectorcall_Function(step.callee)
         if step.call == NULL:
             step.call = PyObject_Vectorcall
+
+    @property
+    def ops(self):
+        """The ops, in order, as a tuple."""
+        return tuple([spec.item for spec in self._specs])
+
+    cdef object _op(self, Py_ssize_t position):
+        return (<OpSpec> self._specs[position]).item
 
     @property
     def keys(self):
@@ -372,7 +380,7 @@ cdef class Plan:
         except BaseException as error:
             drop_deferred(state, error)
             if index >= 0:
-                note_op(error, self.ops[index], index)
+                note_op(error, self._op(index), index)
             raise
         finally:
             for index in range(self._n_slots):
@@ -477,7 +485,7 @@ cdef class Plan:
         cdef Py_ssize_t index, slot
         cdef PyObject* held
         cdef object values = first_values(
-            result, step.n_outputs, self.ops[position], position
+            result, step.n_outputs, self._op(position), position
         )
         for index in range(step.n_outputs):
             slot = step.outputs[index]
@@ -513,11 +521,11 @@ cdef class Plan:
             if self._reads(&self._steps[index], slot):
                 if not written:
                     return missing_key(
-                        self.ops[index], self._keys[slot], batch, index, deleted_by
+                        self._op(index), self._keys[slot], batch, index, deleted_by
                     )
                 if self._steps[index].deletes:
                     written = False
-                    deleted_by = describe_op(self.ops[index], index)
+                    deleted_by = describe_op(self._op(index), index)
             if self._writes(&self._steps[index], slot):
                 written = True
 
@@ -531,9 +539,9 @@ cdef class Plan:
                 deleted_by = None
                 for earlier in range(position):
                     if self._steps[earlier].deletes and self._reads(&self._steps[earlier], slot):
-                        deleted_by = describe_op(self.ops[earlier], earlier)
+                        deleted_by = describe_op(self._op(earlier), earlier)
                 return missing_key(
-                    self.ops[position], self._keys[slot], there, position, deleted_by
+                    self._op(position), self._keys[slot], there, position, deleted_by
                 )
 
     cdef bint _reads(self, Step* step, Py_ssize_t slot) noexcept:

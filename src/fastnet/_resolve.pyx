@@ -192,12 +192,12 @@ cdef class Spec:
         self.item = item
         self._mode = as_set(getattr(item, "mode", None))
         self._ds_id = as_set(getattr(item, "ds_id", None))
-        self._ds_id_excludes = any(name.startswith("!") for name in self._ds_id)
+        self._ds_id_excludes = any([name.startswith("!") for name in self._ds_id or ()])
 
     cdef bint in_force(self, object mode, object ds_id) except -1:
-        if len(self._mode) and mode not in self._mode:
+        if self._mode is not None and mode not in self._mode:
             return False
-        if not len(self._ds_id) or ds_id is None:
+        if self._ds_id is None or ds_id is None:
             return True
         if self._ds_id_excludes:
             # every name starts with "!", or a mixture of names was refused when the op was made
@@ -219,8 +219,9 @@ cdef class Spec:
 
 
 cdef set as_set(names):
-    if names is None:
-        return set()
+    """Make a set of names, or None of no names, which is what most items have."""
+    if names is None or len(names) == 0:
+        return None
     return {names} if isinstance(names, str) else set(names)
 
 
