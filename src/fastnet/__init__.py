@@ -6,11 +6,12 @@ from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
     from fastnet import backend, network, op, schedule, slicer, types, util
-    from fastnet.network import BaseNetwork, Network, TorchNetwork, build
+    from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
 
 __all__ = [
     "BaseNetwork",
     "Network",
+    "TFNetwork",
     "TorchNetwork",
     "backend",
     "build",
@@ -24,7 +25,7 @@ __all__ = [
 
 _load, __dir__ = attach(
     __name__,
-    dict.fromkeys(("BaseNetwork", "Network", "TorchNetwork", "build"), "network"),
+    dict.fromkeys(("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"), "network"),
     submodules=("backend", "network", "op", "schedule", "slicer", "types", "util"),
 )
 

@@ -278,6 +278,21 @@ cdef class Plan:
         """The key of each slot, as a tuple of strings."""
         return tuple(self._keys)
 
+    def missing(self, batch):
+        """Look for a key that a step would miss.
+
+        Args:
+            batch: The batch of the step.
+
+        Returns:
+            The error that a step with it would raise, or None if it has every key.
+        """
+        cdef Py_ssize_t index
+        for index in range(self._n_inputs):
+            if self._keys[self._inputs[index]] not in batch:
+                return self._missing_input(self._inputs[index], batch)
+        return None
+
     def predict(self, batch, dict state not None):
         """Run a step.
 

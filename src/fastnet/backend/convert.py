@@ -44,10 +44,9 @@ def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
         )
     if target_type == "torch":
         convert = import_module("fastnet.backend.torch").convert
-        return _map(data, partial(convert, shared_memory=shared_memory))
-    if target_type == "np":
-        return _map(data, import_module("fastnet.backend.numpy").convert)
-    return _map(data, _to_tf)
+        return map_leaves(data, partial(convert, shared_memory=shared_memory))
+    package = "fastnet.backend.numpy" if target_type == "np" else "fastnet.backend.tf"
+    return map_leaves(data, import_module(package).convert)
 
 
 def copy_to_arrays(data: Any) -> Any:
@@ -62,7 +61,7 @@ def copy_to_arrays(data: Any) -> Any:
     >>> copy_to_arrays([1.5, "a"])
     [array(1.5), 'a']
     """
-    return _map(data, lambda value: value if _stays(value) else to_number(value))
+    return map_leaves(data, lambda value: value if _stays(value) else to_number(value))
 
 
 def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> Any:
@@ -89,7 +88,7 @@ def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> An
             shape = [None] * len(shape)
         return [None, *shape] if add_batch else shape
 
-    return _map(data, shape_of)
+    return map_leaves(data, shape_of)
 
 
 def to_type(data: Any) -> Any:
@@ -110,19 +109,11 @@ def to_type(data: Any) -> Any:
     def type_of(value: Any) -> Any:
         return value.dtype if hasattr(value, "dtype") else _array(value).dtype
 
-    return _map(data, type_of)
+    return map_leaves(data, type_of)
 
 
 def _stays(value: Any) -> bool:
     return value is None or isinstance(value, (str, bytes))
-
-
-def _to_tf(value: Any) -> Any:
-    import tensorflow as tf
-
-    if _stays(value) or tf.is_tensor(value) or isinstance(value, tf.distribute.DistributedValues):
-        return value
-    return tf.convert_to_tensor(to_number(value))
 
 
 def _array(value: Any) -> Any:
@@ -131,32 +122,32 @@ def _array(value: Any) -> Any:
     return np.array(value)
 
 
-def _map(data: Any, fn: Callable[[Any], Any]) -> Any:
+def map_leaves(data: Any, fn: Callable[[Any], Any]) -> Any:
     """Apply a function to whatever in a nest is no container."""
     if type(data) is dict:
-        return {key: _map(value, fn) for key, value in data.items()}
+        return {key: map_leaves(value, fn) for key, value in data.items()}
     if isinstance(data, MutableMapping):
         # of whatever class: its copy has the settings that a new one would lack
         mapped = copy.copy(data)
         for key, value in data.items():
-            mapped[key] = _map(value, fn)
+            mapped[key] = map_leaves(value, fn)
         return mapped
     if isinstance(data, list):
-        return [_map(value, fn) for value in data]
+        return [map_leaves(value, fn) for value in data]
     if isinstance(data, tuple):
-        values = [_map(value, fn) for value in data]
+        values = [map_leaves(value, fn) for value in data]
         if hasattr(data, "_make"):
             return data._make(values)
         if hasattr(data, "n_sequence_fields"):
             return type(data)(values)
         return tuple(values)
     if isinstance(data, (set, frozenset)):
-        return type(data)([_map(value, fn) for value in data])
+        return type(data)([map_leaves(value, fn) for value in data])
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         changed: Any = copy.copy(data)
         for field in dataclasses.fields(data):
             if hasattr(data, field.name):
                 # a frozen dataclass refuses an ordinary assignment
-                object.__setattr__(changed, field.name, _map(getattr(data, field.name), fn))
+                object.__setattr__(changed, field.name, map_leaves(getattr(data, field.name), fn))
         return changed
     return fn(data)

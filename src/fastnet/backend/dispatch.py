@@ -11,6 +11,7 @@ __all__ = ["implementation"]
 # for each framework: the module its types come from, their names, and the package that speaks it
 FAMILIES = (
     ("torch", ("Tensor",), "fastnet.backend.torch"),
+    ("tensorflow", ("Tensor", "Variable"), "fastnet.backend.tf"),
     ("numpy", ("ndarray", "generic"), "fastnet.backend.numpy"),
 )
 

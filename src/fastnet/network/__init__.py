@@ -8,11 +8,12 @@ from fastnet.network.choose import Network
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
+    from fastnet.network.tf import TFNetwork
     from fastnet.network.torch import TorchNetwork
 
-__all__ = ["BaseNetwork", "Network", "TorchNetwork", "build"]
+__all__ = ["BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"]
 
-__getattr__, _late = attach(__name__, {"TorchNetwork": "torch"})
+__getattr__, _late = attach(__name__, {"TFNetwork": "tf", "TorchNetwork": "torch"})
 
 
 def __dir__() -> list[str]:

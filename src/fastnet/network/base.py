@@ -34,11 +34,13 @@ _MODES = ("train", "eval", "test", "infer")
 class _Opening:
     """One opening of a network: what to run, and the context it runs in."""
 
-    __slots__ = ("layout", "state")
+    __slots__ = ("layout", "state", "transforms")
 
     def __init__(self, layout: Layout, state: State) -> None:
         self.layout = layout
         self.state = state
+        # a single batch through `transform`: op by op will do, and what was traced will do too
+        self.transforms = False
 
 
 class BaseNetwork:
@@ -122,9 +124,13 @@ class BaseNetwork:
     def _exit_models(self, opening: _Opening) -> None:
         """Undo `_enter_models`."""
 
-    def _wrap_step(self, step: Step) -> Step | None:
-        """Give a step that runs in the contexts that it needs, or None if it needs none."""
+    def _make_step(self, opening: _Opening) -> Step | None:
+        """Give what runs a step, slicing and postprocessing aside; None if the plan alone does."""
         return None
+
+    def _fit_slicers(self, slicers: list[Any]) -> list[Any]:
+        """Give slicers for the batches that this network is run on."""
+        return slicers
 
     def _waiter(self) -> Callable[[], None] | None:
         """Give what waits for the copies that a step has queued, or None if it queues none."""
@@ -262,7 +268,9 @@ class BaseNetwork:
         if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
             raise not_data(data)
         eager = single and not self.slicers
-        with self(mode=mode, epoch=epoch, ds_id=ds_id, warmup=False, eager=eager):
+        self(mode=mode, epoch=epoch, ds_id=ds_id, warmup=False, eager=eager)
+        self._configured.opening.transforms = eager
+        with self:
             if single:
                 return self._do_transform(self._to_batch(data))
             if callable(data) and not hasattr(data, "__iter__"):
@@ -400,10 +408,10 @@ class BaseNetwork:
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             return plan.step(batch, state)
 
-        step: Step = self._wrap_step(run) or run
+        step: Step = self._make_step(opening) or run
         wait = self._waiter()
         if layout.slicers:
-            step = _sliced(step, layout.slicers, wait)
+            step = _sliced(step, self._fit_slicers(layout.slicers), wait)
         elif wait is not None:
             step = _waiting(step, wait)
         if layout.postprocessing:

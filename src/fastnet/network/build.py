@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.backend.precision import keras_is_loaded, keras_precision
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
@@ -33,8 +34,9 @@ def build(
     Args:
         model_fn: Makes one model, or a sequence of models.
         optimizer_fn: For each model: the name of an optimizer ("adadelta", "adagrad", "adam",
-            "adamax", "rmsprop" or "sgd"), a function that takes the model's parameters and
-            returns an optimizer (for torch), a scheduler of these, or None for no optimizer.
+            "adamax", "rmsprop" or "sgd"), a function that takes the model's parameters (for
+            torch) or nothing (for Keras) and returns an optimizer, a scheduler of these, or None
+            for no optimizer.
         weights_path: For each model: a file of weights to start from, or None.
         model_name: For each model: its name. None to have names made: "model", "model1", ...
         mixed_precision: Whether ops on the models compute in half precision where it is safe.
@@ -59,10 +61,7 @@ def build(
             "Mixed precision is not supported on macOS, so it is switched off.", stacklevel=2
         )
         mixed_precision = False
-    models = to_list(model_fn())
-    if not models:
-        raise ValueError("model_fn returned no model. Let it return a model, or a list of models.")
-    frameworks = [_framework(model) for model in models]
+    models, frameworks = _make_models(model_fn, mixed_precision)
     sources = to_list(optimizer_fn) or [None] * len(models)
     paths = to_list(weights_path) or [None] * len(models)
     names = to_list(model_name) or [_make_name() for _ in models]
@@ -80,6 +79,30 @@ def build(
     return built[0] if len(built) == 1 else built
 
 
+def _make_models(
+    model_fn: Callable[[], Any], mixed_precision: bool
+) -> tuple[list[Any], list[str]]:
+    def make() -> list[Any]:
+        with keras_precision(mixed_precision):
+            # a list of our own: the function may hand out its
+            models = list(to_list(model_fn()))
+        if not models:
+            raise ValueError(
+                "model_fn returned no model. Let it return a model, or a list of models."
+            )
+        return models
+
+    had_keras = keras_is_loaded()
+    models = make()
+    frameworks = [_framework(model) for model in models]
+    if "tf" in frameworks:
+        if mixed_precision and not had_keras:
+            # model_fn itself imported Keras, which no policy could be set for before
+            models = make()
+        models = import_module("fastnet.backend.tf.setup").mirror(make, models)
+    return models, frameworks
+
+
 def _make_name() -> str:
     number = next(_names)
     return f"model{number}" if number else "model"
@@ -90,7 +113,7 @@ def _framework(model: Any) -> str:
     if framework is None:
         raise ValueError(
             f"model_fn made {type(model).__name__}, which is no model of a known framework. Let it "
-            "return a torch.nn.Module, or a sequence of them."
+            "return a torch.nn.Module or a Keras model, or a sequence of them."
         )
     return framework
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from fastnet.backend.framework import framework_of
@@ -21,7 +22,8 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
         slicers: What cuts a batch into minibatches and joins their results.
 
     Returns:
-        A `TorchNetwork`; ops that hold no model run in torch too.
+        A `TorchNetwork` or a `TFNetwork`. Ops that hold no model run in torch, unless only
+        TensorFlow has been imported.
 
     Raises:
         AssertionError: If models of two frameworks, or two models of one name (case aside), are
@@ -40,13 +42,20 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
         frameworks.setdefault(framework_of(model), []).append(model_name(model))
     if None in frameworks:
         raise ValueError(
-            f"The models {frameworks[None]} are of no known framework. Build models of torch with "
-            "fastnet.build."
+            f"The models {frameworks[None]} are of no known framework. Build models of torch or "
+            "Keras with fastnet.build."
         )
     if len(frameworks) > 1:
         raise AssertionError(
             f"The ops hold models of several frameworks: {frameworks}. Make a network for each."
         )
+    framework = next(iter(frameworks), None)
+    if framework is None and "tensorflow" in sys.modules and "torch" not in sys.modules:
+        framework = "tf"
+    if framework == "tf":
+        from fastnet.network.tf import TFNetwork
+
+        return TFNetwork(ops, pops, slicers)
     from fastnet.network.torch import TorchNetwork
 
     return TorchNetwork(ops, pops, slicers)

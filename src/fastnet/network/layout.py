@@ -31,14 +31,17 @@ class Layout:
         models: The models that the ops hold.
         takes_gradients: Whether any of the ops takes gradients.
         keep_alive: The scheduled values that this layout is for.
+        programs: What a framework has made of the plan; it lives as long as the layout does.
     """
 
     __slots__ = (
+        "_parts",
         "keep_alive",
         "models",
         "ops",
         "plan",
         "postprocessing",
+        "programs",
         "slicers",
         "takes_gradients",
     )
@@ -50,6 +53,24 @@ class Layout:
     models: list[Model]
     takes_gradients: bool
     keep_alive: tuple[Any, ...]
+    programs: dict[Hashable, Any]
+    _parts: tuple[KeyTable, list[OpSpec], list[Forward]]
+
+    def plan_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
+        """Lay the same ops out again, with something around the forward of each.
+
+        Args:
+            wrap: Given an op, its place and what the plan calls for it, gives what to call instead.
+
+        Returns:
+            A plan of its own, which does nothing to values on their way in and out.
+        """
+        table, specs, forwards = self._parts
+        wrapped = [
+            wrap(op, place, forward)
+            for place, (op, forward) in enumerate(zip(self.ops, forwards, strict=True))
+        ]
+        return Plan(table, specs, wrapped, self.plan.resolution)
 
 
 class LayoutCache:
@@ -187,10 +208,13 @@ class LayoutCache:
         layout.takes_gradients = bool(places)
         layout.postprocessing = [spec.item for spec in after]
         layout.keep_alive = current
+        layout.programs = {}
+        forwards = self._bind(layout.ops, forwards, places)
+        layout._parts = self._table, specs, forwards
         layout.plan = Plan(
             self._table,
             specs,
-            self._bind(layout.ops, forwards, places),
+            forwards,
             resolution,
             self._move,
             self._release,

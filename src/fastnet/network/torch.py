@@ -93,14 +93,15 @@ class TorchNetwork(BaseNetwork):
             if opening.state["mode"] == "train":
                 move_optimizer(getattr(model, "current_optimizer", None), torch.device("cpu"))
 
-    def _wrap_step(self, step: Step) -> Step | None:
+    def _make_step(self, opening: _Opening) -> Step | None:
         if not self.mixed_precision:
             return None
         autocast = torch.autocast(device_type=self.device.type)
+        plan, state = opening.layout.plan, opening.state
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             with autocast:
-                return step(batch)
+                return plan.step(batch, state)
 
         return run
 

@@ -26,6 +26,11 @@ class TensorOp(Op):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
     """
 
+    calls_user_code: bool = False
+    """Whether `forward` of this very class calls functions that it was given. In a TensorFlow graph
+    these, like the `forward` of a program's own classes, may have conditions and loops over
+    tensors."""
+
     def forward(self, data: Tensor | list[Tensor], state: State) -> Any:
         """Do the op's work.
 
@@ -76,6 +81,8 @@ class LambdaOp(TensorOp):
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
     """
+
+    calls_user_code = True
 
     def __init__(
         self,

@@ -20,15 +20,15 @@ class ModelOp(TensorOp):
 
     Args:
         model: A model from `fastnet.build`.
-        inputs: Key(s) of the model's input(s). Several go to a model whose `forward` takes several
-            arguments as such, to another one as a list.
+        inputs: Key(s) of the model's input(s). Several go to a model whose `forward` (in Keras:
+            whose own `call`) takes several arguments as such, to another one as a list.
         outputs: Key(s) for what the model returns, and after it one for each intermediate layer.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         trainable: Whether layers such as dropout act as in training while the mode is "train".
         gradients: Whether gradients flow through the model; a trainable model needs them.
         intermediate_layers: Layers whose outputs to write too: names as in
-            `model.named_modules()`, or places among them.
+            `model.named_modules()` (in Keras: as in `model.layers`), or places among them.
 
     Raises:
         AssertionError: If the model was not built, or is trainable without gradients.
@@ -114,6 +114,17 @@ def _make_pass(op: ModelOp, framework: str | None) -> Callable[[Any, State], Any
             gradients=op.gradients,
             layers=op.intermediate_layers,
         )
+    if framework == "tf":
+        from fastnet.op.tensorop.model.tf_pass import TFPass
+
+        return TFPass(
+            op.model,
+            several_inputs=len(op.inputs) > 1,
+            trainable=op.trainable,
+            gradients=op.gradients,
+            layers=op.intermediate_layers,
+        )
     raise ValueError(
-        f"ModelOp runs a torch.nn.Module, but got {type(op.model).__name__}, of no known framework."
+        f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, of "
+        "no known framework."
     )

@@ -17,6 +17,7 @@ from fastnet.backend.torch.gradients import (
     step_optimizer,
 )
 from fastnet.types import State
+from fastnet.util import get_num_gpus
 
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
@@ -53,9 +54,17 @@ class TorchUpdate:
 
     Args:
         op: The op.
+
+    Raises:
+        ValueError: If `merge_grad` is more than 1 on several GPUs.
     """
 
     def __init__(self, op: UpdateOp) -> None:
+        if op.merge_grad > 1 and get_num_gpus() > 1:
+            raise ValueError(
+                f"UpdateOp of '{op.model.model_name}' has merge_grad={op.merge_grad}, which is not "
+                "supported on several devices. Use merge_grad=1."
+            )
         self._op = op
         self._model: torch.nn.Module = op.model
         self._given = op.gradients is not None

@@ -9,7 +9,7 @@ from fastnet.backend.framework import framework_of
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor
-from fastnet.util import get_num_gpus, to_set
+from fastnet.util import to_set
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 class UpdateOp(TensorOp):
     """Updates a model's weights by a loss.
 
-    UpdateOps that stand last in a row take their optimizers' steps after the last of them has its
-    gradients, so that models which depend on each other can be updated in one step.
+    In torch, UpdateOps that stand last in a row take their optimizers' steps after the last of them
+    has its gradients, so that models which depend on each other can be updated in one step. In
+    TensorFlow each takes its own at once, as its tape still has the values from before.
+
+    A Keras model's own losses, such as regularizers, are added to the loss.
 
     Args:
         model: A model from `fastnet.build`.
@@ -33,7 +36,7 @@ class UpdateOp(TensorOp):
 
     Raises:
         ValueError: If the model has mixed precision and `gradients` are given, or if `merge_grad`
-            is more than 1 with several GPUs.
+            is more than 1 on several devices.
     """
 
     def __init__(
@@ -59,11 +62,6 @@ class UpdateOp(TensorOp):
             )
         if merge_grad < 1:
             raise ValueError(f"UpdateOp of '{name}' has merge_grad={merge_grad}; the least is 1.")
-        if merge_grad > 1 and get_num_gpus() > 1:
-            raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={merge_grad}, which is not supported with "
-                "several GPUs. Use merge_grad=1."
-            )
         if not hasattr(model, "loss_name"):
             model.loss_name = set()
         model.loss_name.update(to_set(loss_name))
@@ -144,7 +142,11 @@ def _make_update(op: UpdateOp, framework: str | None) -> Callable[[Any, State, b
         from fastnet.op.tensorop.model.torch_update import TorchUpdate
 
         return TorchUpdate(op)
+    if framework == "tf":
+        from fastnet.op.tensorop.model.tf_update import TFUpdate
+
+        return TFUpdate(op)
     raise ValueError(
-        f"UpdateOp updates a torch.nn.Module, but got {type(op.model).__name__}, of no known "
-        "framework."
+        f"UpdateOp updates a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, "
+        "of no known framework."
     )

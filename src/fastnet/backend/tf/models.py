@@ -1,0 +1,139 @@
+"""Running Keras models."""
+
+from __future__ import annotations
+
+import inspect
+from types import TracebackType
+from typing import Any
+
+from fastnet.backend import to_tensor
+from fastnet.backend.tf.generation import keras_of
+
+__all__ = [
+    "LayerCapture",
+    "all_layers",
+    "feed_forward",
+    "takes_several_arguments",
+    "takes_training",
+]
+
+# what Keras itself passes to a model's `call`, beside the data
+_CONTROLS = frozenset({"self", "training", "mask"})
+
+
+def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
+    """Run a model.
+
+    Args:
+        model: The model.
+        x: Its inputs; numpy arrays become tensors.
+        training: Whether layers such as dropout act as in training.
+
+    Returns:
+        What the model returns.
+    """
+    inputs = [to_tensor(value, "tf") for value in x]
+    return model(*inputs, training=training) if takes_training(model) else model(*inputs)
+
+
+def takes_several_arguments(model: Any) -> bool:
+    """Tell whether a model's `call` takes its inputs as several arguments.
+
+    Args:
+        model: The model.
+
+    Returns:
+        False for models of Keras's own classes, which take a list.
+    """
+    own = type(model).call
+    if own.__module__.partition(".")[0] == keras_of(model).__name__.partition(".")[0]:
+        return False
+    parameters = inspect.signature(model.call).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    data = [one for one in parameters if one.kind in positional and one.name not in _CONTROLS]
+    return len(data) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def takes_training(model: Any) -> bool:
+    """Tell whether a model's `call` wants to know if it is training.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Whether it has an argument `training`, or takes any.
+    """
+    parameters = inspect.signature(model.call).parameters
+    return "training" in parameters or any(
+        one.kind is one.VAR_KEYWORD for one in parameters.values()
+    )
+
+
+class LayerCapture:
+    """Takes down what a layer returns, while it is entered.
+
+    Args:
+        layer: The layer.
+        name: What the user calls it, for error texts.
+    """
+
+    def __init__(self, layer: Any, name: str | int) -> None:
+        self._layer = layer
+        self._name = name
+        self._outputs: list[Any] = []
+        self._own: Any = None
+
+    def __enter__(self) -> LayerCapture:
+        self._outputs = []
+        # the class's `call` is hidden by one of the instance's own, for as long as the model runs
+        self._own = vars(self._layer).get("call")
+        call = self._layer.call
+        outputs = self._outputs
+
+        def capture(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            outputs.append(output)
+            return output
+
+        capture.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+        object.__setattr__(self._layer, "call", capture)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._own is None:
+            object.__delattr__(self._layer, "call")
+        else:
+            object.__setattr__(self._layer, "call", self._own)
+
+    def result(self) -> Any:
+        """Give what the layer returned when it last ran.
+
+        Returns:
+            Its output.
+
+        Raises:
+            RuntimeError: If it did not run.
+        """
+        if not self._outputs:
+            raise RuntimeError(
+                f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
+                "so it has no output. Name a layer that runs on every pass."
+            )
+        return self._outputs[-1]
+
+
+def all_layers(model: Any) -> list[Any]:
+    """List a model, its layers and theirs.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Each layer once, in an order that stays the same as long as the model does.
+    """
+    return list(model._flatten_layers(include_self=True, recursive=True))

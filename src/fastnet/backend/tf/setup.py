@@ -1,0 +1,170 @@
+"""Keras models made ready for a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.backend.tf.gradients import is_scaling
+from fastnet.backend.tf.weights import load_weights
+from fastnet.errors import add_note
+
+__all__ = [
+    "load_weights",
+    "make_optimizer",
+    "mirror",
+    "prepare",
+    "prepare_optimizer",
+]
+
+_BY_NAME = {
+    "adadelta": "Adadelta",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "adamax": "Adamax",
+    "rmsprop": "RMSprop",
+    "sgd": "SGD",
+}
+
+
+def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]:
+    """Spread models over the GPUs, if there are several and the program has no strategy of its own.
+
+    Args:
+        make_models: Makes the models anew.
+        models: The models, as they were made without a strategy.
+
+    Returns:
+        The models; new ones, under a MirroredStrategy that is the process's from now on, if there
+        are several GPUs.
+    """
+    if tf.distribute.has_strategy() or len(tf.config.list_logical_devices("GPU")) < 2:
+        return models
+    logger = tf.get_logger()
+    level = logger.level
+    # names of layers start over, so that programs can go on asking for them
+    keras_of(models[0]).backend.clear_session()
+    logger.setLevel("ERROR")  # it would list the devices, and what it chose for each
+    try:
+        tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy())
+    finally:
+        logger.setLevel(level)
+    return make_models()
+
+
+def prepare(model: Any) -> Any:
+    """Fit a model to the machine.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If its Keras computes with another framework.
+    """
+    if is_keras3(model):
+        backend = keras_of(model).config.backend()
+        if backend != "tensorflow":
+            raise ValueError(
+                f"Keras computes with {backend!r} here, but a Keras model runs in a network with "
+                "'tensorflow'. Set the environment variable KERAS_BACKEND to tensorflow before "
+                "Keras is imported."
+            )
+    else:
+        # Keras 2 would refuse batches whose shapes it could well broadcast
+        model.input_spec = None
+    return model
+
+
+def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) -> Any:
+    """Make a model's optimizer.
+
+    Args:
+        source: The name of one, or a function without arguments.
+        model: The model.
+        name: The model's name, for error texts.
+        mixed_precision: Whether its loss is to be scaled.
+
+    Returns:
+        The optimizer, with its variables made.
+
+    Raises:
+        ValueError: If there is no optimizer of this name, or the function fails.
+        AssertionError: If the function returns something else.
+    """
+    keras = keras_of(model)
+    make = source
+    if isinstance(source, str):
+        if source not in _BY_NAME:
+            raise ValueError(
+                f"The optimizer of model '{name}' is called {source!r}, but the names are "
+                f"{sorted(_BY_NAME)}. For any other pass a function, such as "
+                "`lambda: tf.keras.optimizers.AdamW(1e-3)`."
+            )
+        # the legacy ones are FastEstimator's, and faster; Keras 3 has dropped them
+        optimizers = keras.optimizers if is_keras3(model) else keras.optimizers.legacy
+        make = getattr(optimizers, _BY_NAME[source])
+    if not callable(make):
+        raise ValueError(
+            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
+            "function without arguments, a scheduler of these, or None."
+        )
+    try:
+        optimizer = make()
+    except Exception as error:
+        raise ValueError(
+            f"The optimizer_fn of model '{name}' failed: {error!r}. For a Keras model it takes no "
+            "argument, and returns a Keras optimizer."
+        ) from error
+    if not hasattr(optimizer, "apply_gradients"):
+        raise AssertionError(
+            f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
+            "optimizer."
+        )
+    if mixed_precision and not is_scaling(optimizer):
+        wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
+        optimizer = wrappers.LossScaleOptimizer(optimizer)
+    prepare_optimizer(optimizer, model)
+    return optimizer
+
+
+def prepare_optimizer(optimizer: Any, model: Any) -> None:
+    """Let an optimizer make its variables, so that they are there before anything is traced.
+
+    Args:
+        optimizer: The optimizer, or None for none.
+        model: The model that it updates; one without variables of its own yet is left alone.
+    """
+    if optimizer is None or not model.built:
+        return
+    try:
+        if hasattr(optimizer, "build"):
+            if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+                # those of frozen layers too: it takes no more once it is built
+                optimizer.build(_updatable(model))
+        else:
+            optimizer._create_all_weights(model.trainable_variables)
+    except Exception as error:
+        add_note(error, f"Raised by the optimizer of {type(model).__name__}.")
+        raise
+
+
+def _updatable(model: Any) -> list[Any]:
+    """List the variables that are trained, or would be if their layers were not frozen."""
+    layers = list(model._flatten_layers(include_self=True, recursive=True))
+    frozen = [layer for layer in layers if not layer.trainable]
+    if not frozen:
+        return list(model.trainable_variables)
+    trained = {id(variable) for variable in model.trainable_variables}
+    waiting = {
+        id(variable)
+        for layer in layers
+        for name in ("_trainable_variables", "_trainable_weights")
+        for variable in getattr(layer, name, ())
+    }
+    return [weight for weight in model.weights if id(weight) in trained | waiting]
