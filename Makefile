@@ -16,16 +16,22 @@ KERNEL := setup.py $(wildcard src/fastnet/*.pyx src/fastnet/*.pxd)
 # Timings are made on one thread, so that they compare from machine to machine.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+# TensorFlow tells at each start how it was compiled; warnings and errors still show.
+export TF_CPP_MIN_LOG_LEVEL ?= 1
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo setup test lint typecheck build test-fe bench bench-quick annotate sanitize dist clean
+.PHONY: help demo demo-tf setup test lint typecheck build test-fe bench bench-quick annotate sanitize dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.has-demo build  ## set up, and train a network on real data
 	$(BIN)/python examples/digits.py
+
+demo-tf: $(VENV)/.has-demo-tf build  ## the same in TensorFlow
+	$(BIN)/python examples/digits.py --framework tf
 
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
@@ -41,9 +47,11 @@ lint: setup typecheck  ## check style and types
 typecheck: setup
 	$(BIN)/mypy
 
-test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0, and run the tests that compare with it
+# That environment has TensorFlow 2.15 with Keras 2, so the tests of TensorFlow run there too.
+test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run the tests that need them
 	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
 	$(FE_VENV)/bin/python -m pytest tests/integrations
+	$(FE_VENV)/bin/python -m pytest -m tf --ignore=tests/integrations
 
 bench: $(VENV)/.has-bench $(FE_VENV)/.has-fe build  ## measure fastnet and its peers; tables and a plot
 	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-only

@@ -193,16 +193,12 @@ class TestModels:
         ops = [ModelOp(model, "x", "y"), EpochScheduler({2: ModelOp(model, "x", "z")})]
         assert fastnet.Network(ops).models == [model]
 
-    @pytest.fixture
-    def keras_model(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def test_of_two_frameworks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = built(line, None, model_name="line")
         keras = types.ModuleType("keras")
         keras.Model = type("Model", (), {"model_name": "functional", "mixed_precision": False})
         monkeypatch.setitem(sys.modules, "keras", keras)
-        return keras.Model()
-
-    def test_of_two_frameworks(self, keras_model: Any) -> None:
-        model = built(line, None, model_name="line")
-        ops = [ModelOp(model, "x", "y"), Holding(keras_model)]
+        ops = [ModelOp(model, "x", "y"), Holding(keras.Model())]
         with raising(
             AssertionError,
             "The ops hold models of several frameworks: {'torch': ['line'], 'tf': ['functional']}. "
@@ -214,8 +210,8 @@ class TestModels:
         model = types.SimpleNamespace(model_name="mystery", mixed_precision=False)
         with raising(
             ValueError,
-            "The models ['mystery'] are of no known framework. Build models of torch with "
-            "fastnet.build.",
+            "The models ['mystery'] are of no known framework. Build models of torch or "
+            "Keras with fastnet.build.",
         ):
             fastnet.Network([Holding(model)])
 

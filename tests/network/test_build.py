@@ -234,7 +234,7 @@ class TestSeveral:
         with raising(
             ValueError,
             f"model_fn made {name}, which is no model of a known framework. Let it return a "
-            "torch.nn.Module, or a sequence of them.",
+            "torch.nn.Module or a Keras model, or a sequence of them.",
         ):
             fastnet.build(lambda: made, None)
 

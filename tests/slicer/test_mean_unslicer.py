@@ -77,5 +77,5 @@ def test_no_tensor() -> None:
     with pytest.raises(ValueError, match="Unrecognized") as caught:
         mean("text")
     assert str(caught.value) == (
-        "Unrecognized tensor type str: expected a tensor of torch or numpy, but got 'text'."
+        "Unrecognized tensor type str: expected a tensor of torch, tensorflow or numpy, but got 'text'."
     )

@@ -52,7 +52,7 @@ def _find(value: object) -> Any:
             return found
     raise ValueError(
         f"Unrecognized tensor type {type(value).__name__}: expected a tensor of "
-        f"{' or '.join(framework for framework, _, _ in FAMILIES)}, but got {_shorten(value)}."
+        f"torch, tensorflow or numpy, but got {_shorten(value)}."
     )
 
 

@@ -79,9 +79,7 @@ def build(
     return built[0] if len(built) == 1 else built
 
 
-def _make_models(
-    model_fn: Callable[[], Any], mixed_precision: bool
-) -> tuple[list[Any], list[str]]:
+def _make_models(model_fn: Callable[[], Any], mixed_precision: bool) -> tuple[list[Any], list[str]]:
     def make() -> list[Any]:
         with keras_precision(mixed_precision):
             # a list of our own: the function may hand out its

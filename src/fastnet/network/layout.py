@@ -209,12 +209,12 @@ class LayoutCache:
         layout.postprocessing = [spec.item for spec in after]
         layout.keep_alive = current
         layout.programs = {}
-        forwards = self._bind(layout.ops, forwards, places)
-        layout._parts = self._table, specs, forwards
+        bound = self._bind(layout.ops, forwards, places)
+        layout._parts = self._table, specs, bound
         layout.plan = Plan(
             self._table,
             specs,
-            forwards,
+            bound,
             resolution,
             self._move,
             self._release,

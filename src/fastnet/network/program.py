@@ -205,9 +205,7 @@ class Program:
             outputs[key] = self._take_out(key, value, constants, found)
         return found
 
-    def _take_out(
-        self, key: str, value: Any, constants: set[int], found: list[tf.Tensor]
-    ) -> Any:
+    def _take_out(self, key: str, value: Any, constants: set[int], found: list[tf.Tensor]) -> Any:
         """Take the tensors out of a result, and refuse what a graph cannot give."""
 
         def take(part: Any) -> Any:
@@ -313,7 +311,9 @@ class _Static:
         for other in self.step.traces:
             if _alike(opened, other.inputs):
                 lengths = iter([slot.shape for slot in _slots(other.inputs)])
-                opened = [_map_slots(form, lambda slot: _join(slot, next(lengths))) for form in opened]
+                opened = [
+                    _map_slots(form, lambda slot: _join(slot, next(lengths))) for form in opened
+                ]
         return opened
 
 

@@ -170,9 +170,9 @@ class ReplicaSlicer:
         return [
             tuple(
                 self._replicas.strategy.experimental_distribute_values_from_function(
-                    lambda context, number=number, place=place: (
-                        cut[context.replica_id_in_sync_group][number][place]
-                    )
+                    lambda context, number=number, place=place: cut[
+                        context.replica_id_in_sync_group
+                    ][number][place]
                 )
                 for place in range(len(batches))
             )

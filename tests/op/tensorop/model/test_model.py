@@ -84,7 +84,8 @@ class TestMaking:
         model = types.SimpleNamespace(fe_compiled=True, model_name="m")
         with raising(
             ValueError,
-            "ModelOp runs a torch.nn.Module, but got SimpleNamespace, of no known framework.",
+            "ModelOp runs a torch.nn.Module or a Keras model, but got SimpleNamespace, of no known "
+            "framework.",
         ):
             ModelOp(model, "x", "y")
 

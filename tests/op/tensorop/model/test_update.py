@@ -101,12 +101,12 @@ class TestMaking:
             UpdateOp(built(line, model_name="m"), "loss", merge_grad=merge)
 
     def test_merging_on_several_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.op.tensorop.model.update.get_num_gpus", lambda: 2)
+        monkeypatch.setattr("fastnet.op.tensorop.model.torch_update.get_num_gpus", lambda: 2)
         model = built(line, model_name="m")
         UpdateOp(model, "loss", merge_grad=1)
         with raising(
             ValueError,
-            "UpdateOp of 'm' has merge_grad=2, which is not supported with several GPUs. Use "
+            "UpdateOp of 'm' has merge_grad=2, which is not supported on several devices. Use "
             "merge_grad=1.",
         ):
             UpdateOp(model, "loss", merge_grad=2)
@@ -115,7 +115,8 @@ class TestMaking:
         model = types.SimpleNamespace(fe_compiled=True, model_name="m", mixed_precision=False)
         with raising(
             ValueError,
-            "UpdateOp updates a torch.nn.Module, but got SimpleNamespace, of no known framework.",
+            "UpdateOp updates a torch.nn.Module or a Keras model, but got SimpleNamespace, of no "
+            "known framework.",
         ):
             UpdateOp(model, "loss")
 
