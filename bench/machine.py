@@ -4,20 +4,55 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import peers
 
+if TYPE_CHECKING:
+    from bench.workloads.workload import Framework
+
 # The libraries below torch read these when they are loaded.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# And these TensorFlow and Keras: to be quiet, and to work together.
+TF_SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+
+_PACKAGES: dict[Framework, str] = {"torch": "torch", "tf": "tensorflow"}
+_DISTRIBUTIONS: dict[Framework, tuple[str, ...]] = {
+    "torch": ("torch", "numpy", "tensorflow-cpu", "tensorflow"),
+    "tf": ("tensorflow-cpu", "tensorflow", "keras", "numpy"),
+}
 
 
-def use_one_thread() -> None:
-    """Make this process compute on one thread. Call it before anything imports torch."""
+def has(framework: Framework) -> bool:
+    """Return whether a framework is installed in this interpreter."""
+    return peers.installed(_PACKAGES[framework])
+
+
+@cache
+def use_one_thread(framework: Framework) -> None:
+    """Make this process compute on one thread. Call it before anything imports the framework.
+
+    TensorFlow runs a graph in a thread of its own even where it has only one, while the caller
+    waits. So the process is put on one core for it: what a core costs to wake up is not the step's.
+
+    Args:
+        framework: What computes.
+    """
     os.environ.update(ONE_THREAD)
-    import torch
+    if framework == "torch":
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
+        return
+    os.environ.update(TF_SETTINGS)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def processor() -> str:
@@ -30,13 +65,17 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python, of torch and numpy, and of each peer that is here."""
+def versions(framework: Framework) -> dict[str, str]:
+    """Return the versions of Python, of the framework and numpy, and of each peer that is here.
+
+    Args:
+        framework: Whose peers to ask.
+    """
     found = {"python": platform.python_version()}
-    for distribution in ("torch", "numpy", "tensorflow-cpu", "tensorflow"):
+    for distribution in _DISTRIBUTIONS[framework]:
         if version := peers.version_of(distribution):
             found[distribution] = version
-    for name in peers.ORDER:
+    for name in peers.BY_FRAMEWORK[framework]:
         peer = peers.load(name)
         if peer.available() and (version := peer.version()):
             found[peer.NAME] = version

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import peers
-from bench.results import SUBJECT, Report, Row, rows
-from bench.tables import ratio
+from bench.results import SUBJECT, Report, Row, Section, sections
+from bench.tables import shown
 
 _COLUMNS = 3
+# What took no time that could be measured has a bar all the same, on a log axis.
+_LEAST = 1e-3
+# Its panels would look like those beside the concrete function for one size.
+_NOT_DRAWN = "tf_concrete_any"
 # fastnet stands out; each peer keeps its color from panel to panel.
 _COLORS = {
     "bare": "#9aa0a6",
@@ -23,6 +27,11 @@ _COLORS = {
     "accelerate": "#3a6ea5",
     "optree": "#5f9e3f",
     "pytree": "#a0522d",
+    "tf_concrete": "#9aa0a6",
+    "tf_concrete_any": "#c9cdd2",
+    "tf_function": "#e07a1f",
+    "keras_fit": "#7b4fa3",
+    "keras_on_batch": "#3a6ea5",
 }
 
 
@@ -33,12 +42,17 @@ def draw(report: Report, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    panels = [row for row in rows(report) if _peers_of(row)]
+    panels = [
+        (_title(section, row), row)
+        for section in sections(report)
+        for row in section.rows
+        if _peers_of(row) and row.reference != _NOT_DRAWN
+    ]
     if not panels:
         return
     lines = math.ceil(len(panels) / _COLUMNS)
     heights = [
-        1.1 + max(len(_peers_of(row)) for row in panels[start : start + _COLUMNS])
+        1.1 + max(len(_peers_of(row)) for _, row in panels[start : start + _COLUMNS])
         for start in range(0, len(panels), _COLUMNS)
     ]
     figure, grid = pyplot.subplots(
@@ -51,8 +65,9 @@ def draw(report: Report, path: Path) -> None:
     )
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    for axes, row in zip(grid.flat, panels, strict=False):
+    for axes, (title, row) in zip(grid.flat, panels, strict=False):
         _panel(axes, row)
+        axes.set_title(title, fontsize=9, loc="left")
     figure.suptitle(
         "What a step costs: ratio to the loop written by hand (log scale, less is better; "
         "black mark: fastnet's goal)",
@@ -65,20 +80,35 @@ def draw(report: Report, path: Path) -> None:
 
 def _peers_of(row: Row) -> list[str]:
     """Return the peers that have a bar: all but the reference, which is the line at 1."""
-    if row.counts:
+    if row.unit == "count":
         return list(row.cells)
-    hidden = {row.reference, "bare", "bare_strict"}
+    hidden = {row.reference, *peers.BASELINES}
     return [name for name in row.cells if name not in hidden]
+
+
+def _title(section: Section, row: Row) -> str:
+    """Return a panel's title. PyTorch has one version and stands first: it goes without saying."""
+    beside = {
+        "ratio": f", beside {_with_article(peers.load(row.reference).NAME)}",
+        "count": ", most alive at once" if row.reference == "bare" else "",
+        "ms": ", ms more than a step",
+    }[row.unit]
+    above = "" if section.framework == "torch" else f"{section.title}\n"
+    return f"{above}{row.title}{beside}"
+
+
+def _with_article(name: str) -> str:
+    return name if name == "FastEstimator" else f"the {name}"
 
 
 def _panel(axes: Any, row: Row) -> None:
     """Draw one row."""
     names = _peers_of(row)[::-1]
-    values = [row.cells[name].value for name in names]
+    values = [max(row.cells[name].value, _LEAST) for name in names]
     for place, (name, value) in enumerate(zip(names, values, strict=True)):
         # On a log axis a bar starts where the reference is, and grows to either side of it.
         axes.barh(place, value - 1, left=1, height=0.72, color=_COLORS[name])
-        text = f"{value:.0f}" if row.counts else ratio(value)
+        text = shown(row, value)
         left = value < 1
         at = value
         if name == SUBJECT and row.goal is not None:
@@ -112,7 +142,3 @@ def _panel(axes: Any, row: Row) -> None:
         )
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    beside = "most alive at once" if row.counts else f"beside the {peers.load(row.reference).NAME}"
-    if row.reference == "fastestimator":
-        beside = "beside FastEstimator"
-    axes.set_title(f"{row.title}, {beside}", fontsize=9, loc="left")

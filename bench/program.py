@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import nn
+from typing import Any
 
 
 def unchanged(output: Any) -> Any:
@@ -37,6 +34,8 @@ class Program:
         probe: Returns a result to check, where a step itself returns nothing worth checking.
         model: The model that the program trains, so that weights can be compared.
         extra_keys: Whether the peer's result holds more keys than the baseline's.
+        lacks: The keys of the baseline's result that the peer has no way to return.
+        plain: A step without what is to be measured, for workloads that ask what it adds.
         close: Leaves what making the program entered.
     """
 
@@ -47,8 +46,10 @@ class Program:
     once: Callable[[Any], Any] | None = None
     result: Callable[[Any], Any] = unchanged
     probe: Callable[[], Any] | None = None
-    model: nn.Module | None = None
+    model: Any = None
     extra_keys: bool = False
+    lacks: frozenset[str] = frozenset()
+    plain: Program | None = None
     close: Callable[[], None] = nothing
 
     def arguments(self, count: int) -> Iterable[Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from bench import peers
 from bench.timing import Spread
 from bench.worker import Measured
 from bench.workloads import BY_NAME
-from bench.workloads.workload import Goal
+from bench.workloads.workload import Framework, Goal, Workload
 
 SUBJECT = "fastnet"
 
@@ -38,7 +38,11 @@ class Report:
 
     def versions(self) -> dict[str, dict[str, str]]:
         """Return the versions in each environment that measured anything."""
-        return {name: found[0].versions for name, found in self.environments.items() if found}
+        return {
+            name: {key: value for measured in found for key, value in measured.versions.items()}
+            for name, found in self.environments.items()
+            if found
+        }
 
     def find(self, workload: str) -> Iterator[tuple[str, Measured]]:
         """Yield what each environment measured of `workload`."""
@@ -52,15 +56,18 @@ class Report:
         return [name for name in BY_NAME if any(True for _ in self.find(name))]
 
 
+Unit = Literal["ratio", "count", "ms"]
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One peer beside one reference: how many times its cost, or the count itself.
+    """One peer beside one reference: how many times its cost, or what else was asked.
 
     Attributes:
-        value: The ratio, or the count.
-        spread: The quartiles of the ratio, or None for a count.
+        value: The ratio, the count, or the milliseconds over a plain step.
+        spread: The quartiles of that, or None for a count.
         time_ns: What a step of the peer took, or None for a count.
-        reference_ns: What a step of the reference took in the same process.
+        reference_ns: What a step of the reference took in the same process, or the plain step.
         environment: Where it was measured.
     """
 
@@ -79,7 +86,7 @@ class Row:
         workload: The workload's name.
         title: The workload's title.
         reference: The peer that others are compared with.
-        counts: Whether the cells are counts.
+        unit: What the cells hold.
         cells: The peers that have a number here.
         goal: What fastnet must reach, if anything.
     """
@@ -87,7 +94,7 @@ class Row:
     workload: str
     title: str
     reference: str
-    counts: bool
+    unit: Unit
     cells: dict[str, Cell]
     goal: Goal | None
 
@@ -105,29 +112,88 @@ class Row:
         return verdict
 
 
+@dataclass(frozen=True)
+class Section:
+    """The rows that belong together: those of a framework, perhaps in one version.
+
+    Attributes:
+        framework: The framework.
+        title: The framework, with versions where they matter.
+        rows: The rows.
+    """
+
+    framework: Framework
+    title: str
+    rows: list[Row]
+
+
+def sections(report: Report) -> list[Section]:
+    """Return the rows of PyTorch, and those of TensorFlow for each environment that has it.
+
+    In PyTorch each number is from the first environment that has one, which are all of the same
+    version. The environments' TensorFlow and Keras are of different generations, and stand apart.
+    """
+    found = {
+        framework: [name for name in report.workloads() if BY_NAME[name].framework == framework]
+        for framework in peers.BY_FRAMEWORK
+    }
+    made = []
+    if found["torch"]:
+        rows_of_all = _rows(report, found["torch"], list(report.environments))
+        made.append(Section("torch", "PyTorch", rows_of_all))
+    for environment in report.environments:
+        rows_of_one = _rows(report, found["tf"], [environment])
+        if any(row.cells for row in rows_of_one):
+            made.append(Section("tf", _tensorflow(report, environment), rows_of_one))
+    return made
+
+
 def rows(report: Report) -> list[Row]:
+    """Return the rows of all sections."""
+    return [row for section in sections(report) for row in section.rows]
+
+
+def _tensorflow(report: Report, environment: str) -> str:
+    """Return TensorFlow and Keras with the versions that an environment has."""
+    versions = report.versions()[environment]
+    number = versions.get("tensorflow-cpu") or versions.get("tensorflow", "")
+    return f"TensorFlow {number}, Keras {versions.get('keras', '')}"
+
+
+def _rows(report: Report, workloads: list[str], environments: list[str]) -> list[Row]:
     """Return a row for each workload and each of its references."""
     made = []
-    for name in report.workloads():
+    for name in workloads:
         workload = BY_NAME[name]
+        found = [pair for pair in report.find(name) if pair[0] in environments]
         for reference in workload.references:
             cells: dict[str, Cell] = {}
-            for environment, measured in report.find(name):
-                for peer in peers.ORDER:
+            for peer in peers.BY_FRAMEWORK[workload.framework]:
+                for environment, measured in found:
                     cell = _cell(environment, measured, peer, reference)
                     # The report's own environment comes first, and its numbers stand.
                     if cell is not None and peer not in cells:
                         cells[peer] = cell
-            cells = {peer: cells[peer] for peer in peers.ORDER if peer in cells}
             goal = workload.goals.get(reference)
-            made.append(Row(name, workload.title, reference, workload.counts, cells, goal))
+            made.append(Row(name, workload.title, reference, _unit(workload), cells, goal))
     return made
+
+
+def _unit(workload: Workload) -> Unit:
+    if workload.counts:
+        return "count"
+    return "ms" if workload.over_a_step else "ratio"
 
 
 def _cell(environment: str, measured: Measured, peer: str, reference: str) -> Cell | None:
     """Return what one process says of `peer` beside `reference`, if anything."""
     if peer in measured.counts:
         return Cell(measured.counts[peer], None, None, None, environment)
+    if peer in measured.excesses:
+        excess = measured.excesses[peer]
+        spread = Spread(*(excess[key] / 1e6 for key in ("median", "low", "high")))
+        time = measured.times[peer]["median"]
+        return Cell(spread.median, spread, time, excess["step"], environment)
     ratio = measured.ratios.get(peer, {}).get(reference)
     if ratio is None:
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-from bench.machine import ONE_THREAD
+from bench.machine import ONE_THREAD, TF_SETTINGS
 from bench.worker import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,5 +81,5 @@ def environment() -> dict[str, str]:
         **os.environ,
         **ONE_THREAD,
         "PYTHONPATH": os.pathsep.join(paths),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
+        **TF_SETTINGS,
     }

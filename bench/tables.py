@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench import peers
-from bench.results import SUBJECT, Cell, Report, Row, rows
+from bench.results import SUBJECT, Cell, Report, Row, Section, sections
+from bench.workloads import BY_NAME
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,20 +80,27 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
+def shown(row: Row, value: float) -> str:
+    """Return a value of a row's cells, in the row's unit."""
+    if row.unit == "count":
+        return f"{value:.0f}"
+    return f"{ratio(value)} ms" if row.unit == "ms" else ratio(value)
+
+
 def _value(row: Row, cell: Cell | None) -> str:
-    if cell is None:
-        return _NONE
-    return f"{cell.value:.0f}" if row.counts else ratio(cell.value)
+    return _NONE if cell is None else shown(row, cell.value)
 
 
 def _beside(row: Row) -> str:
-    return "count" if row.counts else peers.load(row.reference).NAME
+    if row.unit == "ratio":
+        return peers.load(row.reference).NAME
+    return "count" if row.unit == "count" else "a plain step"
 
 
-def goals_table(report: Report) -> Table:
+def goals_table(section: Section) -> Table:
     """Return fastnet beside its goals."""
     made = []
-    for row in rows(report):
+    for row in section.rows:
         cell = row.cells.get(SUBJECT)
         spread = cell.spread if cell else None
         goal = row.goal
@@ -109,31 +117,38 @@ def goals_table(report: Report) -> Table:
             ]
         )
     return Table(
-        title="fastnet and its goals",
+        title=f"{section.title}: fastnet and its goals",
         note="Medians. The spread is the middle half of the rounds' ratios; `close` says that the "
-        "goal lies within it. Less is better.",
+        f"goal lies within it. Less is better.{_units(section)}",
         columns=["work", "beside", "that, µs", "fastnet, µs", "ratio", "spread", "goal", "verdict"],
         rows=made,
     )
 
 
-def peers_table(report: Report) -> Table:
+def peers_table(section: Section) -> Table:
     """Return the ratios of every peer that has a number anywhere."""
-    all_rows = rows(report)
-    names = [name for name in peers.ORDER if any(name in row.cells for row in all_rows)]
+    known = {name for row in section.rows for name in row.cells}
+    names = [name for name in peers.BY_FRAMEWORK[section.framework] if name in known]
     made = []
-    for row in all_rows:
+    for row in section.rows:
         cells = [_value(row, row.cells.get(name)) for name in names]
         was = row.goal.fastestimator if row.goal and row.reference != "fastestimator" else None
-        recorded = _NONE if was is None else ratio(was)
+        recorded = _NONE if was is None else shown(row, was)
         made.append([row.title, _beside(row), *cells, recorded])
     return Table(
-        title="fastnet and its peers",
+        title=f"{section.title}: fastnet and its peers",
         note=f"Ratio to what stands under `beside`, timed in the same process; {_NONE}: no such "
-        "thing, or not measured. Last column: FastEstimator 1.7.0 when the goals were set.",
+        "thing, or not measured. Last column: FastEstimator 1.7.0 when the goals were set."
+        f"{_units(section)}",
         columns=["work", "beside", *[peers.load(name).NAME for name in names], "(FE, then)"],
         rows=made,
     )
+
+
+def _units(section: Section) -> str:
+    if any(row.unit == "ms" for row in section.rows):
+        return " Beside a plain step: by how many milliseconds it takes longer."
+    return ""
 
 
 def times_table(report: Report) -> Table:
@@ -179,19 +194,33 @@ def remarks(report: Report) -> Iterator[str]:
                     yield f"\n- FAILED: {name} at {measured.workload} ({environment}): {reason}"
         for workload, reason in report.failures.get(environment, {}).items():
             yield f"\n- FAILED: {workload} ({environment}): {reason}"
-    absent = set(peers.ORDER)
-    for found_ in report.environments.values():
-        for measured in found_:
-            absent &= set(measured.absent)
-    if absent:
-        yield f"\n- Not installed, so not measured: {', '.join(sorted(absent))}."
+    if absent := _absent(report):
+        yield f"\n- Not installed, so not measured: {', '.join(absent)}."
+
+
+def _absent(report: Report) -> list[str]:
+    """Return the peers that no process of the report has found."""
+    missing, found = set(), set()
+    for measured in (one for many in report.environments.values() for one in many):
+        missing |= set(measured.absent)
+        framework = BY_NAME[measured.workload].framework
+        found |= set(peers.BY_FRAMEWORK[framework]) - set(measured.absent)
+    return sorted(missing - found)
 
 
 def to_markdown(report: Report) -> str:
     """Return the whole report as Markdown."""
     parts = ["# What a step costs", "".join(remarks(report))]
-    parts += [table(report).to_markdown() for table in (goals_table, peers_table, times_table)]
+    parts += [table.to_markdown() for table in _tables(report)]
+    parts.append(times_table(report).to_markdown())
     return "\n\n".join(parts) + "\n"
+
+
+def _tables(report: Report) -> Iterator[Table]:
+    """Yield the tables of each section."""
+    for section in sections(report):
+        yield goals_table(section)
+        yield peers_table(section)
 
 
 def show(report: Report) -> None:
@@ -203,5 +232,5 @@ def show(report: Report) -> None:
     if not console.is_terminal:
         console = Console(width=200)
     console.print("".join(remarks(report)), markup=False, highlight=False)
-    console.print(goals_table(report).to_rich())
-    console.print(peers_table(report).to_rich())
+    for table in _tables(report):
+        console.print(table.to_rich())

@@ -14,7 +14,18 @@ from bench.report import FE_PYTHON
 from bench.workloads import BY_NAME
 
 # Each of these starts an interpreter that imports TensorFlow, so one workload of each kind must do.
-_WORKLOADS = ("identity_50", "mlp_train", "mlp_infer", "open_again", "nest_detach", "slicing_16")
+_WORKLOADS = (
+    "identity_50",
+    "mlp_train",
+    "mlp_infer",
+    "open_again",
+    "nest_detach",
+    "slicing_16",
+    "tf_mlp_train",
+    "tf_mlp_infer",
+    "tf_open_epoch",
+    "tf_traces_train",
+)
 
 
 @pytest.mark.parametrize("workload", _WORKLOADS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import plot, tables
-from bench.results import Report, from_json, rows
+from bench.results import Report, from_json, rows, sections
 from bench.worker import Measured
 
 
@@ -60,6 +60,34 @@ def report() -> Report:
     )
 
 
+@pytest.fixture
+def in_tensorflow() -> Report:
+    """Two environments with TensorFlow, the second of another generation and with FastEstimator."""
+
+    def environment(number: str, keras: str, **more: float) -> list[Measured]:
+        times = {"tf_concrete": 1e5, "fastnet": 9e4, "tf_function": 2e5, **more}
+        train = _measured("tf_mlp_train", times, ("tf_concrete", "tf_concrete_any"))
+        opened = _measured("tf_open_epoch", {"fastnet": 3e5}, ())
+        opened.excesses["fastnet"] = {"median": 2e5, "low": 1e5, "high": 3e5, "step": 1e5}
+        traces = Measured("tf_traces_train", counts={"tf_concrete": 5, "fastnet": 2})
+        for measured in (train, opened, traces):
+            measured.versions = {"tensorflow-cpu": number, "keras": keras}
+        return [train, opened, traces]
+
+    torch = Measured("tf_mlp_train", absent=["tf_concrete", "fastnet", "tf_function"])
+    return Report(
+        made="2000-01-01T00:00+00:00",
+        processor="a processor",
+        rounds=3,
+        round_ms=1.0,
+        environments={
+            "main": environment("2.21.0", "3.15.1"),
+            "FastEstimator's": environment("2.15.1", "2.15.0", fastestimator=4e5),
+            "only torch": [torch],
+        },
+    )
+
+
 def test_verdicts_are_those_of_the_goals(report: Report) -> None:
     verdicts = {row.workload: row.verdict for row in rows(report)}
     assert verdicts == {
@@ -83,6 +111,31 @@ def test_nothing_is_judged_without_its_reference(report: Report) -> None:
     assert {row.workload: row.verdict for row in rows(report)}["open_again"] == "not measured"
 
 
+def test_each_tensorflow_has_rows_of_its_own(in_tensorflow: Report) -> None:
+    newest, old = sections(in_tensorflow)
+    assert newest.title == "TensorFlow 2.21.0, Keras 3.15.1"
+    assert old.title == "TensorFlow 2.15.1, Keras 2.15.0"
+    assert [set(row.cells) for row in (newest.rows[0], old.rows[0])] == [
+        {"tf_concrete", "fastnet", "tf_function"},
+        {"tf_concrete", "fastnet", "tf_function", "fastestimator"},
+    ]
+    assert newest.rows[0].cells["fastnet"].environment == "main"
+    assert old.rows[0].cells["fastnet"].environment == "FastEstimator's"
+
+
+def test_milliseconds_over_a_step_and_counts_are_judged(in_tensorflow: Report) -> None:
+    rows_of = {row.workload: row for row in sections(in_tensorflow)[0].rows}
+    opened = rows_of["tf_open_epoch"]
+    assert (opened.unit, opened.verdict) == ("ms", "met")
+    assert opened.cells["fastnet"].value == pytest.approx(0.2)
+    assert opened.cells["fastnet"].reference_ns == 1e5
+    assert rows_of["tf_traces_train"].verdict == "MISSED"
+    text = tables.to_markdown(in_tensorflow)
+    row = "| Open the next epoch, first step | a plain step | 100 | 300 | 0.20 ms | 0.10 to 0.30 |"
+    assert f"{row} 1 | met |" in text
+    assert "| Traces of train, 10 epochs | count | 5 | 2 | - | 2 |" in text
+
+
 def test_markdown_names_versions_verdicts_and_failures(report: Report) -> None:
     report.environments["main"][0].failures["ignite"] = "RuntimeError: no"
     text = tables.to_markdown(report)
@@ -96,8 +149,9 @@ def test_a_saved_report_is_read_back(report: Report) -> None:
     assert from_json(json.loads(json.dumps(asdict(report)))) == report
 
 
-def test_the_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["report", "in_tensorflow"])
+def test_the_plot_is_a_picture(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "plots" / "report.png"
-    plot.draw(report, path)
+    plot.draw(request.getfixturevalue(name), path)
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -25,6 +25,13 @@ def test_ratio_of_two_programs_is_that_of_their_times() -> None:
     assert ratio.low <= ratio.high
 
 
+def test_excess_is_the_difference_of_the_times() -> None:
+    programs = {"short": _sleep(0.002), "long": _sleep(0.006)}
+    timings = timing.interleave(programs, rounds=5, round_ns=1_000_000)
+    excess = timings["long"].excess_over(timings["short"])
+    assert excess.median == pytest.approx(4e6, rel=0.3)
+
+
 def test_rounds_are_interleaved_and_take_turns_to_be_first() -> None:
     calls: list[str] = []
     programs = {name: Program(calls.append, name) for name in "abc"}

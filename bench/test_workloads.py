@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import agreement, peers, timing
+from bench import agreement, machine, peers, timing
 from bench.program import Program
 from bench.workloads import ALL
 from bench.workloads.workload import Workload
@@ -20,12 +20,24 @@ from bench.workloads.workload import Workload
 _ROUNDS = 21
 _ROUND_NS = 2_000_000
 
-_TIMED = [workload for workload in ALL if not workload.counts]
-_COUNTED = [workload for workload in ALL if workload.counts]
+
+def _pairs(counts: bool) -> list[Any]:
+    """Return each workload that is counted, or timed, with each peer of its framework."""
+    return [
+        pytest.param(workload, peer, id=f"{workload.name}-{peer}")
+        for workload in ALL
+        if workload.counts == counts
+        for peer in peers.BY_FRAMEWORK[workload.framework]
+    ]
 
 
-def _named(workload: Workload) -> str:
-    return workload.name
+@pytest.fixture(autouse=True)
+def framework(request: pytest.FixtureRequest) -> None:
+    """Set the framework of the workload up, or skip the test if it is not installed."""
+    workload = request.getfixturevalue("workload")
+    if not machine.has(workload.framework):
+        pytest.skip(f"{workload.framework} is not installed")
+    machine.use_one_thread(workload.framework)
 
 
 def _checked(workload: Workload, peer: str) -> None:
@@ -53,11 +65,10 @@ def _programs(workload: Workload, names: set[str]) -> Iterator[dict[str, Program
             program.close()
 
 
-@pytest.mark.parametrize("peer", peers.ORDER)
-@pytest.mark.parametrize("workload", _TIMED, ids=_named)
+@pytest.mark.parametrize(("workload", "peer"), _pairs(counts=False))
 def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
     _checked(workload, peer)
-    benchmark.group = workload.title
+    benchmark.group = f"{workload.name}: {workload.title}"
     with _programs(workload, {peer, *workload.references}) as programs:
         program = programs[peer]
         if benchmark.disabled:
@@ -65,9 +76,13 @@ def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
             return
         timings = timing.interleave(programs, _ROUNDS, _ROUND_NS)
         for reference in workload.references:
-            if reference in timings:
+            if reference in timings and not workload.over_a_step:
                 ratio = timings[peer].ratio_to(timings[reference])
                 benchmark.extra_info[f"ratio to {peers.load(reference).NAME}"] = ratio.median
+        if program.plain is not None:
+            step = timing.interleave({"step": program.plain}, _ROUNDS, _ROUND_NS)["step"]
+            over = timings[peer].excess_over(step).median
+            benchmark.extra_info["ms more than a step"] = over / 1e6
         if program.steps_per_call > 1:
             benchmark.name += f" x {program.steps_per_call} steps"
         if program.fresh is None:
@@ -78,11 +93,15 @@ def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
             benchmark.pedantic(program.step, setup=lambda: ((fresh(),), {}), rounds=_ROUNDS)
 
 
-@pytest.mark.parametrize("peer", peers.ORDER)
-@pytest.mark.parametrize("workload", _COUNTED, ids=_named)
+@pytest.mark.parametrize(("workload", "peer"), _pairs(counts=True))
 def test_count(workload: Workload, peer: str) -> None:
-    _checked(workload, peer)
+    module = peers.load(peer)
+    if not module.available():
+        pytest.skip(f"{module.NAME} is not installed")
     with _programs(workload, {peer}) as programs:
+        if not programs:
+            pytest.skip(f"{module.NAME} has no such thing")
         count = programs[peer].run_once()
+    workload.check(None, count, extra_keys=False)
     if peer == "fastnet":
-        assert count <= workload.goals["bare"].limit
+        assert count <= workload.goals[workload.baseline].limit

@@ -12,7 +12,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 from bench.program import Program
@@ -21,6 +21,8 @@ _MOST_LOOPS = 1_000_000
 # Fresh arguments are made before the clock starts and all live at once: a few are enough.
 _MOST_FRESH_LOOPS = 4
 _WARM_UP_CALLS = 3
+# How often the length of a round is looked at: a single look may be disturbed.
+_LOOKS = 3
 # A round is timed again if the processor worked on something else for more than this part of it,
 # but not for ever: a program may wait for something of its own accord.
 _MOST_TAKEN_AWAY = 0.02
@@ -74,6 +76,16 @@ class Timing:
         pairs = zip(self.rounds, other.rounds, strict=True)
         return Spread.of([mine / theirs for mine, theirs in pairs])
 
+    def excess_over(self, other: Timing) -> Spread:
+        """Return how much longer than `other` this takes, in nanoseconds, round by round.
+
+        Example:
+            >>> Timing(1, (2.0, 5.0, 6.0)).excess_over(Timing(1, (1.0, 2.0, 3.0)))
+            Spread(median=3.0, low=2.0, high=3.0)
+        """
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return Spread.of([mine - theirs for mine, theirs in pairs])
+
 
 @dataclass(frozen=True)
 class Elapsed:
@@ -81,7 +93,8 @@ class Elapsed:
 
     Attributes:
         wall: By the clock on the wall.
-        processor: What of that the processor worked for this thread.
+        processor: What of that the processor worked for this process. A framework may run a step in
+            a thread of its own while this one waits.
     """
 
     wall: int
@@ -98,12 +111,12 @@ def clock(step: Callable[[Any], Any], arguments: Iterable[Any]) -> Elapsed:
     collects = gc.isenabled()
     gc.disable()
     try:
-        worked = thread_time_ns()
+        worked = process_time_ns()
         start = perf_counter_ns()
         for argument in arguments:
             step(argument)
         wall = perf_counter_ns() - start
-        return Elapsed(wall, thread_time_ns() - worked)
+        return Elapsed(wall, process_time_ns() - worked)
     finally:
         if collects:
             gc.enable()
@@ -115,7 +128,8 @@ def calls_per_round(program: Program, round_ns: int) -> int:
     clock(program.step, program.arguments(_WARM_UP_CALLS))
     loops = 1
     while True:
-        taken = max(1, clock(program.step, program.arguments(loops)).wall)
+        looks = [clock(program.step, program.arguments(loops)).wall for _ in range(_LOOKS)]
+        taken = max(1, min(looks))
         if taken * 2 >= round_ns or loops >= most:
             return min(most, max(1, round(loops * round_ns / taken)))
         loops = min(most, loops * 4)

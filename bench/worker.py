@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import machine
+from bench import agreement, machine, peers, timing
+from bench.program import Program
+from bench.workloads import BY_NAME
+from bench.workloads.workload import Workload
 
 
 @dataclass
@@ -26,6 +29,8 @@ class Measured:
         times: For each peer, the median nanoseconds of a step, the quartiles, the calls a round.
         ratios: For each peer and each reference, the ratio and its quartiles.
         counts: For each peer, the count, for a workload that is counted and not timed.
+        excesses: For each peer, by how many nanoseconds a step is longer than a plain one, with the
+            quartiles, and the median of the plain step; for a workload that asks for just this.
         absent: Peers that are not installed here.
         without: Peers that are here and have no such thing.
         failures: Peers that raised, or whose results are not the baseline's, and what they said.
@@ -37,6 +42,7 @@ class Measured:
     times: dict[str, dict[str, float]] = field(default_factory=dict)
     ratios: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    excesses: dict[str, dict[str, float]] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -54,17 +60,18 @@ def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Me
     Returns:
         What was measured.
     """
-    machine.use_one_thread()
-    # Only now may torch be imported.
-    from bench import agreement, peers, timing
-    from bench.workloads import BY_NAME
-
     workload = BY_NAME[name]
-    measured = Measured(name, machine.versions(), rounds)
+    names = [
+        peer
+        for peer in peers.BY_FRAMEWORK[workload.framework]
+        if only is None or peer in only or peer in peers.BASELINES
+    ]
+    if not machine.has(workload.framework):
+        return Measured(name, rounds=rounds, absent=names)
+    machine.use_one_thread(workload.framework)
+    measured = Measured(name, machine.versions(workload.framework), rounds)
     programs = {}
-    for peer in peers.ORDER:
-        if only is not None and peer not in only and not peer.startswith("bare"):
-            continue
+    for peer in names:
         module = peers.load(peer)
         if not module.available():
             measured.absent.append(peer)
@@ -82,17 +89,36 @@ def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Me
     if workload.counts:
         measured.counts = {peer: int(program.run_once()) for peer, program in ready.items()}
     elif rounds:
-        timings = timing.interleave(ready, rounds, round_ns)
-        for peer, timed in timings.items():
-            measured.times[peer] = {**asdict(timed.spread), "loops": timed.loops}
-            measured.ratios[peer] = {
-                reference: asdict(timed.ratio_to(timings[reference]))
-                for reference in workload.references
-                if reference in timings
-            }
+        _time(measured, workload, ready, rounds, round_ns)
     for program in ready.values():
         program.close()
     return measured
+
+
+def _time(
+    measured: Measured,
+    workload: Workload,
+    programs: dict[str, Program],
+    rounds: int,
+    round_ns: int,
+) -> None:
+    """Time `programs`, and write down what comes of it."""
+    plain = {peer: program.plain for peer, program in programs.items() if program.plain}
+    both = {**programs, **{f"{peer}, plain": program for peer, program in plain.items()}}
+    timings = timing.interleave(both, rounds, round_ns)
+    for peer in programs:
+        timed = timings[peer]
+        measured.times[peer] = {**asdict(timed.spread), "loops": timed.loops}
+        if workload.over_a_step:
+            step = timings[f"{peer}, plain"]
+            excess = asdict(timed.excess_over(step))
+            measured.excesses[peer] = {**excess, "step": step.spread.median}
+            continue
+        measured.ratios[peer] = {
+            reference: asdict(timed.ratio_to(timings[reference]))
+            for reference in workload.references
+            if reference in timings
+        }
 
 
 def main(arguments: list[str] | None = None) -> None:

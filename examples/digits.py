@@ -5,7 +5,11 @@ is held out: the network never trains on these, and its accuracy on them is what
 exit status 1 if less than 97 % of them are read right.
 
     python examples/digits.py
+    python examples/digits.py --framework tf
     python examples/digits.py --epochs 30 --seed 7
+
+Everything here is the same in both frameworks. What is not, namely the model and its optimizers, is
+in digits_torch.py and digits_tf.py, beside a training step written by hand to compare with.
 """
 
 from __future__ import annotations
@@ -13,16 +17,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-import torch
+import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from step_cost import show_step_cost
-from torch import nn
 from tqdm import tqdm
 
 import fastnet
+from fastnet.backend import to_tensor
 from fastnet.op.numpyop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -32,37 +38,17 @@ HELD_OUT = 0.25
 BATCH_SIZE = 32
 GOAL = 0.97
 
-# What a network runs on is a dict: a name for each tensor.
+# What a network runs on is a dict: a name for each tensor. The whole data are one of numpy arrays.
 Batch = dict[str, Any]
 
 
-def make_model() -> nn.Module:
-    """Make the convolutional network: images of shape (batch, 1, 8, 8) to (batch, 10) logits."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, kernel_size=3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, kernel_size=3, padding=1),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 10),
-    )
-
-
-def make_network(epochs: int) -> fastnet.BaseNetwork:
+def make_network(framework: ModuleType, epochs: int) -> fastnet.BaseNetwork:
     """Say what happens to a batch: which ops run, which keys they read and write, and when."""
     # Adam gets most of the way fast. Small steps of SGD at the end settle what it has found.
     optimizer = EpochScheduler(
-        {
-            1: lambda parameters: torch.optim.Adam(parameters, lr=2e-3),
-            max(2, epochs * 3 // 4): lambda parameters: torch.optim.SGD(
-                parameters, lr=0.01, momentum=0.9
-            ),
-        }
+        {1: framework.make_adam, max(2, epochs * 3 // 4): framework.make_sgd}
     )
-    model = fastnet.build(make_model, optimizer_fn=optimizer, model_name="digits")
+    model = fastnet.build(framework.make_model, optimizer_fn=optimizer, model_name="digits")
     return fastnet.Network(
         ops=[
             ModelOp(model, inputs="image", outputs="logits"),
@@ -80,25 +66,28 @@ def make_network(epochs: int) -> fastnet.BaseNetwork:
     )
 
 
-def read_digits(seed: int) -> tuple[Batch, Batch]:
+def read_digits(seed: int, channel_axis: int) -> tuple[Batch, Batch]:
     """Read the data, as one big batch to train on and one that is held out."""
     digits = load_digits()
-    images = (digits.images / 16).astype("float32")[:, None]  # (sample, channel, row, column)
+    images = np.expand_dims(digits.images.astype("float32") / 16, channel_axis)
     labels = digits.target.astype("int64")
-    parts = train_test_split(images, labels, test_size=HELD_OUT, stratify=labels, random_state=seed)
-    train_images, held_images, train_labels, held_labels = map(torch.from_numpy, parts)
+    train_images, held_images, train_labels, held_labels = train_test_split(
+        images, labels, test_size=HELD_OUT, stratify=labels, random_state=seed
+    )
     return (
         {"image": train_images, "label": train_labels},
         {"image": held_images, "label": held_labels},
     )
 
 
-def batches(data: Batch, order: torch.Tensor | None = None) -> Iterator[Batch]:
-    """Cut data into batches, in an order if one is given."""
+def batches(data: Batch, target_type: str, order: np.ndarray | None = None) -> Iterator[Batch]:
+    """Cut data into batches of a framework's tensors, in an order if one is given."""
     if order is None:
-        order = torch.arange(len(data["label"]))
-    for chosen in order.split(BATCH_SIZE):
-        yield {key: values[chosen] for key, values in data.items()}
+        order = np.arange(len(data["label"]))
+    for start in range(0, len(order), BATCH_SIZE):
+        chosen = order[start : start + BATCH_SIZE]
+        batch = {key: values[chosen] for key, values in data.items()}
+        yield to_tensor(batch, target_type)
 
 
 def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -> float:
@@ -107,16 +96,17 @@ def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -
     count = -(-len(data["label"]) // BATCH_SIZE)
     with tqdm(total=epochs * count, unit="step", mininterval=0.5) as progress:
         for epoch in range(1, epochs + 1):
+            order = np.random.permutation(len(data["label"]))
             # The first path: open the network for an epoch, and run it step by step.
             # Only the loss is asked for, so nothing else is kept or brought back from a GPU.
             with network(mode="train", epoch=epoch, desired_output_keys={"loss"}):
-                for batch in batches(data, torch.randperm(len(data["label"]))):
+                for batch in batches(data, network.target_type, order):
                     loss = network.run_step(batch)["loss"]
                     progress.update()
             accuracy = evaluate(network, held, epoch)
             progress.set_postfix(
                 epoch=epoch,
-                loss=f"{loss.item():.4f}",
+                loss=f"{float(loss):.4f}",
                 accuracy=f"{accuracy:.1%}",
                 refresh=False,
             )
@@ -126,14 +116,16 @@ def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -
 def evaluate(network: fastnet.BaseNetwork, held: Batch, epoch: int) -> float:
     """Give the share of the held-out digits that the network reads right."""
     # The second path: `transform` opens the network, runs every batch, and gives all results.
-    results = network.transform(batches(held), mode="eval", epoch=epoch)
-    right = [result["guess"] == result["label"] for result in results]
-    return torch.cat(right).float().mean().item()
+    given = batches(held, network.target_type)
+    results = network.transform(given, mode="eval", epoch=epoch)
+    right = [np.asarray(result["guess"]) == np.asarray(result["label"]) for result in results]
+    return float(np.concatenate(right).mean())
 
 
 def main() -> int:
     """Run the program; give its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--framework", choices=("torch", "tf"), default="torch", help="(torch)")
     parser.add_argument("--epochs", type=int, default=20, help="how long to train (20)")
     parser.add_argument("--rounds", type=int, default=30, help="rounds to time a step in (30)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and split (0)")
@@ -141,15 +133,17 @@ def main() -> int:
     if options.epochs < 1 or options.rounds < 1:
         parser.error("epochs and rounds are at least 1")
 
+    framework = import_module(f"digits_{options.framework}")
     # A network this small gains nothing from more threads, and timings of one are comparable.
-    torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    data, held = read_digits(options.seed)
-    network = make_network(options.epochs)
+    framework.use_one_thread()
+    framework.set_seed(options.seed)
+    np.random.seed(options.seed)
+    data, held = read_digits(options.seed, framework.CHANNEL_AXIS)
+    network = make_network(framework, options.epochs)
     accuracy = train(network, data, held, options.epochs)
     print(f"{accuracy:.2%} of {len(held['label'])} held-out digits are read right.")
 
-    show_step_cost(make_model, next(batches(data)), options.rounds)
+    show_step_cost(framework, next(batches(data, options.framework)), options.rounds)
     if accuracy < GOAL:
         print(f"That is less than the goal of {GOAL:.0%}. Try more --epochs.", file=sys.stderr)
         return 1

@@ -520,6 +520,45 @@ class TestMissingKeys:
             plan_of(kernel, [Op("x", "y")]).predict(batch, {})
         assert not batch
 
+    @pytest.mark.parametrize(
+        ("ops", "batch"),
+        [
+            ([Op("x", "y"), Op(["y", "label"], "loss")], {"x": 1, "lable": 2}),
+            ([Op(["c", "a"], "y"), Op("b", "z")], {"a": 1}),
+            ([Op(None, "y"), Delete("y"), Op("y", "z")], {}),
+            ([Delete("x"), Op("x", "y")], {}),
+            ([Op("x1", "y")], collections.ChainMap({"x1_": 1})),
+            ([Op("x", "y")], collections.defaultdict(int)),
+        ],
+    )
+    def test_looked_for_without_a_step(self, kernel: Kernel, ops: list[Op], batch: Any) -> None:
+        before = dict(batch)
+        plan = plan_of(kernel, ops)
+        with pytest.raises(MissingKeyError) as caught:
+            plan.predict(batch, {})
+        found = plan.missing(batch)
+        assert type(found) is MissingKeyError
+        assert shown(found) == shown(caught.value)
+        assert batch == before
+
+    def test_looked_for_where_none_is_missing(self, kernel: Kernel) -> None:
+        log: list[int] = []
+
+        def move(value: Any) -> Any:
+            raise AssertionError("nothing is moved")
+
+        ops = [Op("x", "y", lambda data, state: log.append(1)), Op("y", "x"), Op("x", "z")]
+        plan = plan_of(kernel, ops, move=kernel.NestMap(int, move))
+        batches: list[Any] = [{"x": 1}, {"x": None, "a": 2}, collections.UserDict(x=1)]
+        for batch in batches:
+            assert plan.missing(batch) is None
+        assert plan_of(kernel, []).missing({}) is None
+        assert log == []
+
+    def test_looked_for_in_what_is_no_mapping(self, kernel: Kernel) -> None:
+        with pytest.raises(TypeError):
+            plan_of(kernel, [Op("x", "y")]).missing(3)
+
     def test_the_plan_is_usable_afterwards(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", "y")])
         with pytest.raises(MissingKeyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -135,6 +136,69 @@ def test_a_torch_program_never_asks_for_tensorflow() -> None:
         "    network.transform([batch], mode=mode)\n"
         "assert not [one for one in asked if one[0].startswith('fastnet')], asked\n"
         "assert 'tensorflow' not in sys.modules\n"
+    )
+
+
+@pytest.mark.tf
+def test_a_tensorflow_program_never_asks_for_torch() -> None:
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("needs TensorFlow")
+    run(
+        "import os, sys\n"
+        "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
+        "asked = []\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'torch':\n"
+        "            frame = sys._getframe(1)\n"
+        "            while 'importlib' in frame.f_code.co_filename:\n"
+        "                frame = frame.f_back\n"
+        "            # libraries may look for it\n"
+        "            asked.append((frame.f_globals.get('__name__', ''), name))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "import numpy as np\n"
+        "import fastnet\n"
+        "from fastnet.backend import to_tensor\n"
+        "from fastnet.op.numpyop import LambdaOp\n"
+        "from fastnet.op.tensorop import LambdaOp as TensorLambdaOp\n"
+        "from fastnet.op.tensorop.loss import CrossEntropy\n"
+        "from fastnet.op.tensorop.model import ModelOp, UpdateOp\n"
+        "from fastnet.schedule import EpochScheduler\n"
+        "from fastnet.slicer import AxisSlicer, MeanUnslicer, SlidingSlicer\n"
+        "from fastnet.util import detach_tensors, get_batch_size, move_tensors_to_device, to_number\n"
+        "import tensorflow as tf\n"
+        "assert 'tensorflow' in sys.modules\n"
+        "layers = tf.keras.layers\n"
+        "model = fastnet.build(\n"
+        "    lambda: tf.keras.Sequential([layers.Input((2,)), layers.Dense(3)]),\n"
+        "    EpochScheduler({1: 'adam', 2: None}),\n"
+        "    mixed_precision=True,\n"
+        ")\n"
+        "ops = [\n"
+        "    ModelOp(model, 'x', 'y'),\n"
+        "    CrossEntropy(('y', 't'), 'loss', from_logits=True, class_weights={1: 2.0}),\n"
+        "    UpdateOp(model, 'loss', merge_grad=2),\n"
+        "]\n"
+        "pops = [LambdaOp(lambda y: y.argmax(-1), 'y', 'class')]\n"
+        "network = fastnet.Network(ops, pops)\n"
+        "assert type(network) is fastnet.TFNetwork\n"
+        "batch = {'x': np.ones((4, 2), 'float32'), 't': np.zeros(4, 'int64'), 'name': 'a'}\n"
+        "for mode in ('train', 'eval'):\n"
+        "    network.transform([batch, batch], mode=mode)\n"
+        "    network.transform(batch, mode=mode)\n"
+        "    with network(mode=mode, epoch=1, eager=True):\n"
+        "        network.run_step(to_tensor(batch, 'tf'))\n"
+        "slicers = [AxisSlicer(0, slice='x', unslice='y'), MeanUnslicer('loss')]\n"
+        "double = TensorLambdaOp(lambda x: (2 * x, tf.reduce_mean(x)), 'x', ['y', 'loss'])\n"
+        "fastnet.TFNetwork([double], slicers=slicers).transform(batch, mode='infer')\n"
+        "sliding = SlidingSlicer([-1, 1], slice='x', unslice=['x', 'y'])\n"
+        "triple = TensorLambdaOp(lambda x: 3 * x, 'x', 'y')\n"
+        "fastnet.TFNetwork([triple], slicers=sliding).transform(batch, mode='infer')\n"
+        "tensors = to_tensor(batch, 'tf')\n"
+        "assert get_batch_size(tensors) == 4 and to_number(tensors['x']).shape == (4, 2)\n"
+        "move_tensors_to_device(detach_tensors(tensors), 'cpu')\n"
+        "assert not [one for one in asked if one[0].startswith('fastnet')], asked\n"
+        "assert 'torch' not in sys.modules\n"
     )
 
 

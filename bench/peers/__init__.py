@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
-    # Naming a workload imports torch, which must wait until this process is set to one thread.
     from bench.program import Program
-    from bench.workloads.workload import Workload
+    from bench.workloads.workload import Framework, Workload
 
 
 class Peer(Protocol):
@@ -35,19 +34,34 @@ class Peer(Protocol):
         """Return a program for `workload`, or None if the peer has no such thing."""
 
 
-# The modules of this package, in the order in which the report shows them.
-ORDER: tuple[str, ...] = (
-    "bare",
-    "bare_strict",
-    "fastnet",
-    "fastestimator",
-    "tensordict",
-    "fabric",
-    "ignite",
-    "accelerate",
-    "optree",
-    "pytree",
-)
+# The modules of this package that work in each framework, in the order in which the report shows
+# them. A process loads those of one framework only.
+BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
+    "torch": (
+        "bare",
+        "bare_strict",
+        "fastnet",
+        "fastestimator",
+        "tensordict",
+        "fabric",
+        "ignite",
+        "accelerate",
+        "optree",
+        "pytree",
+    ),
+    "tf": (
+        "tf_concrete",
+        "tf_concrete_any",
+        "fastnet",
+        "fastestimator",
+        "tf_function",
+        "keras_fit",
+        "keras_on_batch",
+    ),
+}
+
+# What was written by hand for others to be compared with: these always take part.
+BASELINES = frozenset({"bare", "bare_strict", "tf_concrete", "tf_concrete_any"})
 
 
 def load(name: str) -> Peer:

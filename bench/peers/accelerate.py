@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from bench.peers import installed, version_of
+from bench.peers._torch_device import DEVICE
 from bench.program import Program
-from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.nest import Nest
 from bench.workloads.supervised import Supervised
 from bench.workloads.workload import Workload
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from bench.peers._torch_device import DEVICE
 from bench.program import Program
 from bench.workloads.identity_chain import Identity, IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
-from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.nest import Nest
 from bench.workloads.slicing import AXIS, Slicing
 from bench.workloads.supervised import Supervised
 from bench.workloads.workload import Workload

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.peers._torch_device import DEVICE
 from bench.program import Program
 from bench.workloads.identity_chain import Identity, IdentityChain
-from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.nest import Nest
 from bench.workloads.workload import Workload
 
 NAME = "strict loop"

@@ -6,7 +6,6 @@ It pins old versions of what it needs, so it mostly runs in an interpreter of it
 from __future__ import annotations
 
 from bench.peers import installed, version_of
-from bench.peers._network_program import NetworkPrograms
 from bench.program import Program
 from bench.workloads.workload import Workload
 
@@ -25,4 +24,10 @@ def version() -> str | None:
 
 def make(workload: Workload) -> Program | None:
     """Return FastEstimator's program."""
-    return NetworkPrograms("fastestimator").make(workload)
+    if workload.framework == "tf":
+        from bench.peers._tf_network_program import TFNetworkPrograms
+
+        return TFNetworkPrograms("fastestimator").make(workload)
+    from bench.peers._torch_network_program import TorchNetworkPrograms
+
+    return TorchNetworkPrograms("fastestimator").make(workload)

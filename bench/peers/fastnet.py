@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bench.peers import installed, version_of
-from bench.peers._network_program import NetworkPrograms
 from bench.program import Program
 from bench.workloads.workload import Workload
 
@@ -22,4 +21,10 @@ def version() -> str | None:
 
 def make(workload: Workload) -> Program | None:
     """Return fastnet's program."""
-    return NetworkPrograms("fastnet").make(workload)
+    if workload.framework == "tf":
+        from bench.peers._tf_network_program import TFNetworkPrograms
+
+        return TFNetworkPrograms("fastnet").make(workload)
+    from bench.peers._torch_network_program import TorchNetworkPrograms
+
+    return TorchNetworkPrograms("fastnet").make(workload)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from bench.peers import installed, version_of
+from bench.peers._torch_device import DEVICE
 from bench.program import Program
-from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.nest import Nest
 from bench.workloads.workload import Workload
 
 NAME = "torch pytree"

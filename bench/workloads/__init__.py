@@ -11,6 +11,9 @@ from bench.workloads import (
     nest,
     open_epoch,
     slicing,
+    tf_mlp,
+    tf_open_epoch,
+    tf_traces,
 )
 from bench.workloads.workload import Workload
 
@@ -23,6 +26,9 @@ ALL: tuple[Workload, ...] = (
     *nest.WORKLOADS,
     *slicing.WORKLOADS,
     *live_tensors.WORKLOADS,
+    *tf_mlp.WORKLOADS,
+    *tf_open_epoch.WORKLOADS,
+    *tf_traces.WORKLOADS,
 )
 
 BY_NAME: dict[str, Workload] = {workload.name: workload for workload in ALL}

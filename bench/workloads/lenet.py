@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
 
 from bench.workloads.supervised import Supervised
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def layers() -> nn.Module:
     """Return the network: (32, 1, 28, 28) -> (32, 10)."""
+    from torch import nn
+
     return nn.Sequential(
         nn.Conv2d(1, 6, kernel_size=5, padding=2),
         nn.ReLU(),

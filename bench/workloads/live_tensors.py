@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+from bench.workloads.torch_workload import TorchWorkload
+from bench.workloads.workload import Goal
 
-from bench.workloads.workload import Goal, Workload
+if TYPE_CHECKING:
+    import torch
 
 
 class Census:
@@ -27,7 +29,7 @@ class Census:
 
 
 @dataclass(frozen=True)
-class LiveTensors(Workload):
+class LiveTensors(TorchWorkload):
     """A chain of ops that each make a new tensor, in infer mode, the last key wanted.
 
     A step returns the most tensors of the chain that were alive at once; the batch's own tensor is
@@ -53,6 +55,8 @@ class LiveTensors(Workload):
 
     def batch(self) -> dict[str, torch.Tensor]:
         """Return a batch."""
+        import torch
+
         return {"k0": torch.zeros(4)}
 
     def check(self, expected: Any, result: Any, extra_keys: bool) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
 
 from bench.workloads.supervised import Supervised
 from bench.workloads.workload import Goal
 
+if TYPE_CHECKING:
+    from torch import nn
+
 
 def layers() -> nn.Module:
     """Return the network: (8, 16) -> (8, 16), 60 linear layers and 60 activations."""
+    from torch import nn
+
     return nn.Sequential(*(module for _ in range(60) for module in (nn.Linear(16, 16), nn.Tanh())))
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
 
 from bench.workloads.supervised import Supervised
 from bench.workloads.workload import Goal
 
+if TYPE_CHECKING:
+    from torch import nn
+
 
 def layers() -> nn.Module:
     """Return the network: (8, 16) -> (8, 4)."""
+    from torch import nn
+
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 
 

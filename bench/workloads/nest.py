@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
+from bench.workloads.torch_workload import TorchWorkload
+from bench.workloads.workload import Goal
 
-from bench.workloads.workload import Goal, Workload
-
-# A move on the CPU changes nothing and costs only the call: what is left is the walk over the nest.
-DEVICE = torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
 
 
 def _tensor() -> torch.Tensor:
     """Return a small tensor that belongs to an autograd graph, as a prediction does."""
+    import torch
+
     return torch.ones(4, requires_grad=True) * 1
 
 
 @dataclass(frozen=True)
-class Nest(Workload):
+class Nest(TorchWorkload):
     """Apply `detach()` or `to(device)` to each of 12 tensors, and keep the containers' types.
 
     Attributes:
@@ -63,6 +64,8 @@ class Nest(Workload):
             for mine, other in zip(expected, result, strict=True):
                 self.check(mine, other, extra_keys)
         else:
+            import torch
+
             torch.testing.assert_close(result.detach(), expected.detach())
             assert result.requires_grad == expected.requires_grad
 

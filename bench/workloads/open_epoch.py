@@ -6,15 +6,17 @@ A hand-written loop has nothing to open, so times are compared with FastEstimato
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
+from bench.workloads.torch_workload import TorchWorkload, check_mapping
+from bench.workloads.workload import Goal
 
-from bench.workloads.workload import Goal, Workload, check_mapping
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
-class OpenEpoch(Workload):
+class OpenEpoch(TorchWorkload):
     """Open a network of `length` identity ops for an epoch, the last key wanted, and leave it.
 
     Attributes:
@@ -42,6 +44,8 @@ class OpenEpoch(Workload):
 
     def batch(self) -> dict[str, torch.Tensor]:
         """Return a batch, to see that the network that was opened runs."""
+        import torch
+
         return {"k0": torch.ones(8, 16)}
 
     def check(self, expected: Any, result: Any, extra_keys: bool) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
+from bench.workloads.torch_workload import TorchWorkload
+from bench.workloads.workload import Goal
 
-from bench.workloads.workload import Goal, Workload, check_mapping
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True)
-class Supervised(Workload):
+class Supervised(TorchWorkload):
     """A train step or an infer step of one model on one batch.
 
     A train step returns the batch with `pred` (logits) and `loss` on top, both detached; an infer
@@ -57,21 +59,23 @@ class Supervised(Workload):
 
     def model(self) -> nn.Module:
         """Return the model, with the same weights every time, in the mode the step needs."""
+        import torch
+
         torch.manual_seed(0)
         return self.layers().train(self.training)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of `model`."""
+        import torch
+
         return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
     def batch(self) -> dict[str, torch.Tensor]:
         """Return a batch, the same every time."""
+        import torch
+
         generator = torch.Generator().manual_seed(1)
         return {
             "x": torch.randn(self.shape, generator=generator),
             "y": torch.randint(0, self.classes, self.shape[:1], generator=generator),
         }
-
-    def check(self, expected: Any, result: Any, extra_keys: bool) -> None:
-        """Compare keys, predictions and the loss."""
-        check_mapping(expected, result, extra_keys)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+Framework = Literal["torch", "tf"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Goal:
     """What fastnet must reach beside one reference, and where FastEstimator stood.
 
     Attributes:
-        limit: The highest ratio (or count) that meets the goal.
+        limit: The highest ratio (or count, or number of milliseconds) that meets the goal.
         fastestimator: What FastEstimator 1.7.0 had when the goal was set, for comparison.
     """
 
@@ -33,10 +34,17 @@ class Workload(ABC):
     name: str
     title: str
 
+    # What the work is done in. Modules of workloads import none: a process loads what it measures.
+    framework: ClassVar[Framework] = "torch"
+    # The peer whose results are right.
+    baseline: ClassVar[str] = "bare"
     # The peers that others are compared with: for each, a row in the report and perhaps a goal.
     references: ClassVar[tuple[str, ...]] = ("bare",)
     # Whether a step is timed, or returns a number that is itself the measurement.
     counts: ClassVar[bool] = False
+    # Whether what counts is how much longer a step is than a plain one, in milliseconds. Each
+    # program of such a workload has a plain step of its own.
+    over_a_step: ClassVar[bool] = False
 
     @property
     def goals(self) -> dict[str, Goal]:
@@ -58,20 +66,28 @@ class Workload(ABC):
             extra_keys: Whether the peer may return more keys than the baseline.
         """
 
+    def check_weights(self, expected: Any, result: Any) -> None:
+        """Raise `AssertionError` if the weights of two models differ.
 
-def check_mapping(expected: Any, result: Any, extra_keys: bool) -> None:
-    """Raise `AssertionError` unless both mappings have the same keys and close tensors.
+        Args:
+            expected: The model that the baseline trained.
+            result: The model that the peer trained.
+        """
+        raise NotImplementedError(f"{self.name} trains no model")
+
+
+def check_keys(expected: Any, result: Any, extra_keys: bool) -> set[str]:
+    """Raise `AssertionError` unless both mappings have the same keys.
 
     Args:
         expected: What the baseline returned.
         result: What the peer returned.
         extra_keys: Whether `result` may have keys that `expected` lacks.
-    """
-    import torch
 
+    Returns:
+        The keys to compare.
+    """
     wanted, got = set(expected.keys()), set(result.keys())
     assert wanted <= got, f"keys {sorted(wanted - got)} are not in the result"
     assert extra_keys or wanted == got, f"keys {sorted(got - wanted)} should not be in the result"
-    for key in wanted:
-        torch.testing.assert_close(result[key], expected[key], msg=partial("{}: {}".format, key))
-        assert not result[key].requires_grad, f"{key} still belongs to an autograd graph"
+    return wanted

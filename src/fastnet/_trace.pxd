@@ -6,13 +6,11 @@ cdef class Slot:
     cdef readonly object type
     cdef readonly tuple shape
 
-    cdef int accepts(self, object kind, object shape) except -1
-
 
 @cython.final
 cdef class Parts:
     cdef readonly object kind
-    cdef readonly list slots
+    cdef readonly tuple slots
 
 
 @cython.final
@@ -24,28 +22,39 @@ cdef class TensorKind:
     cdef readonly object split
     cdef readonly object join
 
+    cdef Slot slot_of(self, object tensor)
     cdef int take(self, object value, object form, list tensors) except -1
-    cdef int take_parts(self, object value, object form, list tensors) except -1
+    cdef int take_tensor(self, object tensor, Slot slot, list tensors) except -1
+    cdef int take_parts(self, object value, Parts parts, list tensors) except -1
+    cdef int take_items(self, tuple items, tuple forms, list tensors) except -1
+    cdef int take_dict(self, dict value, dict form, list tensors) except -1
+    cdef int take_mapping(self, object value, object form, list tensors) except -1
+    cdef int take_members(self, object value, object form) except -1
+    cdef int take_other(self, object value, object form, list tensors) except -1
+    cdef object fill(self, object form, object tensors)
 
 
 @cython.final
 cdef class Trace:
     cdef readonly object call
-    cdef readonly list inputs
-    cdef readonly list outputs
-    cdef bint plain
+    cdef tuple _inputs
+    cdef tuple _outputs
+    cdef Py_ssize_t _count
+    cdef bint _plain
 
 
 @cython.final
 cdef class TracedStep:
-    cdef readonly list keys
+    cdef readonly tuple keys
     cdef readonly TensorKind kind
-    cdef readonly list context
-    cdef public list traces
+    cdef readonly tuple context
     cdef object _trace
+    cdef tuple _traces
 
     cdef list read(self, object batch)
     cdef Trace find(self, list values, dict state, list tensors)
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1
     cdef Trace add(self, list values)
+    cdef int put_first(self, Trace trace) except -1
+    cdef object misfit(self, Trace trace, list values)
     cdef dict lay_out(self, Trace trace, object results, object batch)

@@ -1,6 +1,6 @@
-"""Run what was traced: match a batch with its forms, call it with flat tensors."""
+"""Run what was traced: match a batch with its forms, call with flat tensors, lay out results."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 @final
@@ -17,9 +17,9 @@ class Parts:
     """A place in a form where something stands that is made of several tensors."""
 
     kind: Any
-    slots: list[Slot]
+    slots: tuple[Slot, ...]
 
-    def __init__(self, kind: Any, slots: list[Slot]) -> None: ...
+    def __init__(self, kind: Any, slots: Iterable[Slot]) -> None: ...
 
 @final
 class TensorKind:
@@ -29,7 +29,7 @@ class TensorKind:
     type_of: Callable[[Any], Any]
     shape_of: Callable[[Any], tuple[int | None, ...] | None]
     convert: Callable[[Any], Any]
-    split: Callable[[Any], tuple[Any, list[Any]] | None]
+    split: Callable[[Any], tuple[Any, Sequence[Any]] | None]
     join: Callable[[Any, list[Any]], Any]
 
     def __init__(
@@ -38,36 +38,37 @@ class TensorKind:
         type_of: Callable[[Any], Any],
         shape_of: Callable[[Any], tuple[int | None, ...] | None],
         convert: Callable[[Any], Any],
-        split: Callable[[Any], tuple[Any, list[Any]] | None],
+        split: Callable[[Any], tuple[Any, Sequence[Any]] | None],
         join: Callable[[Any, list[Any]], Any],
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
-    def tensors_of(self, value: Any, form: Any) -> list[Any] | None: ...
-    def fill(self, form: Any, tensors: Iterator[Any]) -> Any: ...
+
+def map_form(form: Any, fn: Callable[[Any], Any]) -> Any: ...
 
 @final
 class Trace:
     """A function that was traced for values of certain forms."""
 
-    call: Callable[[list[Any]], Sequence[Any]]
-    inputs: list[Any]
-    outputs: list[tuple[str, Any]]
+    call: Callable[[list[Any]], Iterable[Any]]
 
     def __init__(
         self,
-        call: Callable[[list[Any]], Sequence[Any]],
-        inputs: list[Any],
+        call: Callable[[list[Any]], Iterable[Any]],
+        inputs: Iterable[Any],
         outputs: dict[str, Any],
     ) -> None: ...
+    @property
+    def inputs(self) -> list[Any]: ...
+    @property
+    def outputs(self) -> dict[str, Any]: ...
 
 @final
 class TracedStep:
     """Runs steps through traced functions, and has one traced where none fits."""
 
-    keys: list[str]
+    keys: tuple[str, ...]
     kind: TensorKind
-    context: list[str]
-    traces: list[Trace]
+    context: tuple[str, ...]
 
     def __init__(
         self,
@@ -76,5 +77,9 @@ class TracedStep:
         trace: Callable[[list[Any]], Trace],
         context: Iterable[str] = (),
     ) -> None: ...
+    @property
+    def traces(self) -> list[Trace]: ...
+    @traces.setter
+    def traces(self, traces: Iterable[Trace]) -> None: ...
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
     def fits(self, batch: Mapping[str, Any]) -> bool: ...

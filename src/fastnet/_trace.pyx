@@ -1,16 +1,25 @@
-"""Run what was traced: match a batch with its forms, call it with flat tensors, lay out the results.
+"""Run what was traced: match a batch with its forms, call with flat tensors, lay out results.
 
 A framework that turns ops into graphs traces them once for batches of one form: which values are
 tensors, of which types and shapes, and what stands around them. A step then walks its batch along
 that form, which takes down the tensors on the way, and calls the traced function with nothing but
 these. This module knows no framework: it is told how to read a tensor's type and shape.
+
+What is no tensor is a constant of a trace. It fits another value if that is of the same class and
+equal to it; the attributes of a container, besides its items or fields, are not compared. Tensors
+inside sets are constants too, because they have no place to be found by.
 """
 
+import copy
 import dataclasses
-from collections.abc import Mapping, MutableMapping
+from collections import OrderedDict, UserDict
+from collections.abc import MutableMapping
 
 cimport cython
+from cpython.dict cimport PyDict_Next
+from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
+from libc.math cimport copysign
 
 cdef extern from "Python.h":
     object PyObject_CallOneArg(object callable, object arg)
@@ -32,7 +41,7 @@ cdef class Slot:
     """A place in a form where a tensor stands.
 
     Args:
-        type: The tensor's type, as `TensorKind.type_of` tells it.
+        type: The tensor's type, as `TensorKind.type_of` tells it; compared with ``==``.
         shape: The length of each axis as a tuple, None for any. None for any shape at all.
     """
 
@@ -43,25 +52,6 @@ cdef class Slot:
     def __repr__(self):
         return f"Slot({self.type!r}, {self.shape!r})"
 
-    cdef int accepts(self, object kind, object shape) except -1:
-        cdef Py_ssize_t axis
-        cdef tuple lengths
-        if not PyObject_RichCompareBool(kind, self.type, Py_EQ):
-            return False
-        if self.shape is None:
-            return True
-        if shape is None:
-            return False
-        lengths = <tuple?> shape
-        if len(lengths) != len(self.shape):
-            return False
-        for axis in range(len(lengths)):
-            if self.shape[axis] is not None and not PyObject_RichCompareBool(
-                lengths[axis], self.shape[axis], Py_EQ
-            ):
-                return False
-        return True
-
 
 @cython.final
 cdef class Parts:
@@ -70,11 +60,17 @@ cdef class Parts:
     Args:
         kind: What it is, as `TensorKind.split` tells it; compared with ``==``.
         slots: A `Slot` for each of its tensors.
+
+    Raises:
+        TypeError: If something else is among the slots.
     """
 
-    def __init__(self, kind, list slots not None):
+    def __init__(self, kind, slots):
         self.kind = kind
-        self.slots = slots
+        self.slots = tuple(slots)
+        for slot in self.slots:
+            if type(slot) is not Slot:
+                raise TypeError(f"slots holds a {type(slot).__name__}, not a Slot")
 
     def __repr__(self):
         return f"Parts({self.kind!r}, {self.slots!r})"
@@ -90,9 +86,9 @@ cdef class TensorKind:
         shape_of: Gives a tensor's shape as a tuple, or None if it has none.
         convert: Makes a tensor of a value that stands for one, such as an array; gives None for a
             value that does not.
-        split: Takes a value apart that is made of several tensors: gives a tuple of what it is and
-            a list of the tensors. Gives None for any other value.
-        join: Makes such a value again, of what it is and its tensors.
+        split: Takes a value apart that is made of several tensors: gives what it is, and the
+            tensors as a sequence. Gives None for any other value.
+        join: Makes such a value again, of what it is and a list of its tensors.
     """
 
     def __init__(self, cls, type_of, shape_of, convert, split, join):
@@ -110,169 +106,300 @@ cdef class TensorKind:
             value: A tensor, a nest of tensors, or anything else.
 
         Returns:
-            The value with a `Slot` or `Parts` in place of each tensor. Containers are new.
+            The value with a `Slot` or `Parts` in place of each tensor. Containers are new, so that
+            a form stays as it is when the program changes its own.
 
         Raises:
             RecursionError: If the value holds itself, or is deeper than the interpreter recurses.
+            TypeError: If it holds a container that cannot be copied.
         """
+        if value is None or type(value) is str:
+            return value
+        if type(value) is self.cls:
+            return self.slot_of(value)
         enter()
         try:
-            if type(value) is self.cls:
-                return Slot(self.type_of(value), self.shape_of(value))
-            if type(value) is str or value is None:
-                return value
             tensor = self.convert(value)
             if tensor is not None:
-                return Slot(self.type_of(tensor), self.shape_of(tensor))
-            parts = self.split(value)
-            if parts is not None:
-                kind, tensors = parts
-                return Parts(kind, [Slot(self.type_of(one), self.shape_of(one)) for one in tensors])
+                return self.slot_of(tensor)
+            found = self.split(value)
+            if found is not None:
+                kind, tensors = found
+                return Parts(kind, [self.slot_of(tensor) for tensor in tensors])
             return rebuild(value, self.form_of)
         finally:
             Py_LeaveRecursiveCall()
 
-    def tensors_of(self, value, form):
-        """Take down the tensors of a value.
-
-        Args:
-            value: The value.
-            form: What it should look like.
-
-        Returns:
-            The tensors as a list, in the order of the form; None if the value does not look so.
-        """
-        cdef list tensors = []
-        return tensors if self.take(value, form, tensors) else None
+    cdef Slot slot_of(self, object tensor):
+        return Slot(self.type_of(tensor), self.shape_of(tensor))
 
     cdef int take(self, object value, object form, list tensors) except -1:
+        """Take down the tensors of a value that fits a form; tell whether it does."""
         cdef object cls = type(form)
-        cdef Slot slot
-        cdef Parts parts
         if cls is Slot:
             if type(value) is not self.cls:
                 value = PyObject_CallOneArg(self.convert, value)
                 if value is None:
                     return False
-            slot = <Slot> form
-            if not slot.accepts(
-                PyObject_CallOneArg(self.type_of, value), PyObject_CallOneArg(self.shape_of, value)
-            ):
-                return False
-            tensors.append(value)
-            return True
+            return self.take_tensor(value, <Slot> form, tensors)
         if cls is Parts:
-            found = PyObject_CallOneArg(self.split, value)
-            if found is None:
-                return False
-            parts = <Parts> form
-            kind, inner = found
-            if kind != parts.kind or len(inner) != len(parts.slots):
-                return False
-            for one, slot in zip(inner, parts.slots):
-                if not slot.accepts(self.type_of(one), self.shape_of(one)):
-                    return False
-                tensors.append(one)
-            return True
+            return self.take_parts(value, <Parts> form, tensors)
         if type(value) is not cls:
             return False
         if value is form:
             return True
+        if cls is str or cls is int or cls is bool or cls is bytes:
+            return PyObject_RichCompareBool(value, form, Py_EQ)
+        if cls is float:
+            return same_float(PyFloat_AS_DOUBLE(value), PyFloat_AS_DOUBLE(form))
         enter()
         try:
-            return self.take_parts(value, form, tensors)
+            if cls is list or cls is tuple:
+                return self.take_items(tuple(value), tuple(form), tensors)
+            if cls is dict:
+                return self.take_dict(<dict> value, <dict> form, tensors)
+            return self.take_other(value, form, tensors)
         finally:
             Py_LeaveRecursiveCall()
 
-    cdef int take_parts(self, object value, object form, list tensors) except -1:
+    cdef int take_tensor(self, object tensor, Slot slot, list tensors) except -1:
+        cdef object found = PyObject_CallOneArg(self.type_of, tensor)
+        cdef tuple wanted = slot.shape
+        cdef tuple shape
+        cdef Py_ssize_t axis
+        if not PyObject_RichCompareBool(found, slot.type, Py_EQ):
+            return False
+        if wanted is not None:
+            found = PyObject_CallOneArg(self.shape_of, tensor)
+            if found is None:
+                return False
+            shape = <tuple?> found
+            if len(shape) != len(wanted):
+                return False
+            for axis in range(len(wanted)):
+                if wanted[axis] is not None and not PyObject_RichCompareBool(
+                    shape[axis], wanted[axis], Py_EQ
+                ):
+                    return False
+        tensors.append(tensor)
+        return True
+
+    cdef int take_parts(self, object value, Parts parts, list tensors) except -1:
+        cdef Slot slot
+        cdef object found = PyObject_CallOneArg(self.split, value)
+        if found is None:
+            return False
+        kind, inner = found
+        if kind != parts.kind or len(inner) != len(parts.slots):
+            return False
+        for tensor, slot in zip(inner, parts.slots):
+            if not self.take_tensor(tensor, slot, tensors):
+                return False
+        return True
+
+    # what reads tensors runs foreign code: these walks hold what they are at, whatever it changes
+
+    cdef int take_items(self, tuple items, tuple forms, list tensors) except -1:
         cdef Py_ssize_t index
-        if isinstance(form, (dict, Mapping)):
-            if len(value) != len(form):
+        if len(items) != len(forms):
+            return False
+        for index in range(len(forms)):
+            if not self.take(items[index], forms[index], tensors):
                 return False
-            for key in form:
-                if key not in value or not self.take(value[key], form[key], tensors):
-                    return False
-            return True
+        return True
+
+    cdef int take_dict(self, dict value, dict form, list tensors) except -1:
+        cdef PyObject* key
+        cdef PyObject* part
+        cdef PyObject* found
+        cdef Py_ssize_t position = 0, before = len(tensors)
+        if len(value) != len(form):
+            return False
+        while PyDict_Next(form, &position, &key, &part):
+            name, form_part = <object> key, <object> part
+            if type(name) is not str:
+                del tensors[before:]
+                return self.take_mapping(value, form, tensors)
+            found = PyDict_GetItemWithError(<PyObject*> value, <PyObject*> name)
+            if found == NULL:
+                return False
+            value_part = <object> found
+            if not self.take(value_part, form_part, tensors):
+                return False
+        return True
+
+    cdef int take_mapping(self, object value, object form, list tensors) except -1:
+        if not self.take_members(value, form):
+            return False
+        for key, part in list(form.items()):
+            if not self.take(value[key], part, tensors):
+                return False
+        return True
+
+    cdef int take_members(self, object value, object form) except -1:
+        """Tell whether each key, or item of a set, is alike: 1 and True are equal, but not that."""
+        cdef dict members = {member: member for member in value}
+        cdef list none = []
+        if len(members) != len(form):
+            return False
+        for member in form:
+            if member not in members or not self.take(members[member], member, none):
+                return False
+        return True
+
+    cdef int take_other(self, object value, object form, list tensors) except -1:
+        if isinstance(form, MutableMapping):
+            if isinstance(form, OrderedDict) and list(value) != list(form):
+                return False
+            return self.take_mapping(value, form, tensors)
         if isinstance(form, (list, tuple)):
-            if len(value) != len(form):
+            return self.take_items(tuple(value), tuple(form), tensors)
+        if isinstance(form, (set, frozenset)):
+            return self.take_members(value, form)
+        if not is_dataclass(form):
+            return same_constant(value, form)
+        for field in dataclasses.fields(form):
+            if hasattr(value, field.name) != hasattr(form, field.name):
                 return False
-            for index in range(len(form)):
-                if not self.take(value[index], form[index], tensors):
-                    return False
-            return True
-        if dataclasses.is_dataclass(form) and not isinstance(form, type):
-            for field in dataclasses.fields(form):
-                name = field.name
-                if hasattr(value, name) != hasattr(form, name):
-                    return False
-                if hasattr(form, name):
-                    if not self.take(getattr(value, name), getattr(form, name), tensors):
-                        return False
-            return True
-        return same_constant(value, form)
+            if hasattr(form, field.name) and not self.take(
+                getattr(value, field.name), getattr(form, field.name), tensors
+            ):
+                return False
+        return True
 
-    def fill(self, form, tensors):
-        """Put tensors into a form.
+    cdef object fill(self, object form, object tensors):
+        """Make what a form describes anew, of the tensors that an iterator gives."""
+        def put(part):
+            if type(part) is Slot:
+                return next(tensors)
+            return self.join(part.kind, [next(tensors) for _ in part.slots])
 
-        Args:
-            form: The form.
-            tensors: An iterator of the tensors, in the form's order.
-
-        Returns:
-            What the form describes. Containers are new.
-        """
-        if type(form) is Slot:
-            return next(tensors)
-        if type(form) is Parts:
-            return self.join(form.kind, [next(tensors) for _ in (<Parts> form).slots])
-        return rebuild(form, lambda part: self.fill(part, tensors))
+        return map_form(form, put)
 
 
-cdef int same_constant(object value, object form) except -1:
-    """Tell whether two values of one class are alike; values that cannot be compared are not."""
+def map_form(form, fn):
+    """Make what a form describes anew, with other things in the places of its tensors.
+
+    Args:
+        form: The form.
+        fn: Called with each `Slot` and each `Parts`, in order; returns what stands in its place.
+
+    Returns:
+        The same structure. Containers are new, and of the same classes.
+
+    Raises:
+        RecursionError: If the form holds itself, or is deeper than the interpreter recurses.
+    """
+    cdef object cls = type(form)
+    if cls is Slot or cls is Parts:
+        return fn(form)
+    if form is None or cls is str or cls is int or cls is float or cls is bool:
+        return form
+    enter()
     try:
-        return bool(value == form)
-    except Exception:
-        return False
+        return rebuild(form, lambda part: map_form(part, fn))
+    finally:
+        Py_LeaveRecursiveCall()
 
 
 cdef object rebuild(object data, object fn):
-    """Make a container anew with a function applied to its items; anything else is itself."""
-    if isinstance(data, dict) and type(data) is dict:
-        return {key: fn(value) for key, value in data.items()}
+    """Make a container anew with a function applied to its items; keep anything else as it is."""
+    cdef object cls = type(data)
+    if cls is dict:
+        return {key: fn(value) for key, value in (<dict> data).items()}
+    if cls is list:
+        return [fn(value) for value in <list> data]
+    if cls is tuple:
+        return tuple([fn(value) for value in <tuple> data])
     if isinstance(data, MutableMapping):
-        mapped = data.copy() if hasattr(data, "copy") else type(data)()
-        for key in list(data):
-            mapped[key] = fn(data[key])
-        return mapped
-    if type(data) is list:
-        return [fn(value) for value in data]
-    if type(data) is tuple:
-        return tuple([fn(value) for value in data])
+        items = list(data.items())
+        result = copy_of(data, items)
+        for key, value in items:
+            result[key] = fn(value)
+        return result
     if isinstance(data, list):
-        result = data.copy()
-        if type(result) is not type(data):
-            return data
+        result = copy_of(data, None)
         result[:] = [fn(value) for value in data]
         return result
-    if isinstance(data, tuple) and hasattr(data, "_make"):
-        return data._make([fn(value) for value in data])
-    if isinstance(data, (set, frozenset)):
-        return type(data)(data)
-    if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return rebuild_dataclass(data, fn)
-    return data
+    if isinstance(data, tuple):
+        parts = [fn(value) for value in data]
+        if hasattr(cls, "n_sequence_fields"):
+            # the fields that have a name but no place come along
+            return cls(parts, data.__reduce__()[1][1])
+        # a derived class may not take its parts as arguments, so its __new__ is not asked
+        result = tuple.__new__(cls, parts)
+        if hasattr(data, "__dict__"):
+            result.__dict__.update(data.__dict__)
+        return result
+    if is_dataclass(data):
+        return rebuild_dataclass(data, cls, fn)
+    return constant(data)
 
 
-cdef object rebuild_dataclass(object data, object fn):
+cdef object copy_of(object data, list items):
+    """Copy a container so that what is put into the copy does not get into the container."""
+    if items is None or isinstance(data, (dict, UserDict)):
+        result = copy.copy(data)
+    else:
+        # a copy may share what any other mapping keeps its items in; the items need no copies
+        memo = {id(part): part for item in items for part in item}
+        result = copy.deepcopy(data, memo)
+    if result is data or type(result) is not type(data):
+        raise TypeError(
+            f"a copy of a {type(data).__name__} is not another {type(data).__name__}: "
+            "its copying returns something else"
+        )
+    return result
+
+
+cdef object rebuild_dataclass(object data, object cls, object fn):
     # a frozen dataclass refuses ordinary assignment, and copy.copy with it
-    result = object.__new__(type(data))
+    result = object.__new__(cls)
     if hasattr(data, "__dict__"):
         result.__dict__.update(data.__dict__)
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(data, name):
+                object.__setattr__(result, name, getattr(data, name))
     for field in dataclasses.fields(data):
         if hasattr(data, field.name):
             object.__setattr__(result, field.name, fn(getattr(data, field.name)))
     return result
+
+
+cdef int is_dataclass(object value) except -1:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+cdef object constant(object value):
+    """Keep a value as it is now: one that can change, as its lack of a hash tells, as a copy."""
+    if type(value).__hash__ is not None:
+        return value
+    try:
+        kept = copy.copy(value)
+    except Exception:
+        return value
+    return kept if type(kept) is type(value) and same_constant(value, kept) else value
+
+
+cdef int same_constant(object value, object form) except -1:
+    """Tell whether two values of one class are alike; values that cannot be compared are not."""
+    if type(form) is complex:
+        return same_float(value.real, form.real) and same_float(value.imag, form.imag)
+    try:
+        equal = value == form
+        # arrays compare item by item, which is no answer
+        return not getattr(equal, "shape", None) and bool(equal)
+    except Exception:
+        return False
+
+
+cdef bint same_float(double value, double form) noexcept:
+    # a graph that divides by the one would be wrong for the other
+    if value == form:
+        return copysign(1, value) == copysign(1, form)
+    return value != value and form != form
 
 
 @cython.final
@@ -286,11 +413,24 @@ cdef class Trace:
             the forms are those that `call` returns, in order.
     """
 
-    def __init__(self, call, list inputs not None, dict outputs not None):
+    def __init__(self, call, inputs, dict outputs not None):
+        cdef list places = []
         self.call = call
-        self.inputs = inputs
-        self.outputs = list(outputs.items())
-        self.plain = all([type(form) is Slot for form in outputs.values()])
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs.items())
+        map_form(list(outputs.values()), places.append)
+        self._count = sum([len(part.slots) if type(part) is Parts else 1 for part in places])
+        self._plain = all([type(form) is Slot for form in outputs.values()])
+
+    @property
+    def inputs(self):
+        """The form of each input, as a list."""
+        return list(self._inputs)
+
+    @property
+    def outputs(self):
+        """The form of each key that it writes, as a dict."""
+        return dict(self._outputs)
 
 
 @cython.final
@@ -302,17 +442,27 @@ cdef class TracedStep:
         kind: How to read tensors.
         trace: Given the values of the keys as a list, returns a `Trace` for them.
         context: The entries of the step's state, all tensors, that come before the batch's.
-
-    Attributes:
-        traces: What was traced, the last used first. The least used is dropped if there are many.
     """
 
     def __init__(self, keys, TensorKind kind not None, trace, context=()):
-        self.keys = list(keys)
+        self.keys = tuple(keys)
         self.kind = kind
-        self.context = list(context)
-        self.traces = []
+        self.context = tuple(context)
         self._trace = trace
+        self._traces = ()
+
+    @property
+    def traces(self):
+        """What was traced as a list, the last used first; of more than 16, the first 16."""
+        return list(self._traces)
+
+    @traces.setter
+    def traces(self, traces):
+        cdef tuple checked = tuple(traces)
+        for trace in checked:
+            if type(trace) is not Trace:
+                raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
+        self._traces = checked[:MOST_TRACES]
 
     def step(self, batch, dict state not None):
         """Run a step and lay its outputs over its batch.
@@ -326,6 +476,8 @@ cdef class TracedStep:
 
         Raises:
             KeyError: If a key is missing. Its text names only the key.
+            RuntimeError: If what was traced does not fit the values that it was traced for, or does
+                not return what it should.
             Exception: Whatever tracing, or the traced function, raises.
         """
         cdef list values = self.read(batch)
@@ -333,9 +485,8 @@ cdef class TracedStep:
         cdef Trace trace = self.find(values, state, tensors)
         if trace is None:
             trace = self.add(values)
-            tensors = []
             if not self.matches(trace, values, state, tensors):
-                raise RuntimeError("what was traced for a batch does not fit it")
+                raise self.misfit(trace, values)
         return self.lay_out(trace, PyObject_CallOneArg(trace.call, tensors), batch)
 
     def fits(self, batch):
@@ -350,8 +501,7 @@ cdef class TracedStep:
         for key in self.keys:
             if key not in batch:
                 return False
-        cdef list values = self.read(batch)
-        return self.find(values, None, []) is not None
+        return self.find(self.read(batch), None, []) is not None
 
     cdef list read(self, object batch):
         cdef list values = []
@@ -364,50 +514,78 @@ cdef class TracedStep:
                 values.append(<object> found)
         else:
             for key in self.keys:
+                # some mappings make up what they lack
+                if key not in batch:
+                    raise KeyError(key)
                 values.append(batch[key])
         return values
 
     cdef Trace find(self, list values, dict state, list tensors):
-        cdef Py_ssize_t index
+        """Find a trace that values fit, and take down their tensors; None if there is none."""
         cdef Trace trace
-        for index in range(len(self.traces)):
-            trace = <Trace> self.traces[index]
+        for trace in self._traces:
             if self.matches(trace, values, state, tensors):
-                if index:
-                    del self.traces[index]
-                    self.traces.insert(0, trace)
+                self.put_first(trace)
                 return trace
             tensors.clear()
         return None
 
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1:
+        cdef tuple inputs = trace._inputs
         cdef Py_ssize_t index
+        if len(values) != len(inputs):
+            return False
         if state is not None:
             for key in self.context:
                 tensors.append(state[key])
-        for index in range(len(values)):
-            if not self.kind.take(values[index], trace.inputs[index], tensors):
+        for index in range(len(inputs)):
+            if not self.kind.take(values[index], inputs[index], tensors):
                 return False
         return True
 
     cdef Trace add(self, list values):
-        cdef Trace trace = <Trace?> self._trace(values)
-        self.traces.insert(0, trace)
-        if len(self.traces) > MOST_TRACES:
-            del self.traces[MOST_TRACES:]
-        return trace
+        # tracing runs foreign code, which may change the list that it is given
+        cdef object trace = self._trace(values[:])
+        if type(trace) is not Trace:
+            raise TypeError(f"tracing returned a {type(trace).__name__}, not a Trace")
+        self.put_first(<Trace> trace)
+        return <Trace> trace
+
+    cdef int put_first(self, Trace trace) except -1:
+        if not self._traces or self._traces[0] is not trace:
+            others = [other for other in self._traces if other is not trace]
+            self._traces = (trace, *others[: MOST_TRACES - 1])
+        return 0
+
+    cdef object misfit(self, Trace trace, list values):
+        """Word the error of a trace that does not fit the values that it was made for."""
+        if len(trace._inputs) != len(values):
+            return RuntimeError(
+                f"A trace has {len(trace._inputs)} inputs, but its step reads {len(values)} keys."
+            )
+        for key, value, form in zip(self.keys, values, trace._inputs):
+            if not self.kind.take(value, form, []):
+                return RuntimeError(
+                    f"The value of '{key}', of type {type(value).__name__}, does not fit what was "
+                    "just traced for it: it changed meanwhile, or does not equal itself."
+                )
 
     cdef dict lay_out(self, Trace trace, object results, object batch):
         cdef dict result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
-        cdef Py_ssize_t index
+        cdef tuple tensors = tuple(results)
         cdef tuple output
-        if trace.plain:
-            index = 0
-            for output in trace.outputs:
-                result[output[0]] = results[index]
+        cdef Py_ssize_t index = 0
+        if len(tensors) != trace._count:
+            raise RuntimeError(
+                f"A traced function returned {len(tensors)} tensors, but its outputs are made of "
+                f"{trace._count}."
+            )
+        if trace._plain:
+            for output in trace._outputs:
+                result[output[0]] = tensors[index]
                 index += 1
         else:
-            tensors = iter(results)
-            for key, form in trace.outputs:
-                result[key] = self.kind.fill(form, tensors)
+            waiting = iter(tensors)
+            for key, form in trace._outputs:
+                result[key] = self.kind.fill(form, waiting)
         return result

@@ -165,13 +165,17 @@ def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
 def add_note(error: BaseException, note: str) -> None:
     """Attach a line to an error that is on its way, keeping its type and its arguments.
 
+    An error that has the line already, because it was raised before, stays as it is.
+
     Args:
         error: The error.
         note: What to say; shown below the error's own text in a traceback.
     """
+    if note in getattr(error, "__notes__", ()):
+        return
     if hasattr(error, "add_note"):
         error.add_note(note)
     else:  # Python 3.10 shows no notes, so the line goes where it will be read
         first = error.args[0] if error.args else ""
-        if isinstance(first, str):
+        if isinstance(first, str) and note not in first:
             error.args = (f"{first}\n{note}" if first else note, *error.args[1:])

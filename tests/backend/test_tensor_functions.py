@@ -153,9 +153,8 @@ class TestDispatch:
         with pytest.raises(ValueError, match="Unrecognized") as caught:
             call("x" * 100)
         assert str(caught.value) == (
-            "Unrecognized tensor type str: expected a tensor of torch, tensorflow or numpy, but got '"
-            + "x" * 56
-            + "...."
+            "Unrecognized tensor type str: expected a tensor of torch, tensorflow or numpy, but "
+            "got '" + "x" * 56 + "...."
         )
 
 

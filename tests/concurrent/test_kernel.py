@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.ops import Delete, Nothing, Op, Slicer, new_state, plan_of, shown
+from tests.kernel.traces import Framework, Tensor
 from tests.reference import Kernel
 
 State = dict[str, Any]
@@ -171,6 +172,34 @@ def test_slicing(kernel: Kernel) -> None:
             assert kernel.reverse_slicers(slicers, minibatches, data) == data
 
     at_once(work)
+
+
+@pytest.mark.parametrize("kinds", [1, 3, 40])
+def test_one_traced_step_for_all(kernel: Kernel, kinds: int) -> None:
+    """As many kinds of batches as traces can be kept for, and more, so that threads drive out."""
+    framework = Framework(kernel)
+
+    def shape_of(tensor: Tensor) -> Any:
+        time.sleep(0)
+        return tensor.shape
+
+    step = framework.step(["x"], {"y": "x"}, ["epoch"], framework.new_kind(shape_of=shape_of))
+
+    def work(number: int) -> None:
+        for turn in range(steps(kernel) // 20):
+            kind = (number + turn) % kinds
+            tensor = Tensor("float", number + 1, kind + 1)
+            batch = {"x": {"a": [tensor, f"kind {kind}"]}, "other": number}
+            result = step.step(batch, {"epoch": number})
+            assert result == {**batch, "y": {"a": [tensor, f"kind {kind}"]}}
+            assert result["y"]["a"][0] is tensor
+            step.fits(batch)
+
+    at_once(work)
+    assert len(step.traces) <= 16
+    # not one of the traces twice, whatever the threads did to their order
+    assert len(set(map(id, step.traces))) == len(step.traces)
+    assert len(framework.called) == THREADS * (steps(kernel) // 20)
 
 
 def test_no_reference_is_leaked(kernel: Kernel) -> None:

@@ -199,6 +199,8 @@ def open_and_run(
     plan = laid_out[1]
     log.append(plan.keys)
     before = dict(batch)
+    missing = plan.missing(batch)
+    log.append(missing and (type(missing), shown(missing)))
     for run in (plan.predict, plan.step, lambda *given: plan.step_timed(*given)[0]):
         state = new_state(mode=mode)
         # spelled out, so that what one run returned is gone before the next one

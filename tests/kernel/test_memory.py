@@ -14,6 +14,7 @@ import pytest
 
 from fastnet.errors import MissingKeyError
 from tests.kernel.ops import Delete, Nothing, Op, new_state, plan_of
+from tests.kernel.traces import Array, Framework, Pair, Plain, Store, Tensor
 from tests.reference import Kernel
 
 State = dict[str, Any]
@@ -246,6 +247,129 @@ def test_a_plan_in_a_cycle_is_collected(kernel: Kernel) -> None:
         holder = Holder()
         holder.plan = plan_of(kernel, [Op("x", "y")], forwards=[holder.forward])  # type: ignore[attr-defined]
         assert holder.plan.predict({"x": 1}, {}) == {"y": 1}  # type: ignore[attr-defined]
+        return weakref.ref(holder)
+
+    watched = [make() for _ in range(10)]
+    gc.collect()
+    assert [each() for each in watched] == [None] * 10
+
+
+def traced_step(kernel: Kernel, outputs: dict[str, Any] | None = None) -> Any:
+    """A step that logs nothing, over the keys "x" and "y"."""
+    framework = Framework(kernel)
+    framework.traced = framework.called = Forgetful()
+    return framework.step(["x", "y"], outputs or {"z": "x", "first": "first"}, ["epoch"])
+
+
+class Forgetful(list[Any]):
+    def append(self, value: Any) -> None:
+        pass
+
+
+NESTS: dict[str, Callable[[Any], Any]] = {
+    "tensors": lambda tensor: tensor,
+    "containers": lambda tensor: {
+        "a": [tensor, "text", 2.5],
+        "b": (tensor, None),
+        3: Plain(tensor, {1, 2}),
+    },
+    "stores": lambda tensor: Store({"a": tensor, "b": bytearray(b"a")}),
+    "others": lambda tensor: [Array(), Pair("kind", [tensor, tensor])],
+}
+
+
+@pytest.mark.parametrize("nest", NESTS)
+def test_traced_steps(kernel: Kernel, nest: str) -> None:
+    tensor, state = Tensor("float", 4), {"epoch": Tensor("int")}
+    make = NESTS[nest]
+    batch, other = {"x": make(tensor), "y": tensor}, {"x": [make(tensor)], "y": tensor}
+    step = traced_step(kernel)
+
+    def both() -> None:
+        # turn by turn, so that each finds the trace of the other in front
+        step.step(batch, state)
+        step.step(other, state)
+        assert step.fits(batch)
+
+    repeat(10, both)
+    assert len(step.traces) == 2
+    watched = (tensor, state, batch, other, step, *step.traces, step.kind, Tensor, Plain, Store)
+    with steady(*watched, "x", "z"):
+        repeat(many(kernel) // 20, both)
+
+
+def test_traces_come_and_go(kernel: Kernel) -> None:
+    tensor, state = Tensor("float", 4), {"epoch": Tensor("int")}
+    step = traced_step(kernel)
+    numbers = iter(range(10**9))
+
+    def once() -> None:
+        number = 1_000_000 + next(numbers)
+        batch = {"x": [number, {"a": tensor, "b": "text"}], "y": tensor}
+        assert not step.fits(batch)
+        step.step(batch, state)
+        assert step.fits(batch)
+        assert not step.fits({"x": tensor, "y": tensor})
+
+    repeat(40, once)
+    with steady(tensor, state, step, "text", "x"):
+        repeat(many(kernel) // 50, once)
+    assert len(step.traces) == 16
+
+
+@pytest.mark.parametrize(
+    "fails", ["type_of", "shape_of", "convert", "split", "join", "call", "key"]
+)
+def test_failing_traced_steps(kernel: Kernel, fails: str) -> None:
+    failing = False
+
+    def guard(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*given: Any) -> Any:
+            if failing and name == fails:
+                raise ArithmeticError(name)
+            return call(*given)
+
+        return guarded
+
+    names = ("type_of", "shape_of", "convert", "split", "join")
+    framework = Framework(kernel)
+    kind = framework.new_kind(
+        **{name: guard(name, getattr(framework.kind, name)) for name in names}
+    )
+    tensor = Tensor("float", 4)
+    value = [tensor, (tensor,), Array("float", 4), Pair("kind", [tensor, tensor])]
+    forms = [kind.form_of(value)]
+    call = guard("call", lambda tensors: tensors)
+    step = kernel.TracedStep(["x"], kind, lambda values: kernel.Trace(call, forms, {"y": forms[0]}))
+    batch = {"x": value}
+    step.step(batch, {})
+    failing = True
+
+    def once() -> None:
+        try:
+            step.step({} if fails == "key" else batch, {})
+        except (ArithmeticError, KeyError):
+            return
+        raise AssertionError("this step must fail")
+
+    repeat(10, once)
+    with steady(tensor, value, batch, kind, step, *forms, *step.traces, ArithmeticError, "x"):
+        repeat(many(kernel) // 20, once)
+
+
+def test_a_traced_step_in_a_cycle_is_collected(kernel: Kernel) -> None:
+    class Holder:
+        def trace(self, values: list[Any]) -> Any:
+            return kernel.Trace(self.call, [self.kind.form_of(value) for value in values], {})
+
+        def call(self, tensors: list[Any]) -> list[Any]:
+            return []
+
+    def make() -> weakref.ref[Holder]:
+        holder = Holder()
+        holder.kind = Framework(kernel).new_kind(join=holder.call)  # type: ignore[attr-defined]
+        holder.step = kernel.TracedStep(["x"], holder.kind, holder.trace)  # type: ignore[attr-defined]
+        holder.step.step({"x": [holder, Tensor()]}, {})  # type: ignore[attr-defined]
         return weakref.ref(holder)
 
     watched = [make() for _ in range(10)]

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tests.kernel import graphs, nests
+from tests.kernel import graphs, nests, traces
 from tests.kernel.ops import Op, Slicer
 from tests.reference import Kernel
 
@@ -158,3 +158,45 @@ def own_containers(data: Any) -> set[int]:
     if not isinstance(data, dict | list | set | tuple):
         return own
     return own.union(*(own_containers(part) for _, part in nests.parts_of(data)))
+
+
+@given(batches=traces.batches, keys=st.permutations(["x", "y"]))
+def test_traced_steps(kernels: Kernels, batches: list[dict[str, Any]], keys: list[str]) -> None:
+    outputs = {"z": "x", "y": "y", "first": "first"}
+    spelled = [repr(batch) for batch in batches]
+
+    def work(kernel: Kernel) -> list[Any]:
+        framework = traces.Framework(kernel)
+        step = framework.step(keys, outputs, ["epoch"])
+        seen: list[Any] = []
+        # twice, so that each batch meets what was traced for all others
+        for number, batch in enumerate([*batches, *batches]):
+            seen.append(step.fits(batch))
+            result = graphs.outcome(
+                lambda batch=batch, number=number: step.step(batch, {"epoch": number})
+            )
+            seen += [repr(result), len(framework.traced), repr(step.traces[0].inputs)]
+        seen.append([[id(tensor) for tensor in tensors] for tensors in framework.called])
+        return seen
+
+    seen = same(kernels, work)
+    assert [repr(batch) for batch in batches] == spelled
+    # whatever was traced is known the second time, but for what many others drove out
+    assert all(seen[4 * place] for place in range(len(batches), 2 * len(batches)))
+    event(f"{seen[-3]} traces")
+
+
+@given(value=traces.values)
+def test_forms(kernels: Kernels, value: Any) -> None:
+    before = repr(value)
+
+    def work(kernel: Kernel) -> list[Any]:
+        framework = traces.Framework(kernel)
+        form = framework.kind.form_of(value)
+        numbers = iter(range(99))
+        mapped = kernel.map_form(form, lambda part: next(numbers))
+        shared = nests.ids_of(form) & nests.ids_of(value)
+        return [repr(form), traces.types_of(mapped), len(shared)]
+
+    assert same(kernels, work)[-1] == 0
+    assert repr(value) == before

@@ -27,12 +27,13 @@ MODULES = {
     "execute": ("Plan", "get_inputs_by_op", "write_outputs_by_op"),
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
     "nest": ("NestMap",),
+    "trace": ("Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Kernel:
-    """One implementation of everything that the kernel's four modules offer."""
+    """One implementation of everything that the kernel's modules offer."""
 
     variant: str
     KeySet: Any
@@ -52,6 +53,12 @@ class Kernel:
     forward_slicers: Any
     reverse_slicers: Any
     NestMap: Any
+    Parts: Any
+    Slot: Any
+    TensorKind: Any
+    Trace: Any
+    TracedStep: Any
+    map_form: Any
 
     def __repr__(self) -> str:
         return f"the {self.variant} kernel"

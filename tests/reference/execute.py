@@ -48,6 +48,12 @@ class Plan:
         mentioned = [key for spec in self._specs for key in spec.inputs + spec.outputs]
         return tuple(dict.fromkeys(mentioned))
 
+    def missing(self, batch: Mapping[str, Any]) -> KeyError | None:
+        for key in self.resolution.device_inputs:
+            if key not in batch:
+                return self._missing_input(key, batch)
+        return None
+
     def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         return self._run(batch, state, [])
 
@@ -103,12 +109,14 @@ class Plan:
         store = {}
         for key in self.resolution.device_inputs:
             if key not in batch:
-                reader = self._first_reader_from_batch(key)
-                raise missing_key(
-                    self.ops[reader], key, batch, reader, self._deleter(key, before=reader)
-                )
+                raise self._missing_input(key, batch)
             store[key] = self._move(batch[key])
         return store
+
+    def _missing_input(self, key: str, batch: Mapping[str, Any]) -> KeyError:
+        reader = self._first_reader_from_batch(key)
+        deleter = self._deleter(key, before=reader)
+        return missing_key(self.ops[reader], key, batch, reader, deleter)
 
     def _run_op(self, position: int, store: dict[str, Any], state: dict[str, Any]) -> None:
         spec = self._specs[position]

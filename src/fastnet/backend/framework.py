@@ -19,12 +19,13 @@ def framework_of(model: object) -> str | None:
     >>> framework_of("a string") is None
     True
     """
-    # a model exists only if its framework has been imported
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        return "torch"
+    # a model exists only if its framework has been imported; Keras, which can compute with torch,
+    # comes first, because then its models are torch's modules as well
     for name in ("keras", "tf_keras"):
         keras = sys.modules.get(name)
         if keras is not None and isinstance(model, keras.Model):
             return "tf"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return "torch"
     return None

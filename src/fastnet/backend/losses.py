@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from fastnet.backend.dispatch import implementation
@@ -12,13 +11,17 @@ from fastnet.types import Tensor
 __all__ = [
     "binary_crossentropy",
     "categorical_crossentropy",
+    "hinge",
+    "huber",
+    "l1_loss",
     "mean_squared_error",
+    "smooth_l1_loss",
     "sparse_categorical_crossentropy",
 ]
 
 
 def _losses(value: Tensor) -> Any:
-    return import_module(f"{implementation(value).__name__}.losses")
+    return implementation(value).losses
 
 
 def binary_crossentropy(
@@ -121,3 +124,96 @@ def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = Fals
     tensor([2.])
     """
     return _losses(y_pred).mean_squared_error(y_true, y_pred, average_loss)
+
+
+def hinge(y_true: Tensor, y_pred: Tensor) -> Tensor:
+    """Average over the last axis how far predictions are from the right side of the margin.
+
+    Args:
+        y_true: Truth, -1 or 1, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+
+    Returns:
+        Means, of the shape without its last axis.
+
+    Raises:
+        ValueError: If the predictions are of no framework that fastnet knows.
+
+    >>> import torch
+    >>> hinge(torch.tensor([[1, -1]]), torch.tensor([[0.5, -2.0]]))
+    tensor([0.2500])
+    """
+    return _losses(y_pred).hinge(y_true, y_pred)
+
+
+def huber(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
+    """Average differences over the last axis: small ones squared, large ones as they are.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+        beta: Up to where differences are small, and what large ones are multiplied by.
+
+    Returns:
+        Means, of the shape without its last axis. In TensorFlow, losses of one axis stay as they
+        are.
+
+    Raises:
+        ValueError: If `beta` is not above 0, or the predictions are of no framework that fastnet
+            knows.
+
+    >>> import torch
+    >>> huber(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 4.0]]), beta=2.0)
+    tensor([3.2500])
+    """
+    _check_beta("huber", beta)
+    return _losses(y_pred).huber(y_true, y_pred, beta)
+
+
+def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
+    """Average absolute differences over the last axis.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+
+    Returns:
+        Means, of the shape without its last axis. In TensorFlow, losses of one axis stay as they
+        are.
+
+    Raises:
+        ValueError: If the predictions are of no framework that fastnet knows.
+
+    >>> import torch
+    >>> l1_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, -4.0]]))
+    tensor([2.5000])
+    """
+    return _losses(y_pred).l1_loss(y_true, y_pred)
+
+
+def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
+    """Average differences over the last axis: small ones squared and divided by `beta`.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+        beta: Up to where differences are small.
+
+    Returns:
+        Means, of the shape without its last axis.
+
+    Raises:
+        ValueError: If `beta` is not above 0, or the predictions are of no framework that fastnet
+            knows.
+
+    >>> import torch
+    >>> smooth_l1_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 4.0]]), beta=2.0)
+    tensor([1.6250])
+    """
+    _check_beta("smooth_l1_loss", beta)
+    return _losses(y_pred).smooth_l1_loss(y_true, y_pred, beta)
+
+
+def _check_beta(loss: str, beta: float) -> None:
+    if beta <= 0:
+        raise ValueError(f"The beta of {loss} is a number above 0, but got {beta!r}.")

@@ -10,7 +10,14 @@ from fastnet.backend.dispatch import implementation
 from fastnet.backend.framework import framework_of
 from fastnet.types import Model, Tensor
 
-__all__ = ["feed_forward", "get_gradient", "update_model"]
+__all__ = [
+    "feed_forward",
+    "get_gradient",
+    "l2_regularization",
+    "module_for",
+    "update_model",
+    "watch",
+]
 
 
 def feed_forward(model: Model, *x: Tensor, training: bool = True) -> Any:
@@ -27,7 +34,7 @@ def feed_forward(model: Model, *x: Tensor, training: bool = True) -> Any:
     Raises:
         ValueError: If the model is of no known framework.
     """
-    return _speaking(model, "models").feed_forward(model, *x, training=training)
+    return module_for(model, "models").feed_forward(model, *x, training=training)
 
 
 def get_gradient(
@@ -50,13 +57,15 @@ def get_gradient(
         A gradient of the shape of its source, or several, with None for a source that has no part
         in the target.
 
+    Raises:
+        ValueError: If the target is no tensor of torch or TensorFlow.
+
     >>> import torch
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> get_gradient(x**2, x)
     tensor([2., 4.])
     """
-    gradients = import_module(f"{implementation(target).__name__}.gradients")
-    return gradients.get_gradient(target, sources, higher_order, tape, retain_graph)
+    return _gradients_of(target).get_gradient(target, sources, higher_order, tape, retain_graph)
 
 
 def update_model(
@@ -78,13 +87,77 @@ def update_model(
         ValueError: If the model is of no known framework or has no optimizer now, or there is
             nowhere to defer to.
     """
-    _speaking(model, "gradients").update_model(model, gradients, defer, deferred)
+    module_for(model, "gradients").update_model(model, gradients, defer, deferred)
 
 
-def _speaking(model: Model, part: str) -> Any:
+def watch(tensor: Tensor, tape: Any = None) -> Tensor:
+    """Make gradients by a tensor possible.
+
+    Args:
+        tensor: A tensor, floating point.
+        tape: What is to record (TensorFlow only).
+
+    Returns:
+        The tensor to go on with: in torch another one, unless gradients can be taken by it anyway.
+
+    Raises:
+        ValueError: If it is no tensor of torch or TensorFlow, or TensorFlow has no tape.
+
+    >>> import torch
+    >>> watch(torch.ones(2))
+    tensor([1., 1.], requires_grad=True)
+    """
+    return _gradients_of(tensor).watch(tensor, tape)
+
+
+def l2_regularization(model: Model, beta: float = 0.01) -> Tensor:
+    """Add up the squares of a model's trainable weights.
+
+    Args:
+        model: The model.
+        beta: What half of the sum is multiplied by.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: If the model is of no known framework.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 3.0)
+    >>> l2_regularization(model, beta=0.5)
+    tensor(4.5000, grad_fn=<MulBackward0>)
+    """
+    return module_for(model, "models").l2_regularization(model, beta)
+
+
+def module_for(model: Model, part: str) -> Any:
+    """Find what a framework has to do with models.
+
+    Args:
+        model: A model.
+        part: The name of a module in the framework's package.
+
+    Returns:
+        The module of the model's framework.
+
+    Raises:
+        ValueError: If the model is of no known framework.
+    """
     framework = framework_of(model)
     if framework is None:
         raise ValueError(
-            f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module."
+            f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module or a "
+            "Keras model."
         )
     return import_module(f"fastnet.backend.{framework}.{part}")
+
+
+def _gradients_of(tensor: Tensor) -> Any:
+    package = implementation(tensor).__name__
+    if package.endswith("numpy"):
+        raise ValueError(
+            f"numpy has no gradients, but got {type(tensor).__name__}. Convert it with to_tensor."
+        )
+    return import_module(f"{package}.gradients")

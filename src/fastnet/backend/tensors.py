@@ -1,4 +1,4 @@
-"""Functions over the tensors of any framework."""
+"""Shapes and arrangements of the tensors of any framework."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ from typing import Any, TypeVar
 
 from fastnet.backend.dispatch import implementation
 
-__all__ = ["concat", "expand_dims", "get_shape", "reduce_mean", "squeeze", "zeros_like"]
+__all__ = [
+    "concat",
+    "expand_dims",
+    "flip",
+    "gather",
+    "gather_from_batch",
+    "get_image_dims",
+    "get_shape",
+    "ones_like",
+    "permute",
+    "reshape",
+    "roll",
+    "squeeze",
+    "transpose",
+    "where",
+    "zeros_like",
+]
 
 T = TypeVar("T")
 
@@ -119,24 +135,226 @@ def zeros_like(tensor: T, dtype: Any = None) -> T:
     return made
 
 
-def reduce_mean(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Average a tensor over some of its axes.
+def ones_like(tensor: T, dtype: Any = None) -> T:
+    """Make ones of the shape of a tensor.
 
     Args:
         tensor: A tensor of any shape.
-        axis: The axis or axes, which may be counted from the end. None for all of them.
-        keepdims: Whether the axes stay, with length 1.
+        dtype: The type of the ones, by its name, such as "float32". None for the tensor's own.
 
     Returns:
-        The means, of the shape that is left.
+        A tensor of the same framework, shape and device.
 
     Raises:
         ValueError: If the tensor is of no framework that fastnet knows.
 
     >>> import numpy as np
-    >>> reduce_mean(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
-    array([2., 3.])
+    >>> ones_like(np.zeros(2, dtype="int64"), dtype="float32")
+    array([1., 1.], dtype=float32)
     """
-    axes = [axis] if isinstance(axis, int) else axis
-    mean: T = implementation(tensor).reduce_mean(tensor, axes, keepdims)
-    return mean
+    made: T = implementation(tensor).ones_like(tensor, dtype)
+    return made
+
+
+def reshape(tensor: T, shape: int | Sequence[int]) -> T:
+    """Give a tensor another shape.
+
+    Args:
+        tensor: A tensor of any shape.
+        shape: The shape, of as many elements. One length may be -1, for what is left.
+
+    Returns:
+        The same values in the new shape.
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> reshape(np.ones((2, 3, 4)), [-1, 12]).shape
+    (2, 12)
+    """
+    lengths = shape if hasattr(shape, "__len__") else [shape]
+    shaped: T = implementation(tensor).reshape(tensor, lengths)
+    return shaped
+
+
+def permute(tensor: T, permutation: Sequence[int]) -> T:
+    """Put the axes of a tensor into another order.
+
+    Args:
+        tensor: A tensor of n axes.
+        permutation: For each axis of the result, which axis of the tensor it is.
+
+    Returns:
+        The tensor, with its axes in the new order.
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> permute(np.ones((2, 3, 4)), [2, 0, 1]).shape
+    (4, 2, 3)
+    """
+    permuted: T = implementation(tensor).permute(tensor, permutation)
+    return permuted
+
+
+def transpose(tensor: T) -> T:
+    """Turn the order of a tensor's axes round.
+
+    Args:
+        tensor: A tensor of any shape.
+
+    Returns:
+        The tensor, its last axis first.
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> transpose(np.ones((2, 3, 4))).shape
+    (4, 3, 2)
+    """
+    transposed: T = implementation(tensor).transpose(tensor)
+    return transposed
+
+
+def flip(tensor: T, axis: int | Sequence[int]) -> T:
+    """Turn axes of a tensor round, so that what was first is last.
+
+    Args:
+        tensor: A tensor of any shape.
+        axis: The axis or axes, which may be counted from the end.
+
+    Returns:
+        A tensor of the same shape.
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> flip(np.array([[1, 2], [3, 4]]), axis=[1])
+    array([[2, 1],
+           [4, 3]])
+    """
+    axes = axis if hasattr(axis, "__len__") else [axis]
+    flipped: T = implementation(tensor).flip(tensor, axes)
+    return flipped
+
+
+def roll(tensor: T, shift: int | Sequence[int], axis: int | Sequence[int]) -> T:
+    """Shift the entries of a tensor along its axes; those that leave come in at the other end.
+
+    Args:
+        tensor: A tensor of any shape.
+        shift: By how many places, one number for each axis.
+        axis: The axis or axes, which may be counted from the end.
+
+    Returns:
+        A tensor of the same shape.
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> roll(np.array([1, 2, 3]), shift=1, axis=0)
+    array([3, 1, 2])
+    """
+    rolled: T = implementation(tensor).roll(tensor, shift, axis)
+    return rolled
+
+
+def gather(tensor: T, indices: Any) -> T:
+    """Take entries of a tensor's first axis.
+
+    Args:
+        tensor: A tensor, shape (n, ...).
+        indices: Which entries, a tensor of integers. Its axes of length 1 do not count: a single
+            index gives an entry, not a tensor with one entry. (A graph of TensorFlow keeps axes
+            whose length it leaves open.)
+
+    Returns:
+        The entries, of the shape of `indices`, less such axes, and (...).
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> gather(np.array([[1, 2], [3, 4], [5, 6]]), np.array([2, 0]))
+    array([[5, 6],
+           [1, 2]])
+    """
+    gathered: T = implementation(tensor).gather(tensor, indices)
+    return gathered
+
+
+def gather_from_batch(tensor: T, indices: Any) -> T:
+    """Take one entry from each sample of a batch.
+
+    Args:
+        tensor: A tensor, shape (batch, n, ...).
+        indices: Which entry of each sample, a tensor of integers, shape (batch,) or (batch, 1).
+
+    Returns:
+        The entries, shape (batch, ...).
+
+    Raises:
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> gather_from_batch(np.array([[1, 2], [3, 4], [5, 6]]), np.array([1, 0, 1]))
+    array([2, 3, 6])
+    """
+    gathered: T = implementation(tensor).gather_from_batch(tensor, indices)
+    return gathered
+
+
+def where(condition: T, yes: Any, no: Any) -> T:
+    """Take each element from one of two tensors.
+
+    Args:
+        condition: A tensor of booleans.
+        yes: What to take where it holds, a tensor or a number.
+        no: What to take elsewhere, likewise.
+
+    Returns:
+        A tensor of the shape that the three have in common. A number gets the other one's type.
+
+    Raises:
+        ValueError: If the condition is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> where(np.array([True, False]), np.array([1.0, 2.0]), 0)
+    array([1., 0.])
+    """
+    chosen: T = implementation(condition).where(condition, yes, no)
+    return chosen
+
+
+def get_image_dims(tensor: Any) -> tuple[int, int, int]:
+    """Read the size of an image.
+
+    Args:
+        tensor: An image or a batch of them, shape (..., channels, height, width) in torch, and
+            (..., height, width, channels) elsewhere.
+
+    Returns:
+        Its channels, height and width. In a graph of TensorFlow a tensor stands for each that the
+        graph leaves open.
+
+    Raises:
+        AssertionError: If the tensor has not three or four axes.
+        ValueError: If the tensor is of no framework that fastnet knows.
+
+    >>> import numpy as np
+    >>> get_image_dims(np.ones((8, 28, 30, 3)))
+    (3, 28, 30)
+    """
+    functions = implementation(tensor)
+    if len(tensor.shape) not in (3, 4):
+        raise AssertionError(
+            f"An image has three axes, a batch of them four, but got the shape "
+            f"{tuple(tensor.shape)}."
+        )
+    dims: tuple[int, int, int] = functions.get_image_dims(tensor)
+    return dims

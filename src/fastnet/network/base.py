@@ -12,10 +12,11 @@ from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
 from fastnet.errors import add_note
-from fastnet.network.binding import bind_settings, collect_models
+from fastnet.network.binding import collect_models
 from fastnet.network.checks import agree_on_precision, check_items, check_names, not_data
 from fastnet.network.layout import Layout, LayoutCache, Setting
 from fastnet.op.numpyop import forward_numpyop
+from fastnet.op.settings import bind_settings
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, State, is_given, is_scheduler
 from fastnet.util import to_list

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fastnet.backend.framework import framework_of
-from fastnet.backend.precision import keras_is_loaded, keras_precision
+from fastnet.backend.precision import keras_precision
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
@@ -80,8 +80,11 @@ def build(
 
 
 def _make_models(model_fn: Callable[[], Any], mixed_precision: bool) -> tuple[list[Any], list[str]]:
+    governed: list[str] = []
+
     def make() -> list[Any]:
-        with keras_precision(mixed_precision):
+        with keras_precision(mixed_precision) as packages:
+            governed[:] = packages
             # a list of our own: the function may hand out its
             models = list(to_list(model_fn()))
         if not models:
@@ -90,14 +93,15 @@ def _make_models(model_fn: Callable[[], Any], mixed_precision: bool) -> tuple[li
             )
         return models
 
-    had_keras = keras_is_loaded()
     models = make()
     frameworks = [_framework(model) for model in models]
     if "tf" in frameworks:
-        if mixed_precision and not had_keras:
+        setup = import_module("fastnet.backend.tf.setup")
+        if mixed_precision and setup.keras_names(models) - set(governed):
             # model_fn itself imported Keras, which no policy could be set for before
+            setup.restart_names(models)
             models = make()
-        models = import_module("fastnet.backend.tf.setup").mirror(make, models)
+        models = setup.mirror(make, models)
     return models, frameworks
 
 

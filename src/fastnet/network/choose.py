@@ -10,7 +10,7 @@ from fastnet.network.base import BaseNetwork
 from fastnet.network.binding import collect_models
 from fastnet.network.checks import model_name
 
-__all__ = ["Network"]
+__all__ = ["Network", "framework_for"]
 
 
 def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
@@ -36,6 +36,29 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
     >>> type(Network([ModelOp(model, "x", "y")])).__name__
     'TorchNetwork'
     """
+    if framework_for(ops) == "tf":
+        from fastnet.network.tf import TFNetwork
+
+        return TFNetwork(ops, pops, slicers)
+    from fastnet.network.torch import TorchNetwork
+
+    return TorchNetwork(ops, pops, slicers)
+
+
+def framework_for(ops: Any) -> str:
+    """Find the framework that some ops need.
+
+    Args:
+        ops: The ops; None, and schedulers of ops, may be among them.
+
+    Returns:
+        "torch" or "tf". Ops that hold no model need torch, unless only TensorFlow has been
+        imported.
+
+    Raises:
+        AssertionError: If models of two frameworks are among the ops.
+        ValueError: If a model is of no known framework.
+    """
     models = collect_models(ops)
     frameworks: dict[str | None, list[str]] = {}
     for model in models:
@@ -49,13 +72,5 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
         raise AssertionError(
             f"The ops hold models of several frameworks: {frameworks}. Make a network for each."
         )
-    framework = next(iter(frameworks), None)
-    if framework is None and "tensorflow" in sys.modules and "torch" not in sys.modules:
-        framework = "tf"
-    if framework == "tf":
-        from fastnet.network.tf import TFNetwork
-
-        return TFNetwork(ops, pops, slicers)
-    from fastnet.network.torch import TorchNetwork
-
-    return TorchNetwork(ops, pops, slicers)
+    only_tf = "tensorflow" in sys.modules and "torch" not in sys.modules
+    return next(filter(None, frameworks), "tf" if only_tf else "torch")

@@ -1,187 +1,242 @@
-"""Steps spread over several devices by a TensorFlow distribution strategy."""
+"""The devices that a TensorFlow distribution strategy spreads steps over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.tf.graph import KIND
+from fastnet.backend.tf.quiet import quiet
+from fastnet.errors import add_note
 
-__all__ = ["ReplicaSlicer", "Replicas", "fill_batch", "to_global", "trim_batch"]
+__all__ = ["Replicas", "combine", "is_distributed", "join_values", "part_of", "to_global"]
 
 
 class Replicas:
-    """The devices of the strategy in force, each of which runs the ops on its part of a batch."""
+    """The devices of a strategy, each of which runs the ops on its part of a batch.
 
-    def __init__(self) -> None:
-        self.strategy = tf.distribute.get_strategy()
+    Args:
+        strategy: The strategy.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+
+    @classmethod
+    def in_force(cls) -> Replicas | None:
+        """Give the devices of the strategy in force; None without one, or on one of its devices."""
+        if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
+            return None
+        return cls(tf.distribute.get_strategy())
 
     @property
     def count(self) -> int:
         """How many devices there are."""
         return int(self.strategy.num_replicas_in_sync)
 
-    def run(self, step: Callable[..., Any], *args: Any) -> Any:
-        """Run a step on each device, and put the results together.
+    @property
+    def local_count(self) -> int:
+        """How many of them are this process's."""
+        return len(self.strategy.extended.worker_devices)
+
+    def check(self, ops: Iterable[Any]) -> None:
+        """Refuse updates that cannot be made on several devices.
 
         Args:
-            step: What to run; takes, and returns, tensors in containers.
-            args: Its arguments; a distributed value among them gives each device its own part.
+            ops: The ops in force; those that know the keys of their losses update models.
 
-        Returns:
-            What `step` returns, with one tensor for those of the devices.
+        Raises:
+            ValueError: If the weights of a model are not the strategy's, or the gradients of
+                several steps are to be merged.
         """
-        return to_global(self.strategy.run(step, args=args))
+        for op in ops:
+            if not hasattr(op, "get_fe_loss_keys") or not hasattr(op, "get_fe_models"):
+                continue
+            for model in op.get_fe_models():
+                name = getattr(model, "model_name", type(model).__name__)
+                merge = getattr(op, "merge_grad", 1)
+                if merge > 1 and self.count > 1:
+                    raise ValueError(
+                        f"{type(op).__name__} of '{name}' has merge_grad={merge}, which is not "
+                        "supported on several devices. Use merge_grad=1."
+                    )
+                if not all(map(self._owns, model.trainable_variables)):
+                    strategy = type(self.strategy).__name__
+                    raise ValueError(
+                        f"Model '{name}' is to be updated under a {strategy}, but was not made "
+                        "under it. Call fastnet.build within its scope, or after "
+                        "tf.distribute.experimental_set_strategy."
+                    )
 
-    def distribute(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Cut a batch into a part for each device.
+    def _owns(self, variable: Any) -> bool:
+        # Keras 3 has variables of its own around those of TensorFlow
+        inner = variable if isinstance(variable, tf.Variable) else variable.value
+        return bool(self.strategy.extended.variable_created_in_scope(inner))
+
+    def run(self, step: Callable[..., Mapping[str, Any]], *args: Any) -> list[dict[str, Any]]:
+        """Run a step on each device.
 
         Args:
-            batch: Tensors by key; what is no tensor with an axis goes to every device as it is.
+            step: What to run; returns values by key.
+            args: Its arguments: values in containers, to any depth. Each device gets its own part
+                of a distributed value, and all of any other.
 
         Returns:
-            The same keys, with distributed values.
-        """
-        count = self.count
+            For each device what `step` returned, with tensors for variables and arrays.
 
-        def cut(value: Any) -> Any:
-            if not tf.is_tensor(value) or not value.shape.rank:
-                return value
-            # the first devices get one more where it does not come out even
-            size = int(value.shape[0])
-            sizes = [size // count + (place < size % count) for place in range(count)]
-            pieces = tf.split(value, sizes)
-            return self.strategy.experimental_distribute_values_from_function(
-                lambda context: pieces[context.replica_id_in_sync_group]
+        Raises:
+            Exception: Whatever `step` raises on one of them.
+        """
+        leaves: list[Any] = []
+        map_leaves(args, leaves.append)
+        notes: list[str] = []
+
+        def run_part(*parts: Any) -> _Returned:
+            advice.close()
+            waiting = iter(parts)
+            try:
+                return _Returned(step(*map_leaves(args, lambda _: next(waiting))))
+            except BaseException as error:
+                notes.extend(getattr(error, "__notes__", ()))
+                raise
+
+        with quiet(logging.WARNING), ExitStack() as advice:
+            # before anything runs it advises against steps without a graph
+            advice.enter_context(quiet(logging.ERROR))
+            try:
+                returned = self.strategy.run(run_part, args=tuple(leaves))
+            except Exception as error:
+                # what fails where the devices meet is raised outside of the op that led there
+                for note in dict.fromkeys(notes):
+                    if note not in getattr(error, "__notes__", ()):
+                        add_note(error, note)
+                raise
+        return [one.results for one in self.strategy.experimental_local_results(returned)]
+
+    def bundle(self, parts: Sequence[Any]) -> Any:
+        """Make a distributed value.
+
+        Args:
+            parts: A tensor for each device.
+
+        Returns:
+            The value; of what is no tensor, the first device's.
+        """
+        if not all(map(tf.is_tensor, parts)):
+            return parts[0]
+        waiting = iter(parts)
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: next(waiting)
+        )
+
+
+class _Returned:
+    """What a step returned on one device; a strategy has no opinion on what to do with it."""
+
+    def __init__(self, results: Mapping[str, Any]) -> None:
+        # a variable has its value on this device only here
+        self.results = {key: map_leaves(value, _to_tensor) for key, value in results.items()}
+
+
+def _to_tensor(value: Any) -> Any:
+    tensor = KIND.convert(value)
+    return value if tensor is None else tensor
+
+
+def combine(
+    results: Sequence[Mapping[str, Any]], fn: Callable[[Sequence[Any]], Any]
+) -> dict[str, Any]:
+    """Put the results of several devices together.
+
+    Args:
+        results: For each device a value by key.
+        fn: Given what stands at one place on each device, gives what is to stand there.
+
+    Returns:
+        A value by key.
+
+    Raises:
+        ValueError: If a value holds more on one device than on another.
+    """
+    combined = {}
+    for key, value in results[0].items():
+        leaves: list[list[Any]] = [[] for _ in results]
+        for result, found in zip(results, leaves, strict=True):
+            map_leaves(result[key], found.append)
+        counts = [len(found) for found in leaves]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"The value of '{key}' holds different numbers of values on the devices, {counts}, "
+                "so that they cannot be put together. What ops return must not depend on which "
+                "part of a batch they see."
             )
+        joined = iter([fn(parts) for parts in zip(*leaves, strict=True)])
+        combined[key] = map_leaves(value, lambda _, values=joined: next(values))  # type: ignore[misc]
+    return combined
 
-        return map_leaves(dict(batch), cut)  # type: ignore[no-any-return]
+
+def join_values(parts: Sequence[Any]) -> Any:
+    """Put tensors of several devices together.
+
+    Args:
+        parts: A tensor for each device.
+
+    Returns:
+        Of scalars the mean, a float, of those that are numbers; other tensors are joined along
+        their first axis. Of what is no tensor, or of scalars without a mean, the first device's.
+    """
+    first = parts[0]
+    if not all(map(tf.is_tensor, parts)):
+        return first
+    if isinstance(first, tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts))
+    if first.shape.rank != 0:
+        return tf.concat(parts, axis=0)
+    if first.dtype.is_integer or first.dtype.is_bool:
+        parts = [tf.cast(part, tf.float64) for part in parts]
+    elif not first.dtype.is_floating:
+        return first
+    scalars = tf.stack(parts)
+    missing = tf.math.is_nan(scalars)
+    total = tf.reduce_sum(tf.where(missing, tf.zeros_like(scalars), scalars))
+    return total / tf.reduce_sum(tf.cast(tf.logical_not(missing), scalars.dtype))
+
+
+def is_distributed(value: Any) -> bool:
+    """Tell whether a value has a part for each device."""
+    return isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, tf.Variable)
+
+
+def part_of(value: Any, place: int) -> Any:
+    """Give a device's part of a distributed value, or all of any other.
+
+    Args:
+        value: The value.
+        place: The place of the device among those of this process.
+    """
+    return value.values[place] if is_distributed(value) else value
 
 
 def to_global(data: Any) -> Any:
-    """Put the values of several devices together.
+    """Put the parts of distributed values together.
 
     Args:
         data: Values in containers, to any depth.
 
     Returns:
-        The same structure. Scalars of the devices become the mean of those that are numbers, other
-        tensors are joined along their first axis.
+        The same structure without distributed values.
     """
-    return map_leaves(data, _combine)
+    return map_leaves(data, _to_global)
 
 
-def _combine(value: Any) -> Any:
-    if not isinstance(value, tf.distribute.DistributedValues) or isinstance(value, tf.Variable):
+def _to_global(value: Any) -> Any:
+    if not is_distributed(value):
         return value
-    parts = value.values
-    if not tf.is_tensor(parts[0]):
-        return parts[0]
-    if parts[0].shape.rank != 0:
-        return tf.concat(parts, axis=0)
-    if not (parts[0].dtype.is_floating or parts[0].dtype.is_integer):
-        return parts[0]
-    stacked = tf.stack(parts)
-    if stacked.dtype.is_floating:
-        stacked = tf.boolean_mask(stacked, tf.logical_not(tf.math.is_nan(stacked)))
-    return tf.reduce_mean(stacked)
-
-
-def fill_batch(batch: Mapping[str, Any], amount: int) -> dict[str, Any]:
-    """Lengthen a batch, so that each device gets a sample.
-
-    Args:
-        batch: Tensors by key.
-        amount: How many samples to add; copies of the last ones, mirrored.
-
-    Returns:
-        A batch with longer tensors.
-    """
-
-    def fill(value: Any) -> Any:
-        if not tf.is_tensor(value) or not value.shape.rank:
-            return value
-        size = int(value.shape[0])
-        order = [*range(size), *[size - 1 - place % size for place in range(amount)]]
-        return tf.gather(value, order)
-
-    return map_leaves(dict(batch), fill)  # type: ignore[no-any-return]
-
-
-def trim_batch(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Shorten the tensors of a batch to its first samples.
-
-    Args:
-        batch: Tensors by key.
-        size: How many samples to keep.
-
-    Returns:
-        A batch with shorter tensors.
-    """
-
-    def trim(value: Any) -> Any:
-        if tf.is_tensor(value) and value.shape.rank and value.shape[0] > size:
-            return value[:size]
-        return value
-
-    return map_leaves(dict(batch), trim)  # type: ignore[no-any-return]
-
-
-class ReplicaSlicer:
-    """A slicer that cuts, of a distributed value, the part of each device.
-
-    Args:
-        slicer: The slicer that does it.
-        replicas: The devices.
-    """
-
-    def __init__(self, slicer: Any, replicas: Replicas) -> None:
-        self._slicer = slicer
-        self._replicas = replicas
-        self.slice_inputs = slicer.slice_inputs
-        self.unslice_inputs = slicer.unslice_inputs
-
-    def slice_batches(self, batches: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Cut the values of `slice_inputs`.
-
-        Args:
-            batches: The values, one for each key.
-
-        Returns:
-            A tuple for each minibatch, with a distributed piece of each distributed value.
-
-        Raises:
-            ValueError: If the parts of the devices fall into different numbers of pieces.
-        """
-        if not any(isinstance(one, tf.distribute.DistributedValues) for one in batches):
-            return list(self._slicer.slice_batches(batches))
-        cut = [
-            list(self._slicer.slice_batches(tuple(_part(value, place) for value in batches)))
-            for place in range(self._replicas.count)
-        ]
-        if len({len(pieces) for pieces in cut}) > 1:
-            raise ValueError(
-                f"{type(self._slicer).__name__} cut {self.slice_inputs} into different numbers of "
-                f"minibatches on the devices: {[len(pieces) for pieces in cut]}. Cut along an axis "
-                "other than the batch's, or give each device as many samples."
-            )
-        return [
-            tuple(
-                self._replicas.strategy.experimental_distribute_values_from_function(
-                    lambda context, number=number, place=place: cut[
-                        context.replica_id_in_sync_group
-                    ][number][place]
-                )
-                for place in range(len(batches))
-            )
-            for number in range(len(cut[0]))
-        ]
-
-    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        return self._slicer._unslice_batch(slices, key=key)
-
-
-def _part(value: Any, place: int) -> Any:
-    return value.values[place] if isinstance(value, tf.distribute.DistributedValues) else value
+    if isinstance(value, tf.types.experimental.distributed.Mirrored):
+        return value.values[0]
+    return join_values(value.values)

@@ -9,12 +9,16 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
+from fastnet.backend.convert import map_leaves
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.base import BaseNetwork, Step, _Opening
-from fastnet.network.program import ModelStates, Program, TraceRecord
-from fastnet.network.replicas import Replicas, ReplicaSlicer, fill_batch, to_global, trim_batch
+from fastnet.network.model_states import ModelStates
+from fastnet.network.program import Program, TraceRecord
+from fastnet.network.replica_program import ReplicaProgram
+from fastnet.network.replica_slicer import ReplicaSlicer
+from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
+from fastnet.network.spreading import spread
 from fastnet.types import State
-from fastnet.util import get_batch_size
 
 __all__ = ["TFNetwork"]
 
@@ -27,9 +31,12 @@ class TFNetwork(BaseNetwork):
 
     The ops are traced into a graph in the first step, and each later step calls the graph: Python
     in an op's `forward` (a print, a counter, a random number of numpy) runs while it is traced, and
-    not in each step. Open the network with ``eager=True`` to run op by op instead. Values in a batch
-    that are no tensors and no arrays (strings, ints, None) are constants of the graph, so that
-    another value is another trace.
+    not in each step. Open the network with ``eager=True`` to run op by op instead.
+
+    A trace is for batches of any size, so that while it is made ``x.shape[0]`` is None, and
+    ``x.shape[0] == 8`` false; ``tf.shape(x)[0]`` is the size. Values in a batch that are no tensors
+    and no arrays (strings, ints, None) are constants of the graph, so that another value is another
+    trace.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.
@@ -54,6 +61,9 @@ class TFNetwork(BaseNetwork):
     def __init__(self, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
         self._records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self._programs: WeakValueDictionary[Any, Program] = WeakValueDictionary()
+        # of the opening: what it is spread over, and whether its batches are whole
+        self._replicas: Replicas | None = None
+        self._spreads = False
         super().__init__(
             target_type="tf",
             device=None,
@@ -68,25 +78,36 @@ class TFNetwork(BaseNetwork):
         return tuple(self._records)
 
     def _enter_models(self, opening: _Opening) -> None:
-        # a tensor, so that another epoch is no other graph
-        opening.state["epoch"] = tf.constant(opening.state["epoch"])
-        if opening.state["mode"] == "train":
-            for model in opening.layout.models:
-                prepare_optimizer(getattr(model, "current_optimizer", None), model)
+        self._replicas = Replicas.in_force()
+        if self._replicas is not None and opening.layout.takes_gradients:
+            self._replicas.check(opening.layout.ops)
+        # a graph that the program is in the middle of tracing has no part in this
+        with tf.init_scope():
+            # a tensor, so that another epoch is no other graph
+            opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
+            if _updates(opening):
+                for model in opening.layout.models:
+                    prepare_optimizer(getattr(model, "current_optimizer", None), model)
+
+    def _exit_models(self, opening: _Opening) -> None:
+        self._replicas = None
 
     def _make_step(self, opening: _Opening) -> Step:
-        layout, state = opening.layout, opening.state
-        replicas = Replicas() if tf.distribute.has_strategy() else None
+        state = opening.state
+        replicas = self._replicas
         eager = self._eager_step(opening, replicas)
         if (state["eager"] and not opening.transforms) or tf.config.functions_run_eagerly():
             step = eager
         else:
             step = self._static_step(opening, replicas, eager)
-        if replicas is None:
-            return step
+        return step if replicas is None else self._spread_step(step, opening, replicas)
+
+    def _spread_step(self, step: Step, opening: _Opening, replicas: Replicas) -> Step:
+        keys = opening.layout.plan.resolution.device_inputs.names()
+        slicers = opening.layout.slicers
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return to_global(step(batch))  # type: ignore[no-any-return]
+            return spread(step, batch, replicas, keys, slicers) if self._spreads else step(batch)
 
         return run
 
@@ -103,22 +124,29 @@ class TFNetwork(BaseNetwork):
         if replicas is None:
 
             def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-                return {**batch, **run_ops(batch, state)}
+                results = run_ops(batch, state)
+                return {**batch, **results}
 
             return run
 
+        keys = opening.layout.plan.resolution.device_inputs.names()
+        # what slicers have cut is put together for each device by itself
+        join = replicas.bundle if opening.layout.slicers else join_values
+
         def run_replicas(batch: Mapping[str, Any]) -> dict[str, Any]:
-            read = {key: batch[key] for key in opening.layout.plan.keys if key in batch}
+            missing = plan.missing(batch)
+            if missing is not None:
+                raise missing
+            read = {key: batch[key] for key in keys}
             results = replicas.run(lambda part: run_ops(part, {**state, "deferred": {}}), read)
-            return {**batch, **results}
+            return {**batch, **combine(results, join)}
 
         return run_replicas
 
     def _static_step(self, opening: _Opening, replicas: Replicas | None, eager: Step) -> Step:
         layout, state = opening.layout, opening.state
-        training = state["mode"] == "train" or layout.takes_gradients
         program = self._find_program(opening, replicas)
-        traced = program.step_for(ModelStates(layout.models, training))
+        traced = program.step_for(ModelStates(layout.models, _updates(opening)))
         plan = layout.plan
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,18 +169,26 @@ class TFNetwork(BaseNetwork):
     def _find_program(self, opening: _Opening, replicas: Replicas | None) -> Program:
         """Find the graphs of an opening: layouts of the same ops share them."""
         layout, state = opening.layout, opening.state
+        returned = layout.plan.resolution.returned
         key = (
             state["mode"],
             state["warmup"],
             tuple(map(id, layout.ops)),
-            frozenset(layout.plan.resolution.returned.names()),
-            None if replicas is None else id(replicas.strategy),
+            frozenset(returned.names()),
+            # another one where what the ops say of themselves was read anew
+            id(returned.table),
+            None if replicas is None else (id(replicas.strategy), bool(layout.slicers)),
         )
         program = layout.programs.get(key) or self._programs.get(key)
         if program is None:
-            program = self._programs[key] = Program(
-                layout, {**state, "eager": False}, replicas, self._recorder()
-            )
+            state = {**state, "eager": False}
+            if replicas is None:
+                program = Program(layout, state, self._recorder())
+            else:
+                program = ReplicaProgram(
+                    layout, state, replicas, self._recorder(), joins=not layout.slicers
+                )
+            self._programs[key] = program
         layout.programs[key] = program
         return program
 
@@ -168,19 +204,32 @@ class TFNetwork(BaseNetwork):
         return record
 
     def _fit_slicers(self, slicers: list[Any]) -> list[Any]:
-        if not tf.distribute.has_strategy():
+        if self._replicas is None:
             return slicers
-        replicas = Replicas()
-        return [ReplicaSlicer(slicer, replicas) for slicer in slicers]
+        return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
+
+    def _compose_step(self, opening: _Opening) -> None:
+        super()._compose_step(opening)
+        step = self._step
+        if self._replicas is not None and step is not None:
+            self._step = lambda batch: to_global(step(batch))
+
+    def _postprocessed(self, step: Step, ops: list[Any], state: State) -> Step:
+        if self._replicas is None:
+            return super()._postprocessed(step, ops, state)
+        # these see batches that are whole
+        return super()._postprocessed(lambda batch: to_global(step(batch)), ops, state)
 
     def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
-        if not tf.distribute.has_strategy():
+        parts: list[Any] = []
+        if self._replicas is not None:
+            map_leaves(batch, parts.append)
+        self._spreads = self._replicas is not None and not any(map(is_distributed, parts))
+        try:
             return super()._do_transform(batch)
-        replicas = Replicas()
-        if any(isinstance(value, tf.distribute.DistributedValues) for value in batch.values()):
-            return super()._do_transform(batch)
-        size = get_batch_size(batch)
-        if size < replicas.count:
-            batch = fill_batch(batch, replicas.count - size)
-        result = super()._do_transform(replicas.distribute(batch))
-        return trim_batch(result, size) if size < replicas.count else result
+        finally:
+            self._spreads = False
+
+
+def _updates(opening: _Opening) -> bool:
+    return opening.state["mode"] == "train" or opening.layout.takes_gradients

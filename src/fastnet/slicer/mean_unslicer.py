@@ -39,6 +39,10 @@ class MeanUnslicer(Slicer):
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
         tensors = implementation(slices[0])
         if tensors.is_integral(slices[0]):
+            if hasattr(tensors, "to_numpy"):
+                # where types do not mix, arrays do it
+                arrays = tuple(tensors.to_numpy(piece) for piece in slices)
+                return tensors.from_numpy(self._unslice_batch(arrays, key), slices[0])
             # out of place, so that a float among the slices makes the sum a float
             total = tensors.zeros_like(slices[0], "int64")
             for piece in slices:

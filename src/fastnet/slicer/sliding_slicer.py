@@ -53,8 +53,9 @@ class SlidingSlicer(Slicer):
             touch without overlapping.
         pad_mode: What to do with a last window that reaches past the end of the data: "drop" it,
             let it be "partial" (shorter than the others), pad the data with a "constant", move it
-            back until it fits ("nopad"), or let the data go on as its "mirror" image, which leaves
-            the first two axes, batch and channel, as they are.
+            back until it fits ("nopad"), or let the data go on as its "mirror" image. In torch and
+            numpy this leaves the first two axes, batch and channel, as they are; in TensorFlow,
+            where the channels come last, each axis can be mirrored.
         pad_val: What to pad with, and what to fill gaps with when joining.
         slice: The key or keys to cut. Keys that are cut together must give equally many windows.
         unslice: The key or keys to join. Left out, those of `slice`. None to join nothing.
@@ -204,7 +205,7 @@ class SlidingSlicer(Slicer):
             )
         if self.unslice_inputs and self._fixed_shape is None:
             _shapes.of[self] = {None: shape}
-        tiling = self._tile(shape)
+        tiling = self._tile(shape, tensors)
         padded = tensors.pad_ends(batch, tiling.padding, self.pad_mode == "mirror", self.pad_val)
         pieces = [padded[cut] for cut in tiling.cuts]
         for axis in reversed(self.auto_squeeze):
@@ -222,12 +223,28 @@ class SlidingSlicer(Slicer):
                 "this thread, and has no unslice_shape. Slice a batch first, or give it an "
                 "unslice_shape."
             )
-        tiling = self._tile(shape)
+        tensors = implementation(slices[0])
+        tiling = self._tile(shape, tensors)
         if len(slices) != len(tiling.cuts):
             raise AssertionError(
                 f"SlidingSlicer cannot un-slice '{key}': a shape of {list(shape)} has "
                 f"{len(tiling.cuts)} windows of size {self.window_size} with strides "
                 f"{self.strides}, but there are {len(slices)} slices."
+            )
+        if not hasattr(tensors, "to_numpy"):
+            return self._join(slices, key, shape, tiling)
+        # tensors that cannot be written to are put together as arrays
+        arrays = tuple(tensors.to_numpy(piece) for piece in slices)
+        return tensors.from_numpy(self._join(arrays, key, shape, tiling), slices[0])
+
+    def _join(
+        self, slices: tuple[Any, ...], key: str, shape: tuple[int, ...], tiling: Tiling
+    ) -> Any:
+        if not _are_numbers(slices[0]):
+            raise TypeError(
+                f"SlidingSlicer cannot un-slice '{key}': its slices are of type "
+                f"{slices[0].dtype}, and only numbers can be averaged or added up. Leave the key "
+                "out of `unslice`."
             )
         tensors = implementation(slices[0])
         grown = [size + growth for size, growth in zip(shape, tiling.padding, strict=True)]
@@ -271,12 +288,23 @@ class SlidingSlicer(Slicer):
         shapes = _shapes.of.get(self, {})
         return shapes.get(key, shapes.get(None))
 
-    def _tile(self, shape: tuple[int, ...]) -> Tiling:
-        return tile(shape, tuple(self.window_size), tuple(self.strides), self.pad_mode)
+    def _tile(self, shape: tuple[int, ...], tensors: Any) -> Tiling:
+        return tile(
+            shape,
+            tuple(self.window_size),
+            tuple(self.strides),
+            self.pad_mode,
+            mirrored_from=0 if getattr(tensors, "CHANNELS_LAST", False) else 2,
+        )
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
     return tuple(implementation(tensor).get_shape(tensor))
+
+
+def _are_numbers(tensor: Any) -> bool:
+    # not arrays of strings or of objects; types that numpy itself lacks are of the kind "V"
+    return getattr(tensor.dtype, "kind", "f") not in "OSU"
 
 
 def _window_counts(tiling: Tiling, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:

@@ -23,7 +23,11 @@ class Tiling:
 
 @lru_cache(maxsize=256)
 def tile(
-    shape: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...], pad_mode: str
+    shape: tuple[int, ...],
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    pad_mode: str,
+    mirrored_from: int = 2,
 ) -> Tiling:
     """Lay windows over a shape.
 
@@ -36,6 +40,8 @@ def tile(
         strides: The distance between windows along each axis, or 0.
         pad_mode: What to do where a window reaches past the end: "drop" it, make it "partial",
             pad the data for it ("constant", "mirror"), or move it back ("nopad").
+        mirrored_from: The first axis that "mirror" pads. A mirrored batch or channel would be
+            another sample or channel, and where these are depends on the framework.
 
     Returns:
         The windows.
@@ -60,7 +66,8 @@ def tile(
                 f"window, in the window size {list(window)}, and pad_mode 'drop' drops what does "
                 "not fill a window. Use another pad_mode, or a smaller window."
             )
-        growth = _growth(axis, size, length, stride, pad_mode)
+        padded = pad_mode == "constant" or (pad_mode == "mirror" and axis >= mirrored_from)
+        growth = _growth(size, length, stride) if padded else 0
         if pad_mode == "mirror" and growth >= size > 0:
             raise ValueError(
                 f"Axis {axis} of data of shape {list(shape)} is too short to be mirrored: the "
@@ -96,9 +103,8 @@ def _cut_axis(size: int, length: int, stride: int, pad_mode: str) -> list[slice]
     return cuts
 
 
-def _growth(axis: int, size: int, length: int, stride: int, pad_mode: str) -> int:
-    # a mirrored batch or channel would be another sample or channel: these two are never mirrored
-    if stride == 0 or not (pad_mode == "constant" or (pad_mode == "mirror" and axis >= 2)):
+def _growth(size: int, length: int, stride: int) -> int:
+    if stride == 0:
         return 0
     for start in range(0, size, stride):
         if start + length >= size:

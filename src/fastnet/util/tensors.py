@@ -107,8 +107,8 @@ def to_number(data: Any) -> NDArray[Any]:
         data: A number, a string, an array, or a tensor on any device, inside a graph or not.
 
     Returns:
-        A new array with the same values. A bfloat16 tensor becomes float32, since numpy has no
-        such type.
+        A new array with the same values. A bfloat16 tensor of torch becomes float32, since numpy
+        has no such type by itself.
 
     >>> to_number(4.0), to_number([1, 2])
     (array(4.), array([1, 2]))
@@ -118,6 +118,9 @@ def to_number(data: Any) -> NDArray[Any]:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
         return np.array(tensor_to_numpy(data))
+    if hasattr(data, "numpy") and hasattr(data, "dtype"):
+        # numpy asks such a tensor in a way that it warns of
+        data = data.numpy()
     return np.array(data)
 
 

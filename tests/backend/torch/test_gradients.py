@@ -210,7 +210,10 @@ class TestUpdateModel:
         assert same_weights(model, before)
 
     def test_what_is_no_model(self) -> None:
-        with raising(ValueError, "Unrecognized model instance int: expected a torch.nn.Module."):
+        with raising(
+            ValueError,
+            "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
+        ):
             backend.update_model(3, [])
 
 

@@ -163,6 +163,7 @@ class TestDtypes:
 def test_values_of_no_framework(name: str) -> None:
     with raising(
         ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got [0.5].",
+        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
+        "[0.5].",
     ):
         getattr(backend, name)(y_pred=[0.5], y_true=[1.0])

@@ -102,7 +102,8 @@ class TestFeedForward:
 
     def test_what_is_no_model(self) -> None:
         with raising(
-            ValueError, "Unrecognized model instance function: expected a torch.nn.Module."
+            ValueError,
+            "Unrecognized model instance function: expected a torch.nn.Module or a Keras model.",
         ):
             backend.feed_forward(line, torch.ones(1, 2))
 

@@ -6,6 +6,7 @@ from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeySet, KeyTable, OpSpec, SlicerSpec, resolve, select
 from fastnet._slice import forward_slicers
+from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.errors import add_note, describe_op
 
 table = KeyTable()
@@ -48,6 +49,27 @@ text: str = NestMap(int, abs)([1])  # expect: assignment
 forward_slicers(None, {})  # expect: arg-type
 describe_op(object(), "first")  # expect: arg-type
 add_note("text", "note")  # expect: arg-type
+
+
+error: KeyError = plan.missing({})  # expect: assignment
+Slot(int, 3)  # expect: arg-type
+Slot(int, ("a",))  # expect: arg-type
+Parts("pair")  # expect: call-arg
+Parts("pair", [int])  # expect: list-item
+TensorKind(int, type, len, abs, abs)  # expect: call-arg
+kind = TensorKind(complex, type, lambda one: (), lambda one: None, lambda one: None, max)
+kind.take(1, 2)  # expect: attr-defined
+Trace(len, [], {})  # expect: arg-type
+trace = Trace(list, [], {"y": Slot()})
+Trace(list, [], [("y", Slot())])  # expect: arg-type
+trace.inputs = []  # expect: misc
+step = TracedStep(["x"], kind, lambda values: trace)
+TracedStep(["x"], kind, lambda values: None)  # expect: return-value
+TracedStep(["x"], None, lambda values: trace)  # expect: arg-type
+step.traces = [None]  # expect: list-item
+step.step({"x": 1})  # expect: call-arg
+step.fits([1])  # expect: arg-type
+map_form([1])  # expect: call-arg
 
 
 class MyPlan(Plan):  # expect: misc

@@ -20,6 +20,7 @@ from fastnet._resolve import (
     select,
 )
 from fastnet._slice import check_slicers, forward_slicers, reverse_slicers
+from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.errors import MissingKeyError, describe_op, missing_key, nearest_name
 
 
@@ -92,6 +93,33 @@ assert_type(reverse_slicers(slicers, minibatches, {"x": [1, 2]}), dict[str, Any]
 # a nest keeps its type
 assert_type(move([1, -2]), list[int])
 assert_type(move((1, "two")), tuple[int, str])
+
+kind = TensorKind(
+    complex,
+    type_of=type,
+    shape_of=lambda tensor: (),
+    convert=lambda value: complex(value) if isinstance(value, int) else None,
+    split=lambda value: None,
+    join=lambda kind, tensors: tensors,
+)
+assert plan.missing({"x": 1}) is None
+assert_type(plan.missing({}), "KeyError | None")
+
+
+def trace(values: list[Any]) -> Trace:
+    return Trace(lambda tensors: tensors[1:], map(kind.form_of, values), {"y": Slot(complex, ())})
+
+
+step = TracedStep(["x"], kind, trace, context=["epoch"])
+assert_type(step.keys, tuple[str, ...])
+assert_type(step.fits({"x": 1}), bool)
+assert_type(step.step({"x": 1}, {"epoch": 0}), dict[str, Any])
+assert_type(step.traces, list[Trace])
+step.traces = (one for one in step.traces if one.outputs)
+assert_type(step.traces[0].inputs, list[Any])
+parts = Parts("pair", (Slot(float), Slot(float, (None, 3))))
+assert_type(parts.slots[0].shape, "tuple[int | None, ...] | None")
+assert map_form([parts, 1], lambda part: 2) == [2, 1]
 
 assert_type(describe_op(op, 1), str)
 assert_type(nearest_name("x1", ["x"]), "str | None")

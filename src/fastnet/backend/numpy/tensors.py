@@ -11,17 +11,29 @@ from numpy.typing import DTypeLike, NDArray
 from fastnet.util.tensors import to_number
 
 __all__ = [
+    "cast",
+    "cast_like",
     "concat",
     "convert",
+    "dtype_of",
     "expand_dims",
+    "flip",
     "from_numpy",
+    "gather",
+    "gather_from_batch",
+    "get_image_dims",
     "get_shape",
     "is_integral",
+    "ones_like",
     "pad_ends",
-    "reduce_mean",
+    "permute",
+    "reshape",
+    "roll",
     "slices_along",
     "squeeze",
     "stack",
+    "transpose",
+    "where",
     "zeros",
     "zeros_like",
 ]
@@ -75,12 +87,6 @@ def is_integral(tensor: Array) -> bool:
     return tensor.dtype.kind in "iub"
 
 
-def reduce_mean(tensor: Array, axis: Sequence[int] | None, keepdims: bool) -> Array:
-    """Average an array over some axes, or over all of them."""
-    mean: Array = np.mean(tensor, axis=None if axis is None else tuple(axis), keepdims=keepdims)
-    return mean
-
-
 def slices_along(tensor: Array, axis: int) -> list[Array]:
     """View each position of an axis as an array without that axis."""
     moved = np.moveaxis(tensor, axis, 0)
@@ -103,3 +109,87 @@ def convert(value: Any) -> Any:
     if value is None or isinstance(value, (str, bytes, np.ndarray)):
         return value
     return to_number(value)
+
+
+def cast(tensor: Any, dtype: Any) -> Array:
+    """Make an array of another type of a value."""
+    return np.array(_array(tensor), dtype=dtype_of(dtype))
+
+
+def cast_like(value: Any, like: Array) -> Array:
+    """Make an array of the type of another one of a value."""
+    return np.array(_array(value), dtype=like.dtype)
+
+
+def flip(tensor: Array, axis: Sequence[int]) -> Array:
+    """Turn axes round."""
+    return np.flip(tensor, tuple(axis))
+
+
+def gather(tensor: Array, indices: Any) -> Array:
+    """Take entries of the first axis."""
+    taken: Array = np.take(tensor, _indices(indices), axis=0)
+    return taken
+
+
+def gather_from_batch(tensor: Array, indices: Any) -> Array:
+    """Take an entry of the second axis for each one of the first."""
+    taken: Array = tensor[np.arange(tensor.shape[0]), _indices(indices)]
+    return taken
+
+
+def get_image_dims(tensor: Array) -> tuple[int, int, int]:
+    """Read the channels, height and width of an image, or of a batch of them."""
+    height, width, channels = tensor.shape[-3:]
+    return channels, height, width
+
+
+def ones_like(tensor: Array, dtype: DTypeLike | None) -> Array:
+    """Make ones of the shape of an array."""
+    return np.ones_like(tensor, dtype=dtype)
+
+
+def permute(tensor: Array, permutation: Sequence[int]) -> Array:
+    """Put the axes into another order."""
+    return np.transpose(tensor, tuple(permutation))
+
+
+def reshape(tensor: Array, shape: Sequence[int]) -> Array:
+    """Give an array another shape."""
+    return np.reshape(tensor, tuple(shape))
+
+
+def roll(tensor: Array, shift: int | Sequence[int], axis: int | Sequence[int]) -> Array:
+    """Shift entries along axes; those that leave come in at the other end."""
+    return np.roll(tensor, shift, axis)
+
+
+def transpose(tensor: Array) -> Array:
+    """Turn the order of the axes round."""
+    return np.transpose(tensor)
+
+
+def where(condition: Array, yes: Any, no: Any) -> Array:
+    """Take each element from one of two arrays or numbers."""
+    chosen: Array = np.where(condition, yes, no)
+    return chosen
+
+
+def dtype_of(dtype: Any) -> np.dtype[Any]:
+    """Find the type of a name, such as "float32"."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise ValueError(
+            f"numpy has no type of the name {dtype!r}. Try 'float32' or 'int64'."
+        ) from None
+    return found
+
+
+def _array(value: Any) -> Array:
+    return value if isinstance(value, np.ndarray) else to_number(value)
+
+
+def _indices(indices: Any) -> Array:
+    places: Array = np.squeeze(_array(indices)).astype("int64")
+    return places

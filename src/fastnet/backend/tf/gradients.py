@@ -13,12 +13,14 @@ __all__ = [
     "DeferredUpdate",
     "apply_gradients",
     "get_gradient",
-    "is_scaling",
     "optimizer_of",
     "replica_count",
+    "scale_gradients",
     "scale_loss",
+    "trainable",
     "unscale_gradients",
     "update_model",
+    "watch",
 ]
 
 
@@ -50,7 +52,7 @@ def get_gradient(
             "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
             "state['tape'], which is there in a network some of whose ops take gradients."
         )
-    if higher_order:
+    if higher_order or not getattr(tape, "_recording", True):
         return tape.gradient(target, sources)
     with tape.stop_recording():
         return tape.gradient(target, sources)
@@ -74,7 +76,7 @@ def update_model(
         AssertionError: If the model has no `current_optimizer`.
         ValueError: If the model's current optimizer is None, or there is nowhere to defer to.
     """
-    optimizer_of(model)
+    gradients = scale_gradients(optimizer_of(model), gradients)
     if not defer:
         apply_gradients(model, gradients)
         return
@@ -91,14 +93,46 @@ def apply_gradients(model: Any, gradients: Sequence[tf.Tensor | None]) -> None:
 
     Args:
         model: The model.
-        gradients: A gradient for each variable, in order; None for none.
+        gradients: A gradient for each variable, in order, scaled as its optimizer wants it; None
+            for none.
     """
     optimizer = optimizer_of(model)
+    if _sees_one_device(optimizer) and replica_count() > 1:
+        gradients = _agree_on_overflow(gradients)
     try:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=False))
     except Exception as error:
         add_note(error, f"Raised by the update of model '{model_name(model)}'.")
         raise
+
+
+def _sees_one_device(optimizer: Any) -> bool:
+    """Tell whether an optimizer looks for overflow in the gradients of the first device only."""
+    return hasattr(optimizer, "scale_loss") and not hasattr(optimizer, "get_unscaled_gradients")
+
+
+def _agree_on_overflow(gradients: Sequence[Any]) -> list[Any]:
+    """Spoil the gradients of every device where those of one have overflown."""
+
+    def is_overflown(gradient: Any) -> tf.Tensor:
+        values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        return tf.cast(tf.logical_not(tf.reduce_all(tf.math.is_finite(values))), tf.float32)
+
+    overflown = tf.add_n([is_overflown(one) for one in gradients if one is not None])
+    context = tf.distribute.get_replica_context()
+    overflown = context.all_reduce(tf.distribute.ReduceOp.SUM, overflown)
+    factor = tf.where(overflown > 0, float("nan"), 1.0)
+
+    def spoil(gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                gradient.values * tf.cast(factor, gradient.values.dtype),
+                gradient.indices,
+                gradient.dense_shape,
+            )
+        return None if gradient is None else gradient * tf.cast(factor, gradient.dtype)
+
+    return [spoil(gradient) for gradient in gradients]
 
 
 def optimizer_of(model: Any) -> Any:
@@ -127,42 +161,60 @@ def optimizer_of(model: Any) -> Any:
     return model.current_optimizer
 
 
+def trainable(model: Any) -> list[Any]:
+    """List the variables of a model that are trained, in order."""
+    return list(model.trainable_variables)
+
+
 def model_name(model: Any) -> str:
     """Return the name that `build` gave a model, or its class's."""
     return str(getattr(model, "model_name", type(model).__name__))
 
 
-def is_scaling(optimizer: Any) -> bool:
-    """Tell whether an optimizer wants the loss scaled before its gradients are taken."""
-    return hasattr(optimizer, "get_scaled_loss") or "LossScale" in type(optimizer).__name__
-
-
 def scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-    """Scale a loss up for an optimizer, so that small gradients do not vanish in half precision.
+    """Scale a loss up for an optimizer that wants it so, lest small gradients vanish.
 
     Args:
-        optimizer: An optimizer that scales.
-        loss: The loss.
+        optimizer: The optimizer.
+        loss: The loss, or a gradient of it.
 
     Returns:
-        The scaled loss.
+        The scaled loss; the loss itself for an optimizer that does not scale.
     """
-    scale = getattr(optimizer, "get_scaled_loss", None) or optimizer.scale_loss
-    return scale(loss)
+    scale = getattr(optimizer, "get_scaled_loss", None) or getattr(optimizer, "scale_loss", None)
+    return loss if scale is None else scale(loss)
 
 
 def unscale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> Any:
     """Scale gradients down again, where the optimizer does not do so itself.
 
     Args:
-        optimizer: An optimizer that scales.
-        gradients: Gradients of a scaled loss.
+        optimizer: The optimizer.
+        gradients: Gradients of a loss that `scale_loss` has scaled.
 
     Returns:
         The gradients as the optimizer's `apply_gradients` wants them.
     """
     unscale = getattr(optimizer, "get_unscaled_gradients", None)
     return gradients if unscale is None else unscale(gradients)
+
+
+def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:
+    """Scale gradients of a loss that was not scaled, where the optimizer will scale them down.
+
+    Args:
+        optimizer: The optimizer.
+        gradients: The gradients; None for none.
+
+    Returns:
+        The gradients as the optimizer's `apply_gradients` wants them.
+    """
+    if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
+        return list(gradients)
+    return [
+        None if one is None else scale_loss(optimizer, tf.convert_to_tensor(one))
+        for one in gradients
+    ]
 
 
 def replica_count() -> int:
@@ -175,7 +227,8 @@ class DeferredUpdate:
 
     Args:
         model: The model.
-        gradients: A gradient for each of its trainable variables; None for none.
+        gradients: A gradient for each of its trainable variables, scaled as its optimizer wants
+            it; None for none.
     """
 
     def __init__(self, model: Any, gradients: Sequence[tf.Tensor | None]) -> None:
@@ -185,3 +238,25 @@ class DeferredUpdate:
     def __call__(self) -> None:
         """Update the model."""
         apply_gradients(self._model, self._gradients)
+
+
+def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
+    """Let a tape record what is made of a tensor.
+
+    Args:
+        tensor: The tensor.
+        tape: The tape.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError: If there is no tape.
+    """
+    if tape is None:
+        raise ValueError(
+            "To watch a TensorFlow tensor takes a tape, but got None. Pass state['tape'], which is "
+            "there in a network some of whose ops take gradients."
+        )
+    tape.watch(tensor)
+    return tensor

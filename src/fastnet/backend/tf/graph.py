@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import linecache
+import os
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import TensorKind
 from fastnet.errors import add_note
 
-__all__ = ["KIND", "as_graph_code", "caller"]
+__all__ = ["KIND", "as_graph_code", "autograph_status", "caller", "forget_gradients", "source_of"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras", "tf_keras"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Composite:
         spec: How to make such a value of its tensors.
     """
 
-    key: tuple[Any, ...]
+    key: Hashable
     spec: Any = dataclasses.field(compare=False)
 
 
@@ -32,40 +40,34 @@ def _convert(value: Any) -> Any:
         return value
     if isinstance(value, tf.Variable):
         return value.read_value()
-    module = type(value).__module__
-    # arrays and scalars of numpy, and Keras 3's variables, say by themselves that they are tensors
-    if hasattr(value, "__array__") and (module == "numpy" or hasattr(value, "__tf_tensor__")):
-        if getattr(getattr(value, "dtype", None), "kind", "") == "O":
-            return None
-        return tf.convert_to_tensor(value)
+    # those of Keras 3, and others, say by themselves that they stand for a tensor
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__tf_tensor__"):
+        try:
+            return tf.convert_to_tensor(value)
+        except (TypeError, ValueError):
+            return None  # an array of objects, of dates
     return None
 
 
 def _split(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
     if not isinstance(value, tf.__internal__.CompositeTensor) or isinstance(value, tf.Variable):
         return None
-    spec = tf.type_spec_from_value(value)
     tensors = tf.nest.flatten(value, expand_composites=True)
-    return Composite(_key_of(spec, len(tensors)), _any_batch(spec)), tensors
+    spec = _any_batch(value, tf.type_spec_from_value(value))
+    distributed = isinstance(value, tf.distribute.DistributedValues)
+    return Composite((type(spec), len(tensors)) if distributed else spec, spec), tensors
 
 
-def _key_of(spec: Any, count: int) -> tuple[Any, ...]:
-    shape = getattr(spec, "shape", None)
-    if isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)) and shape.rank:
-        return (type(spec), spec.dtype, *shape[1:], getattr(spec, "ragged_rank", None), count)
-    if type(spec).__name__ == "PerReplicaSpec":
-        return (type(spec), count)
-    return (type(spec), spec)
-
-
-def _any_batch(spec: Any) -> Any:
-    shape = getattr(spec, "shape", None)
-    if isinstance(spec, tf.RaggedTensorSpec) and shape.rank:
-        return tf.RaggedTensorSpec(
-            [None, *shape[1:]], spec.dtype, spec.ragged_rank, spec.row_splits_dtype
-        )
-    if isinstance(spec, tf.SparseTensorSpec) and shape.rank:
-        return tf.SparseTensorSpec([None, *shape[1:]], spec.dtype)
+def _any_batch(value: Any, spec: Any) -> Any:
+    """Leave open how many samples a value has."""
+    if isinstance(value, tf.IndexedSlices):
+        size = None if value.dense_shape is None else value.dense_shape.dtype
+        return tf.IndexedSlicesSpec(None, value.dtype, value.indices.dtype, size)
+    if isinstance(value, tf.RaggedTensor):
+        shape = [None, *spec.shape[1:]]
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    if isinstance(value, tf.SparseTensor) and spec.shape.rank:
+        return tf.SparseTensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec
 
 
@@ -100,10 +102,22 @@ def _readers(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     return any_type_of, any_shape_of
 
 
-_EAGER = type(tf.constant(0))
+# Not the class of a tensor made here: to make one would start TensorFlow's runtime, after which a
+# program cannot set up its devices any more.
+_EAGER = tf.__internal__.EagerTensor
 
 KIND = TensorKind(_EAGER, *_readers(_EAGER), _convert, _split, _join)
 """TensorFlow's tensors, for the kernel."""
+
+
+def autograph_status() -> AbstractContextManager[Any]:
+    """Tell whether AutoGraph is on.
+
+    Returns:
+        A context in which it is as it is now.
+    """
+    status: AbstractContextManager[Any] = tf.__internal__.autograph.control_status_ctx()
+    return status
 
 
 def as_graph_code(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,26 +137,99 @@ def as_graph_code(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return converted(*args)
         except Exception as error:
-            source = error.__context__
-            origin = getattr(source, "ag_error_metadata", None)
-            if source is None or origin is None or not isinstance(source, Exception):
+            source = _source_error(error)
+            if source is error:
                 raise
-            for frame in origin.translated_stack[:1]:
-                add_note(
-                    source,
-                    f'In the source: File "{frame.filename}", line {frame.lineno}, in '
-                    f"{frame.function_name}: {frame.code}",
-                )
-            raise source from source.__cause__
+        # outside, so that it does not look as if it came of what AutoGraph has made of it
+        raise source
 
     return run
 
 
-def caller(concrete: Any) -> Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]:
+def _source_error(error: Exception) -> Exception:
+    """Find the error that AutoGraph has wrapped, with a note of where it was raised."""
+    source = error.__context__
+    origin = getattr(source, "ag_error_metadata", None)
+    if origin is None or not isinstance(source, Exception):
+        return error
+    for frame in origin.translated_stack:
+        if not _is_foreign(frame.filename):
+            add_note(source, _line(frame.filename, frame.lineno, frame.function_name))
+            break
+    return source
+
+
+def source_of(graph: Any, node: str) -> str | None:
+    """Find the line of a program that put a node into a graph.
+
+    Args:
+        graph: The graph.
+        node: The node's name; one of a branch or a loop is inside the node that this is.
+
+    Returns:
+        A sentence with the line, or None if it is no line of the program's own.
+    """
+    operations = {operation.name: operation for operation in graph.get_operations()}
+    while node and node not in operations:
+        node = node.rpartition("/")[0]
+    if not node:
+        return None
+    found = None
+    for frame in operations[node].traceback:
+        if frame.filename.startswith(_PACKAGE):
+            found = None  # who has called the network did not make the node
+        elif not _is_foreign(frame.filename):
+            found = _line(frame.filename, frame.lineno, frame.name)
+    return found
+
+
+def _is_foreign(filename: str) -> bool:
+    """Tell whether a file is no part of the user's program."""
+    return filename.startswith(_PACKAGE) or any(name in filename for name in _FRAMEWORKS)
+
+
+def _line(filename: str, number: int, function: str) -> str:
+    code = linecache.getline(filename, number).strip()
+    return f'In the source: File "{filename}", line {number}, in {function or "<lambda>"}: {code}'
+
+
+def forget_gradients(concrete: Any) -> None:
+    """Let a traced function take along, when it goes, the gradients that it has registered.
+
+    TensorFlow keeps for good what `tf.custom_gradient` registers while a graph is traced, and with
+    it the graph. Every optimizer of Keras does so, for the sum of the gradients of all devices.
+
+    Args:
+        concrete: A concrete function.
+    """
+    names = [
+        operation.get_attr("_gradient_op_type").decode()
+        for operation in concrete.graph.get_operations()
+        if operation.type == "IdentityN" and "_gradient_op_type" in operation.node_def.attr
+    ]
+    if names:
+        weakref.finalize(concrete, _unregister, names).atexit = False
+
+
+def _unregister(names: list[str]) -> None:
+    try:
+        from tensorflow.python.framework.ops import gradient_registry
+
+        registered = gradient_registry._registry
+    except (ImportError, AttributeError):
+        return
+    for name in names:
+        registered.pop(name, None)
+
+
+def caller(
+    concrete: Any, explain: Callable[[BaseException, Any], None]
+) -> Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]:
     """Give the shortest way to call a traced function.
 
     Args:
         concrete: A concrete function of flat tensors, which returns a list of tensors.
+        explain: Given an error of TensorFlow that a call raises, and the graph, adds to it.
 
     Returns:
         A function that takes the tensors as a list and returns a sequence of tensors. It keeps
@@ -150,36 +237,38 @@ def caller(concrete: Any) -> Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]:
     """
 
     def call_publicly(tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-        outputs: Sequence[tf.Tensor] = concrete(*tensors)
+        try:
+            outputs: Sequence[tf.Tensor] = concrete(*tensors)
+        except tf.errors.OpError as error:
+            explain(error, concrete.graph)
+            raise
         return outputs
 
     try:
-        # What the public call comes to, after binding arguments to names and packing results.
+        # what the public call comes to, once it has bound arguments to names
         from tensorflow.python.eager import context, record
 
-        eager = context.context()
-        call_function = eager.call_function
-        executing_eagerly = eager.executing_eagerly
+        call_function = context.context().call_function
+        executing_eagerly = context.context().executing_eagerly
         could_record = record.could_possibly_record
-        name = concrete.name
-        captured = list(concrete.captured_inputs)
-        outputs = concrete.outputs
+        deferred = concrete.graph.deferred_external_captures
+        name, captured, outputs = concrete.name, list(concrete.captured_inputs), concrete.outputs
     except (ImportError, AttributeError):
         return call_publicly
-    count = len(outputs)
+    steady = not deferred and all(type(one) is _EAGER for one in captured)
     handles = any(output.dtype in (tf.resource, tf.variant) for output in outputs)
-    if handles or not isinstance(name, bytes) or not all(map(_is_eager, captured)):
+    if not steady or handles or not isinstance(name, bytes):
         return call_publicly
+    count = len(outputs)
 
     def call(tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         if could_record() or not executing_eagerly():
             # a tape or a graph of the program's own is to know of this step
             return call_publicly(tensors)
-        return call_function(name, tensors + captured, count) or ()
+        try:
+            return call_function(name, tensors + captured, count) or ()
+        except tf.errors.OpError as error:
+            explain(error, concrete.graph)
+            raise
 
-    call.concrete = concrete  # type: ignore[attr-defined]
     return call
-
-
-def _is_eager(value: Any) -> bool:
-    return type(value) is _EAGER

@@ -6,15 +6,18 @@ import inspect
 from types import TracebackType
 from typing import Any
 
+import tensorflow as tf
+
 from fastnet.backend import to_tensor
-from fastnet.backend.tf.generation import keras_of
+from fastnet.backend.tf.generation import is_keras3, keras_of
 
 __all__ = [
     "LayerCapture",
     "all_layers",
     "feed_forward",
+    "inner_layers",
+    "l2_regularization",
     "takes_several_arguments",
-    "takes_training",
 ]
 
 # what Keras itself passes to a model's `call`, beside the data
@@ -32,8 +35,8 @@ def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
     Returns:
         What the model returns.
     """
-    inputs = [to_tensor(value, "tf") for value in x]
-    return model(*inputs, training=training) if takes_training(model) else model(*inputs)
+    # a model whose `call` has no argument `training` passes it on to its layers all the same
+    return model(*[to_tensor(value, "tf") for value in x], training=training)
 
 
 def takes_several_arguments(model: Any) -> bool:
@@ -43,30 +46,17 @@ def takes_several_arguments(model: Any) -> bool:
         model: The model.
 
     Returns:
-        False for models of Keras's own classes, which take a list.
+        False for models of Keras's own classes, and for a `call` of nothing but ``*inputs``: these
+        take a list.
     """
     own = type(model).call
     if own.__module__.partition(".")[0] == keras_of(model).__name__.partition(".")[0]:
         return False
-    parameters = inspect.signature(model.call).parameters.values()
+    parameters = list(inspect.signature(model.call).parameters.values())
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return len(parameters) > 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    data = [one for one in parameters if one.kind in positional and one.name not in _CONTROLS]
-    return len(data) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
-
-
-def takes_training(model: Any) -> bool:
-    """Tell whether a model's `call` wants to know if it is training.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Whether it has an argument `training`, or takes any.
-    """
-    parameters = inspect.signature(model.call).parameters
-    return "training" in parameters or any(
-        one.kind is one.VAR_KEYWORD for one in parameters.values()
-    )
+    return sum(one.kind in positional and one.name not in _CONTROLS for one in parameters) > 1
 
 
 class LayerCapture:
@@ -137,3 +127,33 @@ def all_layers(model: Any) -> list[Any]:
         Each layer once, in an order that stays the same as long as the model does.
     """
     return list(model._flatten_layers(include_self=True, recursive=True))
+
+
+def inner_layers(model: Any) -> list[Any]:
+    """List the layers of a model and theirs, each before its own and its own before the next.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Each layer once; the layers that stand for inputs are among them.
+    """
+    if not is_keras3(model):
+        return list(model._flatten_layers(include_self=False, recursive=True))
+    found: dict[int, Any] = {}
+
+    def walk(layer: Any) -> None:
+        # Keras 3 itself lists the layers of a nested one backwards
+        for child in layer._flatten_layers(include_self=False, recursive=False):
+            if id(child) not in found:
+                found[id(child)] = child
+                walk(child)
+
+    walk(model)
+    return list(found.values())
+
+
+def l2_regularization(model: Any, beta: float) -> tf.Tensor:
+    """Add up the squares of a model's trainable weights, halved and times `beta`."""
+    squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
+    return beta * tf.reduce_sum(squares)

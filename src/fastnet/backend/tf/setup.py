@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import tensorflow as tf
 
+from fastnet.backend.framework import framework_of
 from fastnet.backend.tf.generation import is_keras3, keras_of
-from fastnet.backend.tf.gradients import is_scaling
+from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
 from fastnet.errors import add_note
 
 __all__ = [
+    "is_ready",
+    "keras_names",
     "load_weights",
     "make_optimizer",
     "mirror",
     "prepare",
     "prepare_optimizer",
+    "restart_names",
 ]
 
 _BY_NAME = {
@@ -41,18 +48,43 @@ def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]
         The models; new ones, under a MirroredStrategy that is the process's from now on, if there
         are several GPUs.
     """
-    if tf.distribute.has_strategy() or len(tf.config.list_logical_devices("GPU")) < 2:
+    gpus = tf.config.list_logical_devices("GPU")
+    if tf.distribute.has_strategy() or len(gpus) < 2:
         return models
-    logger = tf.get_logger()
-    level = logger.level
-    # names of layers start over, so that programs can go on asking for them
-    keras_of(models[0]).backend.clear_session()
-    logger.setLevel("ERROR")  # it would list the devices, and what it chose for each
+    with quiet(logging.ERROR):  # it would list the devices, and what it chose for each
+        strategy = tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
+    restart_names(models)
+    tf.distribute.experimental_set_strategy(strategy)
     try:
-        tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy())
-    finally:
-        logger.setLevel(level)
-    return make_models()
+        return make_models()
+    except BaseException:
+        tf.distribute.experimental_set_strategy(None)
+        raise
+
+
+def keras_names(models: list[Any]) -> set[str]:
+    """Name the Keras packages that models are made with.
+
+    Args:
+        models: Models; those of other frameworks are passed over.
+
+    Returns:
+        The names.
+    """
+    return {str(keras_of(model).__name__) for model in models if framework_of(model) == "tf"}
+
+
+def restart_names(models: list[Any]) -> None:
+    """Let Keras name layers as if it had named none, so that programs can go on asking for them.
+
+    Args:
+        models: Models that are to be made again.
+    """
+    for name in keras_names(models):
+        if hasattr(sys.modules[name].backend, "reset_uids"):
+            sys.modules[name].backend.reset_uids()
+        else:
+            import_module(f"{name}.src.utils.naming").reset_uids()
 
 
 def prepare(model: Any) -> Any:
@@ -126,7 +158,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) ->
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
             "optimizer."
         )
-    if mixed_precision and not is_scaling(optimizer):
+    if mixed_precision and not _is_scaling(optimizer):
         wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
         optimizer = wrappers.LossScaleOptimizer(optimizer)
     prepare_optimizer(optimizer, model)
@@ -143,15 +175,25 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
     if optimizer is None or not model.built:
         return
     try:
-        if hasattr(optimizer, "build"):
-            if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-                # those of frozen layers too: it takes no more once it is built
-                optimizer.build(_updatable(model))
-        else:
+        if not hasattr(optimizer, "build"):
             optimizer._create_all_weights(model.trainable_variables)
+        elif not is_ready(optimizer):
+            # those of frozen layers too: it takes no more once it is built
+            optimizer.build(_updatable(model))
     except Exception as error:
         add_note(error, f"Raised by the optimizer of {type(model).__name__}.")
         raise
+
+
+def is_ready(optimizer: Any) -> bool:
+    """Tell whether an optimizer has its variables, or makes them when it comes to need them."""
+    if not hasattr(optimizer, "build"):
+        return True
+    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
+
+
+def _is_scaling(optimizer: Any) -> bool:
+    return any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__)
 
 
 def _updatable(model: Any) -> list[Any]:

@@ -11,20 +11,36 @@ import tensorflow as tf
 from fastnet.util.tensors import to_number
 
 __all__ = [
+    "CHANNELS_LAST",
+    "cast",
+    "cast_like",
     "concat",
     "convert",
+    "dtype_of",
     "expand_dims",
+    "flip",
     "from_numpy",
+    "gather",
+    "gather_from_batch",
+    "get_image_dims",
     "get_shape",
     "is_integral",
+    "ones_like",
     "pad_ends",
-    "reduce_mean",
+    "permute",
+    "reshape",
+    "roll",
     "slices_along",
     "squeeze",
     "stack",
+    "to_numpy",
+    "transpose",
+    "where",
     "zeros",
     "zeros_like",
 ]
+
+CHANNELS_LAST = True
 
 
 def concat(tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
@@ -47,15 +63,25 @@ def squeeze(tensor: tf.Tensor, axis: int | None) -> tf.Tensor:
     return tf.squeeze(tensor, axis)
 
 
+def to_numpy(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
+    """Read a tensor as an array of its own type, strings as objects; for what is not in a graph."""
+    array: np.ndarray[Any, Any] = tensor.numpy()
+    return array
+
+
 def from_numpy(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
     """Make a tensor of an array."""
     del like
     return tf.convert_to_tensor(array)
 
 
-def get_shape(tensor: tf.Tensor) -> tuple[int, ...]:
-    """Read the shape of a tensor."""
-    return tuple(tensor.shape)
+def get_shape(tensor: tf.Tensor) -> tuple[Any, ...]:
+    """Read the shape of a tensor; an axis that a graph leaves open has a tensor for its length."""
+    shape = tuple(tensor.shape)
+    if None not in shape:
+        return shape
+    lengths = tf.shape(tensor)
+    return tuple(lengths[axis] if size is None else size for axis, size in enumerate(shape))
 
 
 def zeros(shape: Sequence[int], like: tf.Tensor, dtype: str | None) -> tf.Tensor:
@@ -73,11 +99,6 @@ def is_integral(tensor: tf.Tensor) -> bool:
     return bool(tensor.dtype.is_integer or tensor.dtype.is_bool)
 
 
-def reduce_mean(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    """Average a tensor over some axes, or over all of them."""
-    return tf.reduce_mean(tensor, axis=axis, keepdims=keepdims)
-
-
 def slices_along(tensor: tf.Tensor, axis: int) -> list[tf.Tensor]:
     """Take each position of an axis as a tensor without that axis."""
     return tf.unstack(tensor, axis=axis) if tensor.shape[axis] else []
@@ -90,7 +111,8 @@ def pad_ends(tensor: tf.Tensor, amounts: Sequence[int], mirror: bool, value: flo
     widths = [(0, amount) for amount in amounts]
     if mirror:
         return tf.pad(tensor, widths, mode="REFLECT")
-    return tf.pad(tensor, widths, constant_values=tf.cast(value, tensor.dtype))
+    fill = "" if tensor.dtype == tf.string else tf.cast(value, tensor.dtype)
+    return tf.pad(tensor, widths, constant_values=fill)
 
 
 def convert(value: Any) -> Any:
@@ -98,7 +120,8 @@ def convert(value: Any) -> Any:
     if value is None or isinstance(value, (str, bytes)) or is_tensor(value):
         return value
     array = to_number(value)
-    if array.dtype.kind == "O":
+    # strings are objects in the arrays that TensorFlow makes
+    if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.flat):
         raise TypeError(
             f"A value of type {type(value).__name__} has no tensor of its own in TensorFlow: numpy "
             "makes an array of Python objects of it. Convert it to numbers first."
@@ -109,3 +132,91 @@ def convert(value: Any) -> Any:
 def is_tensor(value: object) -> bool:
     """Tell whether a value is TensorFlow's: a tensor, a variable, or made of several tensors."""
     return bool(tf.is_tensor(value)) or isinstance(value, tf.distribute.DistributedValues)
+
+
+def cast(tensor: Any, dtype: str | tf.DType) -> tf.Tensor:
+    """Give a tensor another type."""
+    return tf.cast(tensor, dtype_of(dtype))
+
+
+def cast_like(value: Any, like: tf.Tensor) -> tf.Tensor:
+    """Make a tensor of the type of another one of a value."""
+    return tf.cast(value if is_tensor(value) else to_number(value), like.dtype)
+
+
+def flip(tensor: tf.Tensor, axis: Sequence[int]) -> tf.Tensor:
+    """Turn axes round."""
+    return tf.reverse(tensor, list(axis))
+
+
+def gather(tensor: tf.Tensor, indices: Any) -> tf.Tensor:
+    """Take entries of the first axis."""
+    indices = _indices(indices)
+    # an axis that a graph leaves open stays, whatever its length turns out to be
+    single = [axis for axis, size in enumerate(indices.shape) if size == 1]
+    return tf.gather(tensor, tf.squeeze(indices, single) if single else indices, axis=0)
+
+
+def gather_from_batch(tensor: tf.Tensor, indices: Any) -> tf.Tensor:
+    """Take an entry of the second axis for each one of the first."""
+    indices = _indices(indices)
+    if len(indices.shape) == 1:
+        indices = indices[:, None]
+    return tf.gather_nd(tensor, indices, batch_dims=1)
+
+
+def get_image_dims(tensor: tf.Tensor) -> tuple[Any, Any, Any]:
+    """Read the channels, height and width of an image, or of a batch of them."""
+    height, width, channels = get_shape(tensor)[-3:]
+    return channels, height, width
+
+
+def ones_like(tensor: tf.Tensor, dtype: str | tf.DType | None) -> tf.Tensor:
+    """Make ones of the shape of a tensor."""
+    return tf.ones_like(tensor, dtype=dtype_of(dtype))
+
+
+def permute(tensor: tf.Tensor, permutation: Sequence[int]) -> tf.Tensor:
+    """Put the axes into another order."""
+    # counted from the end they crash TensorFlow 2.15, and later ones get gradients wrong
+    return tf.transpose(tensor, [axis % len(permutation) for axis in permutation])
+
+
+def reshape(tensor: tf.Tensor, shape: Sequence[Any]) -> tf.Tensor:
+    """Give a tensor another shape."""
+    return tf.reshape(tensor, shape)
+
+
+def roll(tensor: tf.Tensor, shift: int | Sequence[int], axis: int | Sequence[int]) -> tf.Tensor:
+    """Shift entries along axes; those that leave come in at the other end."""
+    return tf.roll(tensor, shift, axis)
+
+
+def transpose(tensor: tf.Tensor) -> tf.Tensor:
+    """Turn the order of the axes round."""
+    return tf.transpose(tensor)
+
+
+def where(condition: tf.Tensor, yes: Any, no: Any) -> tf.Tensor:
+    """Take each element from one of two tensors or numbers; a number has the tensor's type."""
+    if is_tensor(yes):
+        no = tf.convert_to_tensor(no, None if is_tensor(no) else yes.dtype)
+    elif is_tensor(no):
+        yes = tf.convert_to_tensor(yes, no.dtype)
+    elif isinstance(yes, float) or isinstance(no, float):
+        yes, no = float(yes), float(no)
+    return tf.where(condition, yes, no)
+
+
+def dtype_of(dtype: str | tf.DType | None) -> tf.DType | None:
+    """Find the type of a name, such as "float32"."""
+    try:
+        return None if dtype is None else tf.as_dtype(dtype)
+    except TypeError:
+        raise ValueError(
+            f"TensorFlow has no type of the name {dtype!r}. Try 'float32' or 'int64'."
+        ) from None
+
+
+def _indices(indices: Any) -> tf.Tensor:
+    return tf.cast(indices if is_tensor(indices) else to_number(indices), tf.int64)

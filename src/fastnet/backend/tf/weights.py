@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import tempfile
+import zipfile
+from typing import IO, Any
 
 __all__ = ["load_weights"]
 
 _ENDINGS = (".h5", ".hdf5", ".keras")
+# of files that name arrays by the model's structure; the older ones list layers, which Keras counts
+_NAMED = (".weights.h5", ".keras")
+_INSIDE = "model.weights.h5"
+# what Keras saves along with a model; which of it depends on what the program had made of the model
+_BESIDE = ("optimizer", "metric", "seed_generator")
 
 
 def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
@@ -44,21 +51,60 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
             "before it knows the shape of its input. Give it an Input, or call its build(shape), "
             "in model_fn."
         )
-    own = [tuple(weight.shape) for weight in model.weights]
-    before = [weight.numpy() for weight in model.weights]
+    before = [variable.numpy() for variable in model.variables]
     try:
-        model.load_weights(name)
+        unknown = _unknown_arrays(model, name) if name.endswith(_NAMED) else []
+        if not unknown:
+            model.load_weights(name)
     except Exception as error:  # what is wrong with a file shows in a dozen ways
-        for weight, value in zip(model.weights, before, strict=True):
-            weight.assign(value)
-        first_line = str(error).strip().partition("\n")[0]
+        for variable, value in zip(model.variables, before, strict=True):
+            variable.assign(value)
+        reason = " ".join(str(error).split())
+        own = [tuple(weight.shape) for weight in model.weights]
         raise ValueError(
             f"The weights file '{name}' is damaged, or of another model than "
             f"{type(model).__name__}, whose weights have the shapes {_some(own)}: "
-            f"{type(error).__name__}: {first_line}"
+            f"{type(error).__name__}: {reason[:400]}"
         ) from error
+    if unknown:
+        raise ValueError(
+            f"The weights file '{name}' is of another model than {type(model).__name__}: it has "
+            f"{_some(list(map(repr, unknown)))}, which the model has not. Load it into the model "
+            "that it was saved from."
+        )
 
 
-def _some(shapes: list[tuple[int, ...]]) -> str:
-    shown = ", ".join(map(str, shapes[:4]))
-    return shown if len(shapes) <= 4 else f"{shown} and {len(shapes) - 4} more"
+def _unknown_arrays(model: Any, path: str) -> list[str]:
+    """List what a file holds and the model does not; Keras itself would pass over it in silence."""
+    if path.endswith(".keras"):
+        with zipfile.ZipFile(path) as archive, archive.open(_INSIDE) as file:
+            names = _array_names(file)
+    else:
+        names = _array_names(path)
+    if len(names) <= len(model.weights):
+        return []
+    # it may be the layers of this model that keep more than their weights
+    with tempfile.TemporaryDirectory() as folder:
+        own_path = os.path.join(folder, _INSIDE)
+        model.save_weights(own_path)
+        own = set(_array_names(own_path))
+    return [name for name in names if name not in own]
+
+
+def _array_names(file: str | IO[bytes]) -> list[str]:
+    import h5py
+
+    names: list[str] = []
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not any(word in name for word in _BESIDE):
+            names.append(name)
+
+    with h5py.File(file, "r") as opened:
+        opened.visititems(visit)
+    return names
+
+
+def _some(things: list[Any]) -> str:
+    shown = ", ".join(map(str, things[:4]))
+    return shown if len(things) <= 4 else f"{shown} and {len(things) - 4} more"

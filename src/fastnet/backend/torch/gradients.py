@@ -17,7 +17,9 @@ __all__ = [
     "get_gradient",
     "optimizer_of",
     "step_optimizer",
+    "trainable",
     "update_model",
+    "watch",
 ]
 
 # what Tensor.backward calls after a good ten microseconds of Python
@@ -163,6 +165,11 @@ def optimizer_of(model: torch.nn.Module) -> Any:
     return model.current_optimizer
 
 
+def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """List the parameters of a model that are trained, in order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def model_name(model: torch.nn.Module) -> str:
     """Return the name that `build` gave a model, or its class's."""
     return str(getattr(model, "model_name", type(model).__name__))
@@ -223,3 +230,16 @@ class DeferredStep:
     def discard(self) -> None:
         """Drop the gradients, because the network's step failed."""
         drop_gradients(self._optimizer)
+
+
+def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:
+    """Let gradients be taken by a tensor.
+
+    Args:
+        tensor: The tensor, floating point.
+        tape: Not used; other frameworks need it.
+
+    Returns:
+        The tensor, if it has gradients already; else one of the same values, outside of any graph.
+    """
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)

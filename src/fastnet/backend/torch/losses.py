@@ -10,7 +10,12 @@ from torch.nn import functional
 __all__ = [
     "binary_crossentropy",
     "categorical_crossentropy",
+    "focal",
+    "hinge",
+    "huber",
+    "l1_loss",
     "mean_squared_error",
+    "smooth_l1_loss",
     "sparse_categorical_crossentropy",
 ]
 
@@ -134,6 +139,88 @@ def mean_squared_error(
     if average_loss:
         return functional.mse_loss(y_pred, y_true)
     return functional.mse_loss(y_pred, y_true, reduction="none").mean(dim=-1)
+
+
+def hinge(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
+    """Average over the last axis how far predictions are from the right side of the margin.
+
+    Args:
+        y_true: Truth, -1 or 1.
+        y_pred: Predictions, of the same shape.
+
+    Returns:
+        Means, of the shape without its last axis.
+    """
+    return (1.0 - y_true.to(y_pred.dtype) * y_pred).clamp(min=0).mean(dim=-1)
+
+
+def l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
+    """Average absolute differences over the last axis.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+
+    Returns:
+        Means, of the shape without its last axis.
+    """
+    return functional.l1_loss(y_pred, y_true, reduction="none").mean(dim=-1)
+
+
+def smooth_l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+    """Average differences over the last axis, small ones squared and divided by `beta`.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+        beta: Up to where differences are small.
+
+    Returns:
+        Means, of the shape without its last axis.
+    """
+    return functional.smooth_l1_loss(y_pred, y_true, reduction="none", beta=beta).mean(dim=-1)
+
+
+def huber(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+    """Average differences over the last axis, small ones squared, large ones times `beta`.
+
+    Args:
+        y_true: Truth, shape (batch, ...).
+        y_pred: Predictions, of the same shape.
+        beta: Up to where differences are small.
+
+    Returns:
+        Means, of the shape without its last axis.
+    """
+    # torch takes no other type of truth, and only says so when gradients are taken
+    y_true = y_true.to(y_pred.dtype)
+    return functional.huber_loss(y_pred, y_true, reduction="none", delta=beta).mean(dim=-1)
+
+
+def focal(
+    y_true: torch.Tensor, y_pred: torch.Tensor, gamma: float, alpha: float, from_logits: bool
+) -> torch.Tensor:
+    """Compare yes-or-no predictions with the truth, those that are nearly right counting less.
+
+    Args:
+        y_true: Truth, 0 or 1 (or between), of the predictions' type.
+        y_pred: Predictions, of the same shape.
+        gamma: How much less.
+        alpha: What a truth of 1 weighs, out of 1.
+        from_logits: Whether `y_pred` are logits rather than probabilities.
+
+    Returns:
+        A loss for each element.
+    """
+    if from_logits:
+        probability = y_pred.sigmoid()
+        entropy = functional.binary_cross_entropy_with_logits(y_pred, y_true, reduction="none")
+    else:
+        probability = y_pred
+        entropy = functional.binary_cross_entropy(y_pred, y_true, reduction="none")
+    right = probability * y_true + (1 - probability) * (1 - y_true)
+    weight = alpha * y_true + (1 - alpha) * (1 - y_true)
+    return weight * (entropy * (1 - right) ** gamma)
 
 
 def _weights_of(

@@ -9,7 +9,7 @@ import torch
 
 from fastnet.backend import to_tensor
 
-__all__ = ["InputSpec", "TrainingSwitch", "feed_forward"]
+__all__ = ["InputSpec", "TrainingSwitch", "feed_forward", "l2_regularization"]
 
 
 def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
@@ -93,6 +93,12 @@ class InputSpec:
             A nest of tensors of ones.
         """
         return _dummy(self.shape, self.dtype, self.device)
+
+
+def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
+    """Add up the squares of a model's trainable weights, halved and times `beta`."""
+    squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
+    return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
 
 
 def _map(data: Any, fn: Callable[[Any], Any]) -> Any:

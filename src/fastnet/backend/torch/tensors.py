@@ -12,17 +12,29 @@ from torch import Tensor
 from fastnet.util.tensors import to_number
 
 __all__ = [
+    "cast",
+    "cast_like",
     "concat",
     "convert",
+    "dtype_of",
     "expand_dims",
+    "flip",
     "from_numpy",
+    "gather",
+    "gather_from_batch",
+    "get_image_dims",
     "get_shape",
     "is_integral",
+    "ones_like",
     "pad_ends",
-    "reduce_mean",
+    "permute",
+    "reshape",
+    "roll",
     "slices_along",
     "squeeze",
     "stack",
+    "transpose",
+    "where",
     "zeros",
     "zeros_like",
 ]
@@ -60,30 +72,17 @@ def get_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def zeros(shape: Sequence[int], like: Tensor, dtype: str | None) -> Tensor:
     """Make a tensor of zeros on the device of another one, and of its type unless one is given."""
-    return torch.zeros(tuple(shape), dtype=_dtype(dtype) or like.dtype, device=like.device)
+    return torch.zeros(tuple(shape), dtype=dtype_of(dtype) or like.dtype, device=like.device)
 
 
 def zeros_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:
     """Make zeros of the shape of a tensor."""
-    return torch.zeros_like(tensor, dtype=_dtype(dtype))
+    return torch.zeros_like(tensor, dtype=dtype_of(dtype))
 
 
 def is_integral(tensor: Tensor) -> bool:
     """Tell whether a tensor holds ints or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
-
-
-def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Average a tensor over some axes, or over all of them."""
-    if axis is None:
-        if not keepdims:
-            return tensor.mean()
-        axis = range(tensor.dim())
-    # an axis at a time, the last first: FastEstimator's order, which decides the last bit
-    ordered = sorted(axis, reverse=True)
-    for each in ordered:
-        tensor = tensor.mean(dim=each, keepdim=True)
-    return tensor if keepdims or not ordered else tensor.squeeze(tuple(ordered))
 
 
 def slices_along(tensor: Tensor, axis: int) -> list[Tensor]:
@@ -129,10 +128,86 @@ def convert(value: Any, shared_memory: bool = False) -> Any:
     return tensor
 
 
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+def cast(tensor: Tensor, dtype: str | torch.dtype) -> Tensor:
+    """Give a tensor another type."""
+    return tensor.to(dtype_of(dtype))
+
+
+def cast_like(value: Any, like: Tensor) -> Tensor:
+    """Give a value the type of a tensor; what is no tensor comes onto its device as well."""
+    if isinstance(value, Tensor):
+        return value.to(like.dtype)
+    return torch.as_tensor(to_number(value), dtype=like.dtype, device=like.device)
+
+
+def flip(tensor: Tensor, axis: Sequence[int]) -> Tensor:
+    """Turn axes round."""
+    return tensor.flip(tuple(axis))
+
+
+def gather(tensor: Tensor, indices: Any) -> Tensor:
+    """Take entries of the first axis."""
+    return tensor[_indices(indices, tensor)]
+
+
+def gather_from_batch(tensor: Tensor, indices: Any) -> Tensor:
+    """Take an entry of the second axis for each one of the first."""
+    return tensor[torch.arange(tensor.shape[0], device=tensor.device), _indices(indices, tensor)]
+
+
+def get_image_dims(tensor: Tensor) -> tuple[int, int, int]:
+    """Read the channels, height and width of an image, or of a batch of them."""
+    channels, height, width = tensor.shape[-3:]
+    return channels, height, width
+
+
+def ones_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:
+    """Make ones of the shape of a tensor."""
+    return torch.ones_like(tensor, dtype=dtype_of(dtype))
+
+
+def permute(tensor: Tensor, permutation: Sequence[int]) -> Tensor:
+    """Put the axes into another order."""
+    return tensor.permute(tuple(permutation))
+
+
+def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Give a tensor another shape."""
+    return tensor.reshape(tuple(shape))
+
+
+def roll(tensor: Tensor, shift: Any, axis: Any) -> Tensor:
+    """Shift entries along axes; those that leave come in at the other end."""
+    return tensor.roll(shift, axis)
+
+
+def transpose(tensor: Tensor) -> Tensor:
+    """Turn the order of the axes round."""
+    # not `tensor.T`, which torch only wants of matrices
+    return tensor.permute(tuple(range(tensor.dim() - 1, -1, -1)))
+
+
+def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
+    """Take each element from one of two tensors or numbers; the second has the first one's type."""
+    if isinstance(yes, Tensor):
+        no = cast_like(no, yes)
+    elif isinstance(no, Tensor):
+        yes = cast_like(yes, no)
+    return torch.where(condition, yes, no)
+
+
+def dtype_of(dtype: Any) -> torch.dtype | None:
+    """Find the type of a name, such as "float32"."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    found = getattr(torch, dtype, None)
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
     if not isinstance(found, torch.dtype):
         raise ValueError(f"torch has no type of the name {dtype!r}. Try 'float32' or 'int64'.")
+    return found
+
+
+def _indices(indices: Any, tensor: Tensor) -> Tensor:
+    if not isinstance(indices, Tensor):
+        indices = torch.as_tensor(to_number(indices))
+    found: Tensor = indices.squeeze().to(device=tensor.device, dtype=torch.int64)
     return found

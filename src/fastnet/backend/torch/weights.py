@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["load_weights", "read_state", "unwrap"]
+__all__ = ["load_weights", "read_file", "read_state", "unwrap"]
 
 
 def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
@@ -79,18 +79,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(
             f"There is no weights file '{name}'. Check the path, or leave weights_path out."
         )
-    try:
-        state = torch.load(name, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"The weights file '{name}' is damaged, or holds more than weights, which is not "
-            "executed. Save it anew with torch.save(model.state_dict(), path)."
-        ) from error
-    except Exception as error:  # a damaged file fails in a dozen ways
-        raise ValueError(
-            f"The weights file '{name}' is damaged: it cannot be read ({error!r}). Save it anew "
-            "with torch.save(model.state_dict(), path)."
-        ) from error
+    state = read_file(name, "weights file", "weights", "torch.save(model.state_dict(), path)")
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
         held = "a dict without names" if isinstance(state, dict) else type(state).__name__
         raise ValueError(
@@ -98,6 +87,35 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
             "model.state_dict(), not the model or a part of it."
         )
     return state
+
+
+def read_file(name: str, kind: str, content: str, writer: str) -> Any:
+    """Read a file that torch has written. Nothing in it is executed.
+
+    Args:
+        name: The file's path.
+        kind: What the file is called, for error texts.
+        content: What is to be in it.
+        writer: The call that writes such a file.
+
+    Returns:
+        What it holds, its tensors on the CPU.
+
+    Raises:
+        ValueError: If it is damaged, or holds what would have to be executed.
+    """
+    try:
+        return torch.load(name, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"The {kind} '{name}' is damaged, or holds more than {content}, which is not "
+            f"executed. Save it anew with {writer}."
+        ) from error
+    except Exception as error:  # a damaged file fails in a dozen ways
+        raise ValueError(
+            f"The {kind} '{name}' is damaged: it cannot be read ({error!r}). Save it anew "
+            f"with {writer}."
+        ) from error
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:

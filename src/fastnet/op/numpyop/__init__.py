@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
+    from fastnet.op.numpyop import meta as meta
+    from fastnet.op.numpyop import univariate as univariate
     from fastnet.op.numpyop.numpyop import (
         Batch,
         Delete,
@@ -23,6 +25,14 @@ __all__ = [
     "NumpyOp",
     "RemoveIf",
     "forward_numpyop",
+    "meta",
+    "univariate",
 ]
 
-__getattr__, __dir__ = attach(__name__, dict.fromkeys(__all__, "numpyop"))
+_SUBMODULES = ("meta", "univariate")
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {name: "numpyop" for name in __all__ if name not in _SUBMODULES},
+    submodules=_SUBMODULES,
+)

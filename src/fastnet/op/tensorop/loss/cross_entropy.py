@@ -20,8 +20,9 @@ class CrossEntropy(LossOp):
     """Compares predictions with truth, the more surprising the costlier.
 
     Args:
-        inputs: Two keys: predictions, shape (batch, classes, ...) or (batch, 1), and truth, class
-            indices of shape (batch, ...), one-hot of the predictions' shape, or yes and no.
+        inputs: Two keys: predictions, shape (batch, classes, ...) in torch, (batch, ..., classes)
+            in TensorFlow, or (batch, 1), and truth, class indices of shape (batch, ...), one-hot of
+            the predictions' shape, or yes and no.
         outputs: The key to write the loss under: a scalar, or shape (batch,) without averaging.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.

@@ -28,7 +28,8 @@ class ModelOp(TensorOp):
         trainable: Whether layers such as dropout act as in training while the mode is "train".
         gradients: Whether gradients flow through the model; a trainable model needs them.
         intermediate_layers: Layers whose outputs to write too: names as in
-            `model.named_modules()` (in Keras: as in `model.layers`), or places among them.
+            `model.named_modules()`, or places among them. In Keras: names of layers, or places
+            among all of them, each counted before the layers in it, and input layers as well.
 
     Raises:
         AssertionError: If the model was not built, or is trainable without gradients.

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from fastnet.backend import to_tensor
-from fastnet.backend.tf.models import LayerCapture, takes_several_arguments, takes_training
+from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
@@ -39,7 +39,6 @@ class TFPass:
         self._trainable = trainable
         self._gradients = gradients
         self._spread = several_inputs and takes_several_arguments(model)
-        self._takes_training = takes_training(model)
         self._layers = [(_find_layer(model, layer), layer) for layer in layers]
 
     def __call__(self, data: Any, state: State) -> Any:
@@ -55,7 +54,7 @@ class TFPass:
         data = to_tensor(data, "tf")
         training = self._trainable and state["mode"] == "train"
         tape = state.get("tape")
-        if self._gradients or not hasattr(tape, "stop_recording"):
+        if self._gradients or tape is None:
             return self._run(data, training)
         with tape.stop_recording():
             return self._run(data, training)
@@ -70,27 +69,33 @@ class TFPass:
             return outputs + [capture.result() for capture in captures]
 
     def _call(self, data: Any, training: bool) -> Any:
-        inputs = data if self._spread else [data]
-        if self._takes_training:
-            return self._model(*inputs, training=training)
-        return self._model(*inputs)
+        # passed on to the layers by a model whose `call` has no such argument
+        if self._spread:
+            return self._model(*data, training=training)
+        return self._model(data, training=training)
 
 
 def _find_layer(model: Any, layer: str | int) -> Any:
-    layers = list(model.layers)
+    layers = inner_layers(model)
+    names = [one.name for one in layers]
     if isinstance(layer, int):
         if not -len(layers) <= layer < len(layers):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "
-                f"{len(layers)}. model.layers shows them."
+                f"{len(layers)}, those in other layers counted: {_some(names)}."
             )
         return layers[layer]
-    by_name = {one.name: one for one in layers}
-    if layer not in by_name:
-        near = nearest_name(layer, by_name)
+    if layer not in names:
+        near = nearest_name(layer, names)
         raise MissingKeyError(
             f"intermediate_layers asks for the layer '{layer}' of {type(model).__name__}, which "
-            f"has none of this name.{f' Did you mean {near!r}?' if near else ''} "
-            "model.layers shows them."
+            f"has none of this name.{f' Did you mean {near!r}?' if near else ''} Its layers are "
+            f"{_some(names)}."
         )
-    return by_name[layer]
+    # of several with one name, in different layers, the last
+    return dict(zip(names, layers, strict=True))[layer]
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:8]))
+    return f"[{shown}]" if len(names) <= 8 else f"[{shown}] and {len(names) - 8} more"

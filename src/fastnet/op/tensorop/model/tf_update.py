@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from fastnet.backend.tf.gradients import (
+    DeferredUpdate,
     apply_gradients,
     get_gradient,
-    is_scaling,
     optimizer_of,
     replica_count,
+    scale_gradients,
     scale_loss,
     unscale_gradients,
-    update_model,
 )
+from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.types import State
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class TFUpdate:
         self._given = op.gradients is not None
         self._merge = op.merge_grad
         self._merged: Any = None  # how many times gradients were added up
-        self._sums: dict[int, Any] = {}
+        self._sums: dict[int, _Sum] = {}
 
     def __call__(self, data: Any, state: State, defer: bool, retain_graph: bool) -> None:
         """Take gradients, and update or put the update off.
@@ -75,11 +76,16 @@ class TFUpdate:
                 f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
                 "trainable. Unfreeze some of them, or take the UpdateOp out."
             )
+        if not is_ready(optimizer):
+            # the model only had its variables made in this step
+            with tf.init_scope():
+                prepare_optimizer(optimizer, self._model)
         if self._given:
             gradients = self._checked(data, variables)
             if replica_count() > 1:
                 # those of the replicas are added up
-                gradients = [None if g is None else g / replica_count() for g in gradients]
+                gradients = [None if g is None else _share(g) for g in gradients]
+            gradients = scale_gradients(optimizer, gradients)
         else:
             gradients = self._gradients_of(data, optimizer, variables, state["tape"])
             if all(gradient is None for gradient in gradients):
@@ -89,9 +95,13 @@ class TFUpdate:
                     "of this model with gradients=True, in the same step."
                 )
         if self._merge > 1:
-            self._merge_gradients(gradients, variables, state["deferred"] if defer else None)
+            update = self._merge_gradients(gradients, variables)
         else:
-            update_model(self._model, gradients, defer=defer, deferred=state["deferred"])
+            update = DeferredUpdate(self._model, gradients)
+        if defer:
+            state["deferred"].setdefault(self._model.model_name, []).append(update)
+        else:
+            update()
 
     def _gradients_of(
         self, loss: Any, optimizer: Any, variables: Sequence[Any], tape: Any
@@ -103,56 +113,46 @@ class TFUpdate:
             )
         own = self._model.losses
         if own:
-            loss = loss + tf.cast(tf.reduce_sum(own), loss.dtype)
-        loss = tf.reduce_mean(loss)
-        scaling = is_scaling(optimizer)
-        if scaling:
-            loss = scale_loss(optimizer, loss)
+            # in half precision they may be of several types
+            wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
+            loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
+        loss = scale_loss(optimizer, tf.reduce_mean(loss))
         if replica_count() > 1:
             # the gradients of the replicas are added up
             loss = loss / replica_count()
-        gradients = get_gradient(loss, variables, tape=tape)
-        if scaling:
-            gradients = unscale_gradients(optimizer, gradients)
-        return list(gradients)
+        gradients = get_gradient(loss, list(variables), tape=tape)
+        return list(unscale_gradients(optimizer, gradients))
 
     def _merge_gradients(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        deferred: dict[str, Any] | None,
-    ) -> None:
-        """Add gradients up; once there are enough, update with their averages."""
+        self, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> Callable[[], None]:
+        """Add gradients up, and give what updates with their averages once there are enough."""
         with tf.init_scope():  # what is added up outlives the step, and the graph
             if self._merged is None:
                 self._merged = tf.Variable(0, trainable=False, dtype=tf.int64)
-            for variable in variables:
-                if id(variable) not in self._sums:
-                    zeros = tf.zeros(variable.shape, variable.dtype)
-                    self._sums[id(variable)] = tf.Variable(zeros, trainable=False)
-        sums = [self._sums[id(variable)] for variable in variables]
-        for total, gradient in zip(sums, gradients, strict=True):
+            for variable, gradient in zip(variables, gradients, strict=True):
+                if gradient is not None and id(variable) not in self._sums:
+                    self._sums[id(variable)] = _Sum(variable)
+        for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
+                total = self._sums[id(variable)].total
                 total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
         times = self._merged.assign_add(1, read_value=True)
 
         def update() -> tf.Tensor:
             averages = [
-                None if gradient is None else total / self._merge
-                for total, gradient in zip(sums, gradients, strict=True)
+                self._sums[id(one)].total / self._merge if id(one) in self._sums else None
+                for one in variables
             ]
             apply_gradients(self._model, averages)
-            for total in sums:
-                total.assign(tf.zeros_like(total))
+            for each in self._sums.values():
+                each.total.assign(tf.zeros_like(each.total))
             return tf.constant(True)
 
         def settle() -> None:
             tf.cond(tf.equal(times % self._merge, 0), update, lambda: tf.constant(False))
 
-        if deferred is None:
-            settle()
-        else:
-            deferred.setdefault(self._model.model_name, []).append(settle)
+        return settle
 
     def _checked(self, gradients: Any, variables: Sequence[Any]) -> Sequence[Any]:
         if not isinstance(gradients, (list, tuple)) or len(gradients) != len(variables):
@@ -167,3 +167,19 @@ class TFUpdate:
                 f"{len(variables)} trainable variables, but got {got}."
             )
         return gradients
+
+
+class _Sum:
+    """The gradients of a variable, added up; the variable is kept, so that its id stays its own."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+        self.total = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+
+
+def _share(gradient: Any) -> Any:
+    """Give one replica's share of a gradient."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / replica_count()
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / replica_count()

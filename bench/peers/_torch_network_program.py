@@ -1,4 +1,4 @@
-"""The programs of fastnet and of FastEstimator: only the name of the package differs."""
+"""fastnet's and FastEstimator's programs in PyTorch: only the name of the package differs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
+from bench.peers._torch_device import DEVICE
 from bench.program import Program
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
-from bench.workloads.nest import DEVICE, Nest
+from bench.workloads.nest import Nest
 from bench.workloads.open_epoch import OpenEpoch
 from bench.workloads.slicing import AXIS, Slicing
 from bench.workloads.supervised import LEARNING_RATE, Supervised
 from bench.workloads.workload import Workload
 
 
-class NetworkPrograms:
-    """Makes the programs of one package that has FastEstimator's API.
+class TorchNetworkPrograms:
+    """Makes the programs in PyTorch of one package that has FastEstimator's API.
 
     Args:
         package: `"fastnet"` or `"fastestimator"`.

@@ -1,0 +1,71 @@
+"""The programs of a hand-written concrete function, for batches of one size or of any."""
+
+from __future__ import annotations
+
+from bench.peers._tf_by_hand import (
+    Step,
+    concrete_function,
+    eval_step,
+    over_batch,
+    supervised_step,
+    train_step,
+)
+from bench.program import Program
+from bench.workloads.tf_open_epoch import TFOpenEpoch
+from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_traces import TFTraces, TraceCensus
+from bench.workloads.workload import Workload
+
+
+def make(workload: Workload, any_size: bool) -> Program | None:
+    """Return the program of `workload`.
+
+    Args:
+        workload: What to do.
+        any_size: Whether the batch's axis is left open in what is traced.
+    """
+    match workload:
+        case TFSupervised():
+            return _supervised(workload, any_size)
+        case TFOpenEpoch() if not any_size:
+            return _open_epoch(workload)
+        case TFTraces():
+            return _traces(workload, any_size)
+    return None
+
+
+def _supervised(workload: TFSupervised, any_size: bool) -> Program:
+    """Call the concrete function with the batch's own dict, and lay its results over that."""
+    model = workload.model()
+    batch = workload.batch()
+    size = None if any_size else workload.shape[0]
+    function = concrete_function(supervised_step(workload, model), batch, size)
+    return Program(over_batch(function), batch, model=model)
+
+
+def _open_epoch(workload: TFOpenEpoch) -> Program:
+    """Run a step: a loop opens nothing, and what this adds to a step is what the clock errs by."""
+    program, plain = (_supervised(workload.step, any_size=False) for _ in range(2))
+    return Program(program.step, program.argument, model=program.model, plain=plain)
+
+
+def _traces(workload: TFTraces, any_size: bool) -> Program:
+    """Trace ahead for each size that comes, or once for any."""
+    census = TraceCensus()
+    model = workload.model(census)
+    steps = {"train": train_step(workload.step, model), "eval": eval_step(model)}
+    batches = workload.batches()
+
+    def count(_: None) -> int:
+        traced: dict[tuple[str, int | None], Step] = {}
+
+        def run_epoch(mode: str, epoch: int) -> None:
+            for batch in batches:
+                size = None if any_size else len(batch["x"])
+                if (mode, size) not in traced:
+                    traced[mode, size] = concrete_function(steps[mode], batch, size)
+                traced[mode, size](batch)
+
+        return workload.count(census, run_epoch)
+
+    return Program(count)

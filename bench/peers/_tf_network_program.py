@@ -1,0 +1,102 @@
+"""fastnet's and FastEstimator's programs in TensorFlow: only the name of the package differs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from bench.program import Program
+from bench.workloads.tf_open_epoch import TFOpenEpoch
+from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_traces import TFTraces, TraceCensus
+from bench.workloads.workload import Workload
+
+_WANTED = {"pred", "loss"}
+
+
+class TFNetworkPrograms:
+    """Makes the programs in TensorFlow of one package that has FastEstimator's API.
+
+    Args:
+        package: `"fastnet"` or `"fastestimator"`.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def make(self, workload: Workload) -> Program | None:
+        """Return the package's program for `workload`."""
+        match workload:
+            case TFSupervised():
+                return self._supervised(workload)
+            case TFOpenEpoch():
+                return self._open_epoch(workload)
+            case TFTraces():
+                return self._traces(workload)
+        return None
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"{self._package}.{name}")
+
+    def _network(self, model: Any) -> Any:
+        """Return a network that trains a model which `build` has made."""
+        modules = self._module("op.tensorop.model")
+        losses = self._module("op.tensorop.loss")
+        return self._module("network").TFNetwork(
+            ops=[
+                modules.ModelOp(model=model, inputs="x", outputs="pred"),
+                losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
+                modules.UpdateOp(model=model, loss_name="loss"),
+            ]
+        )
+
+    def _supervised(self, workload: TFSupervised) -> Program:
+        """Run steps in a network that is entered now, once."""
+        build = self._module("network").build
+        model = build(model_fn=workload.model, optimizer_fn=workload.optimizer)
+        network = self._network(model)
+        context = network(
+            mode=workload.mode, epoch=1, ds_id="", desired_output_keys=workload.wanted
+        )
+        context.__enter__()
+        return Program(
+            network.run_step,
+            workload.batch(),
+            model=model,
+            close=lambda: context.__exit__(None, None, None),
+        )
+
+    def _open_epoch(self, workload: TFOpenEpoch) -> Program:
+        """Open a network for the next epoch, run a step, and leave it."""
+        step = workload.step
+        model = self._module("network").build(model_fn=step.model, optimizer_fn=step.optimizer)
+        network = self._network(model)
+        plain = self._supervised(step)
+        epoch = 0
+
+        def open_and_step(batch: dict[str, Any]) -> Any:
+            nonlocal epoch
+            epoch += 1
+            with network(mode="train", epoch=epoch, ds_id="", desired_output_keys=step.wanted):
+                return network.run_step(batch)
+
+        return Program(open_and_step, step.batch(), model=model, plain=plain, close=plain.close)
+
+    def _traces(self, workload: TFTraces) -> Program:
+        census = TraceCensus()
+        batches = workload.batches()
+
+        def count(_: None) -> int:
+            model = self._module("network").build(
+                model_fn=lambda: workload.model(census), optimizer_fn=workload.step.optimizer
+            )
+            network = self._network(model)
+
+            def run_epoch(mode: str, epoch: int) -> None:
+                with network(mode=mode, epoch=epoch, ds_id="", desired_output_keys=_WANTED):
+                    for batch in batches:
+                        network.run_step(batch)
+
+            return workload.count(census, run_epoch)
+
+        return Program(count)

@@ -1,0 +1,25 @@
+"""In TensorFlow: a network so small that its step is mostly overhead, 16-32-4, batch 8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.workload import Goal
+
+
+def layers() -> list[Any]:
+    """Return the layers: (8, 16) -> (8, 4)."""
+    import keras
+
+    return [
+        keras.Input((16,)),
+        keras.layers.Dense(32, activation="relu"),
+        keras.layers.Dense(4),
+    ]
+
+
+TRAIN = TFSupervised("tf_mlp_train", "MLP train step", True, layers, (8, 16), 4, Goal(1.05, 3.74))
+INFER = TFSupervised("tf_mlp_infer", "MLP infer step", False, layers, (8, 16), 4, Goal(1.05, 4.09))
+
+WORKLOADS = (TRAIN, INFER)

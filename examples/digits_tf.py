@@ -1,0 +1,100 @@
+"""What digits.py needs of TensorFlow: the model, its optimizers, and its steps written by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # or it tells what the CPU can do
+
+import tensorflow as tf
+
+layers, optimizers = tf.keras.layers, tf.keras.optimizers
+
+Batch = dict[str, tf.Tensor]
+Step = Callable[[Batch], Batch]
+
+CHANNEL_AXIS = -1  # images are (sample, row, column, channel)
+
+# What the steps written by hand are traced for: batches of any size, like fastnet's.
+IMAGE = tf.TensorSpec((None, 8, 8, 1), tf.float32)
+LABEL = tf.TensorSpec((None,), tf.int64)
+
+
+def use_one_thread() -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def set_seed(seed: int) -> None:
+    tf.keras.utils.set_random_seed(seed)
+
+
+def make_model() -> tf.keras.Model:
+    """Make the convolutional network: images of shape (batch, 8, 8, 1) to (batch, 10) logits."""
+    return tf.keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(16, kernel_size=3, padding="same"),
+            layers.BatchNormalization(momentum=0.9),
+            layers.ReLU(),
+            layers.Conv2D(32, kernel_size=3, padding="same"),
+            layers.BatchNormalization(momentum=0.9),
+            layers.ReLU(),
+            layers.MaxPool2D(2),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+
+
+def copy_model(model: tf.keras.Model) -> tf.keras.Model:
+    """Make a model with the same weights."""
+    copied = tf.keras.models.clone_model(model)
+    copied.set_weights(model.get_weights())
+    return copied
+
+
+def make_adam() -> Any:
+    return optimizers.Adam(2e-3)
+
+
+def make_sgd() -> Any:
+    return optimizers.SGD(0.01, momentum=0.9)
+
+
+def train_by_hand(model: tf.keras.Model) -> Step:
+    """Write a training step by hand: the same calls, traced once, called with flat tensors."""
+    optimizer = make_sgd()
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def update(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            logits = model(image, training=True)
+            losses = tf.keras.losses.sparse_categorical_crossentropy(
+                label, logits, from_logits=True
+            )
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return logits, loss
+
+    update_traced = update.get_concrete_function(IMAGE, LABEL)
+
+    def step(batch: Batch) -> Batch:
+        logits, loss = update_traced(batch["image"], batch["label"])
+        return {**batch, "logits": logits, "loss": loss}
+
+    return step
+
+
+def infer_by_hand(model: tf.keras.Model) -> Step:
+    """Write a prediction by hand."""
+    predict = tf.function(lambda image: model(image, training=False)).get_concrete_function(IMAGE)
+
+    def step(batch: Batch) -> Batch:
+        return {**batch, "logits": predict(batch["image"])}
+
+    return step

@@ -1,0 +1,77 @@
+"""What digits.py needs of PyTorch: the model, its optimizers, and its steps written by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+Batch = dict[str, torch.Tensor]
+Step = Callable[[Batch], Batch]
+
+CHANNEL_AXIS = 1  # images are (sample, channel, row, column)
+
+
+def use_one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def set_seed(seed: int) -> None:
+    torch.manual_seed(seed)
+
+
+def make_model() -> nn.Module:
+    """Make the convolutional network: images of shape (batch, 1, 8, 8) to (batch, 10) logits."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 10),
+    )
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """Make a model with the same weights."""
+    return copy.deepcopy(model)
+
+
+def make_adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=2e-3)
+
+
+def make_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def train_by_hand(model: nn.Module) -> Step:
+    """Write a training step by hand: the same calls, and results that hold no graph."""
+    optimizer = make_sgd(model.parameters())
+    model.train()  # fastnet sees to that at each step, but who writes a loop does it once
+
+    def step(batch: Batch) -> Batch:
+        logits = model(batch["image"])
+        loss = nn.functional.cross_entropy(logits, batch["label"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return {**batch, "logits": logits.detach(), "loss": loss.detach()}
+
+    return step
+
+
+def infer_by_hand(model: nn.Module) -> Step:
+    """Write a prediction by hand."""
+    model.eval()
+
+    def step(batch: Batch) -> Batch:
+        with torch.no_grad():
+            return {**batch, "logits": model(batch["image"])}
+
+    return step

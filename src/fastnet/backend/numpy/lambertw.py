@@ -1,0 +1,44 @@
+"""Lambert's W of numpy arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["lambertw"]
+
+Array: TypeAlias = NDArray[Any]
+
+# each triples the number of right digits, of which the first guess has two
+ROUNDS = 4
+
+
+def lambertw(tensor: Array) -> Array:
+    """Solve w * exp(w) = z for w, on the upper real branch; NaN where there is none."""
+    z = np.asarray(tensor)
+    own = z.dtype if z.dtype.kind == "f" else np.dtype("float64")
+    # a rounded -1/e counts as the end of the branch
+    room = 4 * float(np.finfo(own).eps)
+    wide = z.astype("float64")
+    with np.errstate(all="ignore"):
+        w = np.where(wide == math.inf, wide, _solve(wide))
+    solved: Array = np.where(wide < -(1 + room) / math.e, math.nan, w).astype(own)
+    return solved
+
+
+def _solve(z: Array) -> Array:
+    below = np.maximum(2 * (1 + math.e * z), 0)
+    root = np.sqrt(below)
+    near = -1 + root - below / 3 + 11 / 72 * below * root
+    log = np.log1p(np.maximum(z, -0.3))
+    far = log * (1 - np.log1p(log) / (2 + log))
+    w: Array = np.where(z < -0.2649, near, far)
+    for _ in range(ROUNDS):
+        # Halley's rule, where nothing overflows
+        error = w - z * np.exp(-w)
+        bottom = 2 * (w + 1) ** 2 - (w + 2) * error
+        w = w - 2 * (w + 1) * error / np.where(bottom == 0, 1, bottom)
+    return w

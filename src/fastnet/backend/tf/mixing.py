@@ -1,0 +1,71 @@
+"""Samples mixed with each other, in TensorFlow."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+__all__ = ["draw_beta", "draw_uniform", "paste_box", "roll_batch"]
+
+
+def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:
+    """Draw from a symmetric beta distribution.
+
+    Args:
+        alpha: Both of its parameters.
+        batch: The batch that it is for.
+        each: Whether to draw a number for each of its samples, rather than one for all.
+
+    Returns:
+        Numbers from 0 to 1, shape (batch,) or ().
+    """
+    shape = tf.shape(batch)[:1] if each else []
+    one = tf.random.gamma(shape, alpha)
+    two = tf.random.gamma(shape, alpha)
+    # both vanish together only where alpha is tiny: then it is one of them as well
+    total = one + two
+    return tf.where(total > 0, one / total, tf.round(tf.random.uniform(tf.shape(one))))
+
+
+def draw_uniform(like: tf.Tensor) -> tf.Tensor:
+    """Draw a number from 0 to 1."""
+    del like
+    return tf.random.uniform(())
+
+
+def roll_batch(tensor: tf.Tensor) -> tf.Tensor:
+    """Move each sample of a batch one place on, and the last to the front."""
+    return tf.roll(tensor, 1, 0)
+
+
+def paste_box(
+    images: tf.Tensor, others: tf.Tensor, x: tf.Tensor, y: tf.Tensor, kept: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Replace a box of images by that of others.
+
+    Args:
+        images: Images, shape (batch, height, width, channels).
+        others: As many images of the same shape.
+        x: Where the middle of the box is, from 0 (left) to 1 (right), a scalar.
+        y: Where the middle of the box is, from 0 (top) to 1 (bottom), a scalar.
+        kept: How much of the area is outside of the box, before that is cut off at the edges.
+
+    Returns:
+        New images, and how much of their area is as it was, a scalar.
+    """
+    height, width = tf.shape(images)[1], tf.shape(images)[2]
+    left, right = _span(width, x, kept)
+    top, bottom = _span(height, y, kept)
+    rows, columns = tf.range(height), tf.range(width)
+    in_rows = tf.logical_and(rows >= top, rows < bottom)
+    in_columns = tf.logical_and(columns >= left, columns < right)
+    in_box = tf.logical_and(in_rows[:, None], in_columns[None, :])[None, :, :, None]
+    area = tf.cast((right - left) * (bottom - top), tf.float32)
+    return tf.where(in_box, others, images), 1 - area / tf.cast(height * width, tf.float32)
+
+
+def _span(length: tf.Tensor, middle: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    size = tf.cast(length, tf.float32)
+    cut = size * tf.sqrt(1 - kept)
+    first = tf.round(tf.maximum(size * middle - cut / 2, 0.0))
+    last = tf.round(tf.minimum(size * middle + cut / 2, size))
+    return tf.cast(first, tf.int32), tf.cast(last, tf.int32)

@@ -1,0 +1,74 @@
+"""Learning rates of Keras optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastnet.backend.tf.gradients import model_name, optimizer_of
+
+__all__ = [
+    "get_lr",
+    "has_schedule",
+    "inner_optimizer",
+    "set_lr",
+    "set_weight_decay",
+    "weight_decay_of",
+]
+
+
+def get_lr(model: Any) -> float:
+    """Read the learning rate of a model's current optimizer, of a schedule what it says now."""
+    optimizer = inner_optimizer(optimizer_of(model))
+    rate = optimizer.learning_rate
+    # Keras 2's older optimizers give the schedule itself
+    return float(rate(optimizer.iterations) if callable(rate) else rate)
+
+
+def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
+    """Change the learning rate of a model's current optimizer, and its weight decay with it."""
+    optimizer = inner_optimizer(optimizer_of(model))
+    kind = type(optimizer).__name__
+    if has_schedule(optimizer):
+        raise ValueError(
+            f"The learning rate of model '{model_name(model)}' cannot be set, because a schedule "
+            f"that its optimizer, {kind}, was made with decides it. Make the optimizer with a "
+            "number as its learning_rate."
+        )
+    before = weight_decay_of(optimizer)
+    if before is None and weight_decay is not None:
+        raise ValueError(
+            f"A weight decay was given for model '{model_name(model)}', but its optimizer, {kind}, "
+            "has none. Leave weight_decay out."
+        )
+    if before is not None:
+        if weight_decay is None:
+            rate = get_lr(model)
+            weight_decay = before * lr / rate if rate else before
+        set_weight_decay(optimizer, weight_decay)
+    optimizer.learning_rate = float(lr)
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """Find the optimizer inside a wrapper that scales losses."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def has_schedule(optimizer: Any) -> bool:
+    """Tell whether a schedule decides an optimizer's learning rate."""
+    return callable(getattr(optimizer, "_learning_rate", None)) or callable(optimizer.learning_rate)
+
+
+def weight_decay_of(optimizer: Any) -> float | None:
+    """Read the weight decay of an optimizer, None for none."""
+    decay = getattr(optimizer, "weight_decay", None)
+    return None if decay is None or decay is False else float(decay)
+
+
+def set_weight_decay(optimizer: Any, weight_decay: float) -> None:
+    """Change the weight decay of an optimizer that has one."""
+    if hasattr(optimizer.weight_decay, "assign"):
+        optimizer.weight_decay.assign(weight_decay)
+    else:
+        optimizer.weight_decay = weight_decay

@@ -1,0 +1,105 @@
+"""Keras models and their optimizers, to files and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from fastnet.backend.files import write_whole
+from fastnet.backend.tf.generation import is_keras3
+from fastnet.backend.tf.optimizer_files import load_state, read_state, write_state
+from fastnet.backend.tf.weights import load_weights
+
+__all__ = ["load_model", "save_model"]
+
+_NAMED = ".weights.h5"
+
+
+def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: bool) -> str:
+    """Save a model's weights, and its optimizer's state and its layers beside them.
+
+    Args:
+        model: The model.
+        stem: The path of the files, without what they end with.
+        save_optimizer: Whether to save the optimizer's state.
+        save_architecture: Whether to save the layers.
+
+    Returns:
+        The path of the weights file.
+    """
+    path = f"{stem}{_NAMED if is_keras3(model) else '.h5'}"
+    with without_optimizer(model):
+        write_whole(path, model.save_weights)
+        if save_architecture:
+            _save_architecture(model, stem)
+    if save_optimizer:
+        write_whole(f"{stem}_opt.npz", partial(write_state, model.current_optimizer))
+    return path
+
+
+def load_model(model: Any, path: str, load_optimizer: bool) -> None:
+    """Load a model's weights, and its optimizer's state.
+
+    Args:
+        model: The model.
+        path: The weights file, which is there.
+        load_optimizer: Whether to load the optimizer's state.
+
+    Raises:
+        AssertionError: If there is no file of the optimizer's state.
+        ValueError: If a file is damaged, of another model or optimizer, or would have to be
+            executed.
+    """
+    # read before anything is changed
+    state = _state_beside(model, path) if load_optimizer else None
+    with without_optimizer(model):
+        load_weights(model, path)
+    if state is not None:
+        load_state(model.current_optimizer, state)
+
+
+@contextmanager
+def without_optimizer(model: Any) -> Iterator[None]:
+    """Hide a model's optimizers from Keras, which would take them for a part of the model.
+
+    Args:
+        model: The model.
+    """
+    attributes = vars(model)
+    hidden = {
+        name: attributes.pop(name)
+        for name in ("current_optimizer", "optimizer")
+        if name in attributes
+    }
+    try:
+        yield
+    finally:
+        attributes.update(hidden)
+
+
+def _save_architecture(model: Any, stem: str) -> None:
+    if is_keras3(model):
+        write_whole(f"{stem}.keras", model.save)
+    else:
+        model.save(stem, include_optimizer=False)
+
+
+def _state_beside(model: Any, path: str) -> Any:
+    stem = path.removesuffix(_NAMED) if path.endswith(_NAMED) else os.path.splitext(path)[0]
+    beside = f"{stem}_opt.npz"
+    if os.path.isfile(beside):
+        return read_state(model.current_optimizer, model, beside)
+    pickled = f"{stem}_opt.pkl"
+    if os.path.isfile(pickled):
+        raise ValueError(
+            f"The optimizer file '{pickled}' is a pickle, as FastEstimator writes it. To read one "
+            "can execute anything that is in it, so fastnet does not. Load the weights alone, with "
+            "load_optimizer=False, and save both anew with save_optimizer=True."
+        )
+    raise AssertionError(
+        f"There is no optimizer file '{beside}' beside the weights. Leave load_optimizer out, or "
+        "save the model with save_optimizer=True."
+    )

@@ -1,0 +1,61 @@
+"""Choices and loops, in PyTorch: plain Python ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+__all__ = ["choose", "one_of", "repeat_while"]
+
+T = TypeVar("T")
+
+
+def choose(prob: float, yes: Callable[[], T], no: Callable[[], T]) -> T:
+    """Do one of two things.
+
+    Args:
+        prob: How likely the first is; drawn from torch's generator of the CPU.
+        yes: The first.
+        no: The second.
+
+    Returns:
+        What the chosen one returns.
+    """
+    return yes() if prob > torch.rand(()).item() else no()
+
+
+def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
+    """Do one of several things.
+
+    Args:
+        probs: How likely each is; drawn from numpy's global generator, as FastEstimator does.
+        branches: The things to do.
+
+    Returns:
+        What the chosen one returns.
+    """
+    return branches[int(np.random.choice(len(branches), p=list(probs)))]()
+
+
+def repeat_while(
+    condition: Callable[[T], Any], body: Callable[[T], T], value: T, most: int | None
+) -> T:
+    """Change a value as long as a condition on it holds.
+
+    Args:
+        condition: The condition.
+        body: Gives the next value.
+        value: The first value.
+        most: How many times at most, or None.
+
+    Returns:
+        The last value.
+    """
+    count = 0
+    while (most is None or count < most) and condition(value):
+        value = body(value)
+        count += 1
+    return value

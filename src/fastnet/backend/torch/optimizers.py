@@ -1,0 +1,34 @@
+"""Learning rates of torch optimizers."""
+
+from __future__ import annotations
+
+import torch
+
+from fastnet.backend.torch.gradients import model_name, optimizer_of
+
+__all__ = ["get_lr", "set_lr"]
+
+
+def get_lr(model: torch.nn.Module) -> float:
+    """Read the learning rate of a model's current optimizer, of its first group of parameters."""
+    return float(optimizer_of(model).param_groups[0]["lr"])
+
+
+def set_lr(model: torch.nn.Module, lr: float, weight_decay: float | None) -> None:
+    """Change the learning rate of a model's current optimizer, and its weight decay if given."""
+    optimizer = optimizer_of(model)
+    groups = optimizer.param_groups
+    if weight_decay is not None and not all("weight_decay" in group for group in groups):
+        raise ValueError(
+            f"A weight decay was given for model '{model_name(model)}', but its optimizer, "
+            f"{type(optimizer).__name__}, has none. Leave weight_decay out."
+        )
+    lr = float(lr)
+    for group in groups:
+        if isinstance(group["lr"], torch.Tensor):
+            # what a captured graph reads stays the same tensor
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+        if weight_decay is not None:
+            group["weight_decay"] = float(weight_decay)

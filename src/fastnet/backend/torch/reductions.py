@@ -1,0 +1,98 @@
+"""Sums, means, extremes and percentiles over axes of torch tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "percentile",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_std",
+    "reduce_sum",
+]
+
+
+def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+    """Average a tensor over some axes, or over all of them."""
+    if axis is None:
+        if not keepdims:
+            return tensor.mean()
+        axis = range(tensor.dim())
+    # an axis at a time, the last first: FastEstimator's order, which decides the last bit
+    ordered = sorted(axis, reverse=True)
+    for each in ordered:
+        tensor = tensor.mean(dim=each, keepdim=True)
+    return tensor if keepdims or not ordered else tensor.squeeze(tuple(ordered))
+
+
+def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+    """Add a tensor up over some axes, or over all of them."""
+    if axis is None:
+        return tensor.sum(dim=list(range(tensor.dim())), keepdim=True) if keepdims else tensor.sum()
+    # to torch no axes are all axes
+    return tensor.sum(dim=list(axis), keepdim=keepdims) if len(axis) else _widened(tensor)
+
+
+def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+    """Find the standard deviation over some axes, or over all of them."""
+    if axis is None:
+        if not keepdims:
+            return tensor.std(unbiased=False)
+        axis = range(tensor.dim())
+    if not len(axis):
+        return torch.zeros_like(tensor)
+    return tensor.std(dim=tuple(axis), unbiased=False, keepdim=keepdims)
+
+
+def reduce_max(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+    """Find the largest values over some axes, or over all of them."""
+    return _extreme("max", tensor, axis, keepdims)
+
+
+def reduce_min(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+    """Find the smallest values over some axes, or over all of them."""
+    return _extreme("min", tensor, axis, keepdims)
+
+
+def percentile(
+    tensor: Tensor, percentiles: Sequence[float], axis: Sequence[int] | None, keepdims: bool
+) -> Tensor:
+    """Find values below which given parts of a tensor lie, stacked along a new first axis."""
+    count = tensor.dim()
+    axes = list(range(count)) if axis is None else [each % count for each in axis]
+    kept = [each for each in range(count) if each not in axes]
+    rows = tensor.permute(*kept, *axes).reshape([tensor.shape[each] for each in kept] + [-1])
+    found = [_lower(rows, each) for each in percentiles]
+    if keepdims:
+        shape = [1 if each in axes else size for each, size in enumerate(tensor.shape)]
+        found = [each.reshape(shape) for each in found]
+    return torch.stack(found)
+
+
+def _lower(rows: Tensor, percent: float) -> Tensor:
+    """Find, in each row, the value at a percentile, or the one below."""
+    place = math.floor(percent / 100 * (rows.shape[-1] - 1))
+    return rows.kthvalue(place + 1, dim=-1)[0]
+
+
+def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
+    # Not amax, which shares a gradient among equal values: here, as in FastEstimator, the first of
+    # them has it.
+    if axis is None:
+        shape = [1] * tensor.dim() if keepdims else []
+        tensor = getattr(tensor.reshape(-1), name)(dim=0)[0]
+        return tensor.reshape(shape)
+    for each in sorted(axis, reverse=True):
+        tensor = getattr(tensor, name)(dim=each, keepdim=True)[0]
+    return tensor if keepdims or not len(axis) else tensor.squeeze(tuple(axis))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Give a tensor the type that its sum would have."""
+    return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.long()

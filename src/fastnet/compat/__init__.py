@@ -1,0 +1,1 @@
+"""Older forms of the API."""

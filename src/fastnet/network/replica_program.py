@@ -1,0 +1,44 @@
+"""The ops of one opening as TensorFlow graphs that run on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from fastnet.network.layout import Layout
+from fastnet.network.program import Program
+from fastnet.network.replicas import Replicas, combine, join_values
+from fastnet.types import State
+
+__all__ = ["ReplicaProgram"]
+
+
+class ReplicaProgram(Program):
+    """The ops of a layout as graphs, in each of which all devices run their parts of a batch.
+
+    Args:
+        layout: The layout.
+        state: The state of an opening, for what is the same in all of them.
+        replicas: The devices.
+        record: Told of each trace: its reason, and the seconds that it took.
+        joins: Whether the graphs put the devices' results together, and do not leave them apart.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        state: State,
+        replicas: Replicas,
+        record: Callable[[str, float], None],
+        joins: bool,
+    ) -> None:
+        super().__init__(layout, state, record)
+        self._devices = replicas
+        self._combine = join_values if joins else replicas.bundle
+
+    def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
+        run = partial(super()._run_ops, epoch=epoch)
+        return combine(self._devices.run(run, batch), self._combine)

@@ -1,0 +1,68 @@
+"""One numpy op of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
+from fastnet.types import State
+
+__all__ = ["OneOf"]
+
+
+class OneOf(MetaNumpyOp):
+    """Runs one of several numpy ops, drawn anew for each sample or batch.
+
+    Args:
+        numpy_ops: The ops. They share their inputs, outputs, modes and dataset ids.
+        probs: How likely each is, together 1. None for all alike.
+
+    Raises:
+        ValueError: If there is no op, one of them is a Batch, or they differ in their modes or
+            dataset ids.
+        AssertionError: If they differ in their inputs or outputs, or the probabilities are not one
+            for each, from 0, together 1.
+        TypeError: If something is no numpy op.
+
+    >>> from fastnet.op.numpyop import LambdaOp
+    >>> ops = [LambdaOp(lambda x, n=n: x + n, "x", "x") for n in (1, 2)]
+    >>> OneOf(*ops, probs=[0.0, 1.0]).forward([0], {})
+    2
+    """
+
+    def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
+        self.require_ops(numpy_ops)
+        first = numpy_ops[0]
+        for place, op in enumerate(numpy_ops):
+            for name in ("inputs", "outputs", "in_list", "out_list"):
+                if getattr(op, name) != getattr(first, name):
+                    raise AssertionError(
+                        f"The ops of OneOf share their {name}, but its op 0 has "
+                        f"{getattr(first, name)} and its op {place} {getattr(op, name)}."
+                    )
+        count = len(numpy_ops)
+        if probs and (len(probs) != count or min(probs) < 0 or abs(sum(probs) - 1) > 1e-8):
+            raise AssertionError(
+                f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
+                f"{list(probs)}."
+            )
+        super().__init__(numpy_ops, first.inputs, first.outputs)
+        self.in_list, self.out_list = first.in_list, first.out_list
+        self.probs = list(probs) if probs else None
+
+    def run(self, data: Any, state: State, batched: str | None) -> Any:
+        """Run an op, drawn with numpy's global generator.
+
+        Args:
+            data: The value of the input, or a list of values.
+            state: The context.
+            batched: "np" for a batch, None for a sample.
+
+        Returns:
+            The value of the output, or a list of values.
+        """
+        op = self.ops[int(np.random.choice(len(self.ops), p=self.probs))]
+        return op.forward(data, state) if batched is None else op.forward_batch(data, state)

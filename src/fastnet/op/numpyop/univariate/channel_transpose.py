@@ -1,0 +1,53 @@
+"""Axes of images in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fastnet.op.numpyop.per_array import PerArray
+
+__all__ = ["ChannelTranspose"]
+
+
+class ChannelTranspose(PerArray):
+    """Puts the axes of a sample into another order.
+
+    Args:
+        inputs: The key or keys to read.
+        outputs: The key or keys to write, as many.
+        mode: The mode or modes to run in; "!mode" for all but one; None for all.
+        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
+        axes: For each axis of a result, which axis of the sample it is. As it is, it puts the
+            channels of an image first.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs.
+
+    >>> ChannelTranspose("x", "y").forward([np.ones((4, 5, 3))], {})[0].shape
+    (3, 4, 5)
+    """
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+        axes: Iterable[int] = (2, 0, 1),
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.axes = tuple(axes)
+
+    def apply(self, data: Any) -> Any:
+        """Reorder the axes.
+
+        Args:
+            data: The array.
+
+        Returns:
+            The array with its axes in the new order.
+        """
+        return np.transpose(data, self.axes)

@@ -1,0 +1,60 @@
+"""Class indices as Hadamard codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fastnet.op.numpyop.per_array import PerArray
+from fastnet.util.hadamard import hadamard_codes, require_code_length
+
+__all__ = ["Hadamard"]
+
+
+class Hadamard(PerArray):
+    """Turns class indices into codes that differ from each other in half of their positions.
+
+    `fastnet.op.tensorop.UnHadamard` turns what a model predicts of them into probabilities.
+
+    Args:
+        inputs: The key or keys of indices, each an int or an array of ints.
+        outputs: The key or keys to write, as many; shape (..., code_length), 1 or -1, float32.
+        n_classes: How many classes there are.
+        code_length: The length of the codes, a power of 2. None for the least that is enough.
+        mode: The mode or modes to run in; "!mode" for all but one; None for all.
+        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs, or the length is no power of 2 or
+            too short.
+
+    >>> Hadamard("x", "y", n_classes=2).forward([1], {})
+    [array([ 1., -1.], dtype=float32)]
+    """
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        n_classes: int,
+        code_length: int | None = None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.n_classes = n_classes
+        self.code_length = require_code_length("Hadamard", n_classes, code_length)
+        self._codes = hadamard_codes(self.code_length)[:n_classes]
+
+    def apply(self, data: Any) -> Any:
+        """Look the codes up.
+
+        Args:
+            data: An index, or an array of indices.
+
+        Returns:
+            A code for each.
+        """
+        return self._codes[np.array(data)]

@@ -1,0 +1,15 @@
+"""Ops that vary what a model learns from."""
+
+from typing import TYPE_CHECKING
+
+from fastnet.util.lazy import attach
+
+if TYPE_CHECKING:
+    from fastnet.op.tensorop.augmentation.cutmix_batch import CutMixBatch
+    from fastnet.op.tensorop.augmentation.mixup_batch import MixUpBatch
+
+__all__ = ["CutMixBatch", "MixUpBatch"]
+
+__getattr__, __dir__ = attach(
+    __name__, {"CutMixBatch": "cutmix_batch", "MixUpBatch": "mixup_batch"}
+)

@@ -1,0 +1,87 @@
+"""What ops share that mix the samples of a batch with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fastnet.backend.dispatch import implementation
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Mixer(TensorOp):
+    """An op that mixes each sample with the one before it. Derive from it, and define `mix`.
+
+    Args:
+        inputs: Two keys: samples and labels.
+        outputs: Two keys: the mixed samples and the mixed labels.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        alpha: Both parameters of the beta distribution that shares are drawn from, more than 0.
+
+    Raises:
+        AssertionError: If there are not two inputs and two outputs, or `alpha` is not positive.
+    """
+
+    def __init__(
+        self,
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        mode: str | Iterable[str] | None = "train",
+        ds_id: str | Iterable[str] | None = None,
+        alpha: float = 1.0,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        name = type(self).__name__
+        if not alpha > 0:
+            raise AssertionError(f"{name}'s alpha is more than 0, not {alpha!r}.")
+        if len(self.inputs) != 2 or len(self.outputs) != 2:
+            raise AssertionError(
+                f"{name} reads and writes two keys, samples and labels, but its inputs are "
+                f"{self.inputs} and its outputs {self.outputs}."
+            )
+        self.alpha = alpha
+        self._mixing: Any = None
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's functions.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        self._mixing = import_module(f"fastnet.backend.{framework}.mixing")
+
+    def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
+        """Mix.
+
+        Args:
+            data: Samples and labels, of one batch.
+            state: The step's context, not used.
+
+        Returns:
+            The mixed samples and the mixed labels.
+        """
+        samples, labels = data
+        mixing = self._mixing
+        if mixing is None:  # an op that was not built for a framework
+            mixing = import_module(f"{implementation(samples).__name__}.mixing")
+        return self.mix(mixing, samples, labels)
+
+    def mix(self, mixing: Any, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mix.
+
+        Args:
+            mixing: The framework's `draw_beta`, `draw_uniform`, `paste_box` and `roll_batch`.
+            samples: The samples.
+            labels: Their labels.
+
+        Returns:
+            The mixed samples and the mixed labels.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define mix.")

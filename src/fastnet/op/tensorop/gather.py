@@ -1,0 +1,91 @@
+"""Some values of each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fastnet import backend
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import State, Tensor
+from fastnet.util import to_list
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Gather(TensorOp):
+    """Takes from each sample the value at an index, or its largest value.
+
+    Args:
+        inputs: Key(s) of tensors, shape (batch, n, ...).
+        outputs: Key(s) for the values, as many, shape (batch, ...).
+        indices: Key(s) of indices, shape (batch,) or (batch, 1): one for all inputs, or one for
+            each. None to take the largest value along axis 1; so do indices of length 0.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs, or neither one set of indices nor
+            one for each input.
+
+    >>> import torch
+    >>> op = Gather("x", "y", indices="at")
+    >>> op.forward([torch.tensor([1, 0]), torch.tensor([[0.1, 0.9], [0.8, 0.2]])], {})
+    [tensor([0.9000, 0.8000])]
+    """
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        indices: str | Iterable[str] | None = None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        places = list(to_list(indices))
+        sources = list(to_list(inputs))
+        super().__init__(inputs=places + sources, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not sources or len(sources) != len(self.outputs):
+            raise ValueError(
+                f"Gather writes one output for each input, but its inputs are {sources} and its "
+                f"outputs {self.outputs}."
+            )
+        if len(places) > 1 and len(places) != len(sources):
+            raise ValueError(
+                f"Gather takes one set of indices, or one for each input, but its indices are "
+                f"{places} and its inputs {sources}."
+            )
+        self.in_list = self.out_list = True
+        self.num_indices = len(places)
+        self._gather: Callable[..., Any] = backend.gather_from_batch
+        self._largest: Callable[..., Any] = backend.reduce_max
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's functions.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        functions = import_module(f"fastnet.backend.{framework}")
+        self._gather = functions.gather_from_batch
+        self._largest = functions.reduce_max
+
+    def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
+        """Take the values.
+
+        Args:
+            data: The indices, then the tensors.
+            state: The step's context, not used.
+
+        Returns:
+            A value for each sample of each tensor.
+        """
+        indices, tensors = data[: self.num_indices], data[self.num_indices :]
+        if len(indices) == 1:
+            indices = indices * len(tensors)
+        if not indices or any(each.shape[0] == 0 for each in indices):
+            return [self._largest(tensor, [1], False) for tensor in tensors]
+        return [self._gather(*pair) for pair in zip(tensors, indices, strict=True)]

@@ -1,0 +1,61 @@
+"""Inputs that mislead a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastnet import backend
+from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.types import State, Tensor
+
+
+class FGSM(GradientTaker):
+    """Moves inputs a small way to where a loss grows: the fast gradient sign method.
+
+    Args:
+        data: The key of the inputs, which a Watch has made ready.
+        loss: The key of the loss; its elements count alike.
+        outputs: The key for the moved inputs, of their shape.
+        epsilon: How far each element is moved.
+        clip_low: The least value of the result. None, or 0, for the least of the inputs.
+        clip_high: The largest value of the result. None, or 0, for the largest of the inputs.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
+    """
+
+    def __init__(
+        self,
+        data: str,
+        loss: str,
+        outputs: str,
+        epsilon: float = 0.01,
+        clip_low: float | None = None,
+        clip_high: float | None = None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
+        self.epsilon = epsilon
+        self.clip_low = clip_low
+        self.clip_high = clip_high
+
+    def take(self, data: list[Tensor], state: State, retain_graph: bool) -> Tensor:
+        """Move the inputs.
+
+        Args:
+            data: The inputs, and the loss.
+            state: The step's context; in TensorFlow with the tape.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            The moved inputs.
+        """
+        clean, loss = data
+        gradient = self._gradient(loss, clean, tape=state.get("tape"), retain_graph=retain_graph)
+        return backend.clip_by_value(
+            clean + self.epsilon * backend.sign(gradient),
+            min_value=self.clip_low or backend.reduce_min(clean),
+            max_value=self.clip_high or backend.reduce_max(clean),
+        )

@@ -1,0 +1,101 @@
+"""What ops share that take gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fastnet import backend
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Forward, State
+
+if TYPE_CHECKING:
+    import torch
+
+
+class GradientTaker(TensorOp):
+    """An op that takes gradients, or makes that possible. Derive from it, and define `take`.
+
+    Args:
+        inputs: Key(s) to read.
+        outputs: Key(s) to write.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+    """
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str] | None,
+        outputs: str | Iterable[str] | None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.retain_graph = True
+        self._gradient: Callable[..., Any] = backend.get_gradient
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        self._gradient = import_module(f"fastnet.backend.{framework}.gradients").get_gradient
+
+    def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
+        """Read, or set, whether the graph is kept for a later op's gradients.
+
+        Args:
+            retain: The new setting, or None to leave it.
+
+        Returns:
+            The setting.
+        """
+        if retain is not None:
+            self.retain_graph = retain
+        return self.retain_graph
+
+    def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
+        """Give a forward with the settings that a network has for the op, which keeps its own.
+
+        Args:
+            defer: Not used: the op updates nothing.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            What to call instead of `forward`, or None where a derived class has its own.
+        """
+        if type(self).forward is not GradientTaker.forward:
+            return None
+
+        def forward(data: Any, state: State) -> Any:
+            return self.take(data, state, retain_graph)
+
+        return forward
+
+    def forward(self, data: Any, state: State) -> Any:
+        """Do the op's work.
+
+        Args:
+            data: The value of the input, or a list of values.
+            state: The step's context; in TensorFlow with the tape.
+
+        Returns:
+            The value of the output, or a list of values.
+        """
+        return self.take(data, state, self.retain_graph)
+
+    def take(self, data: Any, state: State, retain_graph: bool) -> Any:
+        """Do the op's work.
+
+        Args:
+            data: The value of the input, or a list of values.
+            state: The step's context; in TensorFlow with the tape.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            The value of the output, or a list of values.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define take.")

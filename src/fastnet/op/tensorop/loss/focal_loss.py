@@ -1,0 +1,87 @@
+"""Focal loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastnet import backend
+from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.types import State, Tensor
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+class FocalLoss(LossOp):
+    """Compares yes-or-no predictions with the truth, with little weight on what is easy.
+
+    Args:
+        inputs: Two keys: predictions, shape (batch, ..., classes), and truth, of the same shape, 0
+            or 1.
+        outputs: The key to write the loss under.
+        gamma: How fast the weight of the easy falls.
+        alpha: The weight of yes against no, between 0 and 1; less than 0 for none.
+        sample_reduction: What becomes of the samples: "mean", "sum", or "none" to keep a loss for
+            each.
+        shape_reduction: What becomes of the classes of a sample, likewise.
+        from_logits: Whether the predictions are logits rather than probabilities.
+        normalize: Whether to divide the loss of a sample by how many of its classes are yes.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not two inputs, or a reduction is none of the three.
+
+    Source: "Focal Loss for Dense Object Detection" (Lin et al., 2017).
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[str, str] | list[str],
+        outputs: str,
+        gamma: float = 2.0,
+        alpha: float = 0.25,
+        sample_reduction: str = "mean",
+        shape_reduction: str = "sum",
+        from_logits: bool = False,
+        normalize: bool = True,
+        mode: str | Iterable[str] | None = "!infer",
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.require_pair()
+        for name, given in (
+            ("sample_reduction", sample_reduction),
+            ("shape_reduction", shape_reduction),
+        ):
+            if given not in _REDUCTIONS:
+                raise ValueError(
+                    f"FocalLoss's {name} is one of {list(_REDUCTIONS)}, not {given!r}."
+                )
+        self.gamma = gamma
+        self.alpha = alpha
+        self.sample_reduction = sample_reduction
+        self.shape_reduction = shape_reduction
+        self.from_logits = from_logits
+        self.normalize = normalize
+
+    def forward(self, data: list[Tensor], state: State) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            data: Predictions and truth.
+            state: The step's context, not used.
+
+        Returns:
+            The loss.
+        """
+        y_pred, y_true = data
+        return backend.focal_loss(
+            y_true,
+            y_pred,
+            gamma=self.gamma,
+            alpha=self.alpha,
+            from_logits=self.from_logits,
+            normalize=self.normalize,
+            shape_reduction=self.shape_reduction,
+            sample_reduction=self.sample_reduction,
+        )

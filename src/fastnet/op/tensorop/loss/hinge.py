@@ -1,0 +1,68 @@
+"""Hinge loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fastnet import backend
+from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Hinge(LossOp):
+    """Compares scores with truth of 1 and -1: what is right by a margin costs nothing.
+
+    Args:
+        inputs: Two keys: predictions and truth, of one shape (batch, ...). Truth of 0 and 1 counts
+            as -1 and 1.
+        outputs: The key to write the loss under: a scalar, or, without averaging, a loss of the
+            shape without its last axis.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        average_loss: Whether to write the mean, rather than a loss for each sample.
+
+    Raises:
+        ValueError: If there are not two inputs.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[str, str] | list[str],
+        outputs: str,
+        mode: str | Iterable[str] | None = "!infer",
+        ds_id: str | Iterable[str] | None = None,
+        average_loss: bool = True,
+    ) -> None:
+        super().__init__(
+            inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
+        )
+        self.require_pair()
+        self._loss: Callable[..., Tensor] = backend.hinge
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        self._loss = import_module(f"fastnet.backend.{framework}.losses").hinge
+
+    def forward(self, data: list[Tensor], state: State) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            data: Predictions and truth.
+            state: The step's context, not used.
+
+        Returns:
+            The loss.
+        """
+        y_pred, y_true = data
+        loss = self._loss(y_true, y_pred)
+        return backend.reduce_mean(loss) if self.average_loss else loss

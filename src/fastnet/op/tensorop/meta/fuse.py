@@ -1,0 +1,58 @@
+"""Several ops as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastnet.op.settings import takes_gradients
+from fastnet.op.tensorop.meta.meta_op import MetaOp, run_op
+from fastnet.types import State, Tensor
+from fastnet.util import to_list
+
+
+class Fuse(MetaOp):
+    """Runs ops one after the other, as one op: for a scheduler, or inside of another meta op.
+
+    It reads what the ops read before one of them writes it, and writes all that they write.
+
+    Args:
+        ops: The ops, in order. They share their modes and dataset ids.
+
+    Raises:
+        ValueError: If there is no op, or they differ in their modes or dataset ids.
+        TypeError: If something is no op.
+
+    >>> from fastnet.op.tensorop import LambdaOp
+    >>> ops = [LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: y * 2, "y", "z")]
+    >>> op = Fuse(ops)
+    >>> op.inputs, op.outputs, op.forward([1], {})
+    (['x'], ['y', 'z'], [2, 4])
+    """
+
+    def __init__(self, ops: Any) -> None:
+        ops = list(to_list(ops))
+        self.require_ops(ops)
+        inputs: list[str] = []
+        outputs: list[str] = []
+        for op in ops:
+            inputs.extend(key for key in op.inputs if key not in inputs + outputs)
+            outputs.extend(key for key in op.outputs if key not in outputs)
+        super().__init__(ops, inputs, outputs)
+        takers = [place for place, op in enumerate(ops) if takes_gradients(op)]
+        self._last_taker = takers[-1] if takers else -1
+
+    def run(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
+        """Run the ops in order.
+
+        Args:
+            data: The values of the inputs.
+            state: The step's context.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            The values of the outputs.
+        """
+        store = dict(zip(self.inputs, data, strict=True))
+        for place, op in enumerate(self.ops):
+            run_op(op, place, store, state, retain_graph or place != self._last_taker)
+        return [store[key] for key in self.outputs]

@@ -1,0 +1,195 @@
+"""What ops share that run other ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fastnet.backend.dispatch import implementation
+from fastnet.errors import add_note, describe_op
+from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
+from fastnet.op.settings import bind_settings, takes_gradients
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Forward, Model, State, Tensor, is_tensor_op
+
+if TYPE_CHECKING:
+    import torch
+
+
+class MetaOp(TensorOp):
+    """An op around other ops. Derive from it, and define `run`.
+
+    Args:
+        ops: The ops.
+        inputs: The keys that they need.
+        outputs: The keys that they write.
+
+    Raises:
+        ValueError: If there is no op, or they differ in their modes or dataset ids.
+        TypeError: If something is no op.
+    """
+
+    calls_user_code = True
+
+    def __init__(self, ops: Sequence[Any], inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        super().__init__(
+            inputs=list(inputs), outputs=list(outputs), mode=ops[0].mode, ds_id=ops[0].ds_id
+        )
+        self.ops = list(ops)
+        self._retain_graph = False
+        self._control: Any = None
+
+    @classmethod
+    def require_ops(cls, ops: Sequence[Any]) -> None:
+        """Refuse what cannot run inside of this op.
+
+        Args:
+            ops: The ops.
+
+        Raises:
+            ValueError: If there is no op, or they differ in their modes or dataset ids.
+            TypeError: If something is no op.
+        """
+        if not ops:
+            raise ValueError(f"{cls.__name__} runs other ops, but got none.")
+        for place, op in enumerate(ops):
+            if not is_tensor_op(op):
+                got = f"the class {op.__name__}" if isinstance(op, type) else type(op).__name__
+                raise TypeError(
+                    f"{cls.__name__} runs TensorOps, but its op {place} is {got}. Pass an instance "
+                    "of a TensorOp."
+                )
+            for name in ("mode", "ds_id"):
+                first, own = getattr(ops[0], name), getattr(op, name)
+                if own != first:
+                    raise ValueError(
+                        f"The ops of {cls.__name__} share one {name}, but its op 0 has "
+                        f"{sorted(first)} and its op {place} {sorted(own)}."
+                    )
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Get the ops ready for a framework.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        self._control = import_module(f"fastnet.backend.{framework}.control")
+        for op in self.ops:
+            if hasattr(op, "build"):
+                op.build(framework, device)
+
+    def get_fe_models(self) -> set[Model]:
+        """Return the models that the ops hold."""
+        return self._united("get_fe_models")
+
+    def get_fe_loss_keys(self) -> set[str]:
+        """Return the keys of the losses that the ops minimise."""
+        return self._united("get_fe_loss_keys")
+
+    def _united(self, method: str) -> set[Any]:
+        return set().union(*[getattr(op, method)() for op in self.ops if hasattr(op, method)])
+
+    def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
+        """Read, or set, whether the last of the ops that take gradients keeps its graph.
+
+        Args:
+            retain: The new setting, or None to leave it.
+
+        Returns:
+            The setting, or None if none of the ops takes gradients.
+        """
+        if not any(map(takes_gradients, self.ops)):
+            return None
+        if retain is not None:
+            self._retain_graph = retain
+        return self._retain_graph
+
+    def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
+        """Give a forward with the settings that a network has for the op, which keeps its own.
+
+        Args:
+            defer: Whether the network wants updates after its last op.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            What to call instead of `forward`, or None where a derived class has its own.
+        """
+        if type(self).forward is not MetaOp.forward:
+            return None
+
+        def forward(data: list[Tensor], state: State) -> Any:
+            return self.run(data, state, retain_graph)
+
+        return forward
+
+    def forward(self, data: list[Tensor], state: State) -> Any:
+        """Run the ops.
+
+        Args:
+            data: The values of the inputs.
+            state: The step's context.
+
+        Returns:
+            The values of the outputs.
+        """
+        return self.run(data, state, self._retain_graph)
+
+    def run(self, data: Any, state: State, retain_graph: bool) -> Any:
+        """Run the ops.
+
+        Args:
+            data: The values of the inputs.
+            state: The step's context.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            The values of the outputs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define run.")
+
+    def control_for(self, data: Any) -> Any:
+        """Find the framework's choices and loops.
+
+        Args:
+            data: Values of the inputs, for an op that was not built for a framework.
+
+        Returns:
+            A module with `choose`, `one_of`, and `repeat_while`.
+        """
+        if self._control is not None:
+            return self._control
+        first = data[0] if isinstance(data, (list, tuple)) else data
+        return import_module(f"{implementation(first).__name__}.control")
+
+
+def run_op(
+    op: Any, place: int, store: MutableMapping[str, Any], state: State, retain_graph: bool
+) -> None:
+    """Run one op on a mapping.
+
+    Args:
+        op: The op.
+        place: Its place among the ops around it, for error texts.
+        store: The values by key, which the op's outputs are written to.
+        state: The step's context.
+        retain_graph: Whether a later op takes gradients of the same graph.
+
+    Raises:
+        Exception: Whatever the op raises, with a note that names it.
+    """
+    forward: Callable[..., Any] = op.forward
+    if takes_gradients(op):
+        forward = bind_settings(op, defer=False, retain_graph=retain_graph)
+    try:
+        data = get_inputs_by_op(op, store)
+        if is_delete(op):
+            for key in op.inputs:
+                del store[key]
+        result = forward(data, state)
+        if op.outputs:
+            write_outputs_by_op(op, store, result)
+    except Exception as error:
+        add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
+        raise

@@ -1,0 +1,93 @@
+"""An op several times."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fastnet.op.tensorop.meta.meta_op import MetaOp, run_op
+from fastnet.types import State, Tensor
+
+
+class Repeat(MetaOp):
+    """Runs an op several times in a row, a number of times or while a condition holds.
+
+    Args:
+        op: The op.
+        repeat: How many times; or a condition, whose arguments are called like the keys that it
+            reads. It is asked after each time, so that the op runs at least once.
+        max_iter: With a condition: how many times at most. None for no limit.
+
+    Raises:
+        TypeError: If `op` is no op, or `repeat` neither an int nor a function.
+        ValueError: If `repeat` or `max_iter` is less than 1, or `max_iter` is given with a number.
+
+    >>> from fastnet.op.tensorop import LambdaOp
+    >>> import torch
+    >>> double = LambdaOp(lambda x: 2 * x, "x", "x")
+    >>> Repeat(double, repeat=3).forward([torch.tensor(1)], {})
+    [tensor(8)]
+    >>> Repeat(double, repeat=lambda x: x < 100).forward([torch.tensor(1)], {})
+    [tensor(128)]
+    """
+
+    def __init__(
+        self, op: Any, repeat: int | Callable[..., bool] = 1, max_iter: int | None = None
+    ) -> None:
+        self.require_ops([op])
+        self.repeat_inputs: list[str] = []
+        if max_iter is not None and max_iter < 1:
+            raise ValueError(f"Repeat's max_iter is at least 1, not {max_iter!r}.")
+        if isinstance(repeat, int):
+            if repeat < 1:
+                raise ValueError(f"Repeat runs its op at least once, but repeat is {repeat!r}.")
+            if max_iter is not None:
+                raise ValueError(
+                    f"Repeat runs its op {repeat} times, so that max_iter={max_iter} says nothing. "
+                    "Leave it out."
+                )
+        elif callable(repeat):
+            self.repeat_inputs = list(inspect.signature(repeat).parameters)
+        else:
+            raise TypeError(
+                f"Repeat's repeat is a number or a function, not {repeat!r} of type "
+                f"{type(repeat).__name__}."
+            )
+        read = list(op.inputs)
+        read += [key for key in self.repeat_inputs if key not in [*op.outputs, *read]]
+        super().__init__([op], read, op.outputs)
+        self.op = op
+        self.repeat = repeat
+        self.max_iter = max_iter
+
+    def run(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
+        """Run the op, again and again.
+
+        Args:
+            data: The values of the inputs.
+            state: The step's context.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Returns:
+            The values of the outputs.
+        """
+        store = dict(zip(self.inputs, data, strict=True))
+        if isinstance(self.repeat, int):
+            for number in range(self.repeat):
+                run_op(self.op, 0, store, state, retain_graph or number + 1 < self.repeat)
+        else:
+            condition = self.repeat
+            run_op(self.op, 0, store, state, True)
+
+            def again(store: dict[str, Tensor]) -> Any:
+                return condition(*[store[key] for key in self.repeat_inputs])
+
+            def once(store: dict[str, Tensor]) -> dict[str, Tensor]:
+                store = dict(store)
+                run_op(self.op, 0, store, state, True)
+                return store
+
+            most = None if self.max_iter is None else self.max_iter - 1
+            store = self.control_for(data).repeat_while(again, once, store, most)
+        return [store[key] for key in self.outputs]

@@ -1,0 +1,59 @@
+"""Pixels centred and scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastnet.op.tensorop.per_tensor import PerTensor
+from fastnet.types import Tensor
+
+
+class Normalize(PerTensor):
+    """Takes a mean from pixels and divides by a deviation, both as parts of the largest value.
+
+    Args:
+        inputs: Key(s) of images, shape (batch, channels, height, width) in torch and (batch,
+            height, width, channels) in TensorFlow.
+        outputs: Key(s) for the results, of the same shapes, float32.
+        mean: The mean, one for all channels or one a channel.
+        std: The standard deviation, one for all channels or one a channel.
+        max_pixel_value: The largest value that a pixel can have.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs.
+
+    >>> import torch
+    >>> op = Normalize("x", "y", mean=0.5, std=0.25, max_pixel_value=1.0)
+    >>> op.forward([torch.tensor([[[[0.5, 1.0]]]])], {})
+    [tensor([[[[0.0000, 2.0000]]]])]
+    """
+
+    function_name = "normalize"
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        mean: float | Sequence[float] = (0.485, 0.456, 0.406),
+        std: float | Sequence[float] = (0.229, 0.224, 0.225),
+        max_pixel_value: float = 255.0,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.mean = mean
+        self.std = std
+        self.max_pixel_value = max_pixel_value
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Centre and scale.
+
+        Args:
+            tensor: The images.
+
+        Returns:
+            The same images, normalized.
+        """
+        return self._function(tensor, self.mean, self.std, self.max_pixel_value)

@@ -1,0 +1,81 @@
+"""What ops share that do the same to each of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fastnet import backend
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PerTensor(TensorOp):
+    """An op that writes one output for each input. Derive from it, and define `apply`.
+
+    Args:
+        inputs: Key(s) to read.
+        outputs: Key(s) to write, as many.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs, or none.
+    """
+
+    function_name: ClassVar[str]
+    """The function of `fastnet.backend` that `apply` finds as ``self._function``."""
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not self.inputs or len(self.inputs) != len(self.outputs):
+            raise ValueError(
+                f"{type(self).__name__} writes one output for each input, but its inputs are "
+                f"{self.inputs} and its outputs {self.outputs}."
+            )
+        self.in_list = self.out_list = True
+        self._function: Callable[..., Any] = getattr(backend, self.function_name)
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        functions = import_module(f"fastnet.backend.{framework}")
+        # a function that is made of others is the same for all
+        self._function = getattr(functions, self.function_name, self._function)
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Do the op's work on one input.
+
+        Args:
+            tensor: The input's value.
+
+        Returns:
+            The output's value.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define apply.")
+
+    def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
+        """Do the op's work on each input.
+
+        Args:
+            data: The values.
+            state: The step's context, not used.
+
+        Returns:
+            A value for each output.
+        """
+        return [self.apply(tensor) for tensor in data]

@@ -1,0 +1,55 @@
+"""The same values in another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastnet.op.tensorop.per_tensor import PerTensor
+from fastnet.types import Tensor
+
+
+class Reshape(PerTensor):
+    """Gives tensors another shape.
+
+    Args:
+        inputs: Key(s) of tensors.
+        outputs: Key(s) for the results.
+        shape: The shape, with the batch. One length may be -1, for what is left.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs, or several lengths are -1.
+
+    >>> import torch
+    >>> Reshape("x", "y", shape=(-1, 4)).forward([torch.ones(3, 2, 2)], {})[0].shape
+    torch.Size([3, 4])
+    """
+
+    function_name = "reshape"
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        shape: int | Sequence[int],
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.shape = [shape] if isinstance(shape, int) else list(shape)
+        if self.shape.count(-1) > 1:
+            raise ValueError(
+                f"Reshape's shape is {self.shape}, but only one length can be -1, to be worked out."
+            )
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Reshape.
+
+        Args:
+            tensor: The tensor.
+
+        Returns:
+            The same values in the new shape.
+        """
+        return self._function(tensor, self.shape)

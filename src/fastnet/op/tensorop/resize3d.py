@@ -1,0 +1,68 @@
+"""Volumes in another size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastnet.op.tensorop.per_tensor import PerTensor
+from fastnet.types import Tensor
+
+RESIZE_MODES = ("nearest", "area")
+
+
+class Resize3D(PerTensor):
+    """Resizes volumes.
+
+    Args:
+        inputs: Key(s) of volumes, shape (batch, channels, height, width, depth) in torch and
+            (batch, height, width, depth, channels) in TensorFlow.
+        outputs: Key(s) for the results.
+        output_shape: The new height, width and depth.
+        resize_mode: "nearest" or "area".
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        AssertionError: If `resize_mode` is neither.
+        ValueError: If there are not as many outputs as inputs, or `output_shape` has not three
+            lengths.
+
+    >>> import torch
+    >>> Resize3D("x", "y", output_shape=(2, 2, 3)).forward([torch.ones(1, 1, 4, 4, 4)], {})[0].shape
+    torch.Size([1, 1, 2, 2, 3])
+    """
+
+    function_name = "resize_3d"
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        output_shape: Sequence[int],
+        resize_mode: str = "nearest",
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if resize_mode not in RESIZE_MODES:
+            raise AssertionError(
+                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {resize_mode!r}."
+            )
+        if len(output_shape) != 3:
+            raise ValueError(
+                f"Resize3D's output_shape is a height, a width and a depth, without batch and "
+                f"channels, not {list(output_shape)}."
+            )
+        self.output_shape = list(output_shape)
+        self.resize_mode = resize_mode
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Resize.
+
+        Args:
+            tensor: The volumes.
+
+        Returns:
+            The volumes in the new size.
+        """
+        return self._function(tensor, self.output_shape, self.resize_mode)

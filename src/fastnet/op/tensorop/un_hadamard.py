@@ -1,0 +1,90 @@
+"""Class probabilities from Hadamard codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastnet import backend
+from fastnet.backend.dispatch import implementation
+from fastnet.op.tensorop.per_tensor import PerTensor
+from fastnet.types import Tensor
+from fastnet.util.hadamard import hadamard_codes, require_code_length
+
+if TYPE_CHECKING:
+    import torch
+
+# what the nearest class gets, when its code is met exactly
+_MAX_PROBABILITY = 0.99999
+
+
+class UnHadamard(PerTensor):
+    """Turns codes, one bit a position, into class probabilities: the nearer a code the likelier.
+
+    Args:
+        inputs: Key(s) of codes, shape (batch, code_length), each position from -1 to 1.
+        outputs: Key(s) for probabilities, shape (batch, n_classes).
+        n_classes: How many classes there are.
+        code_length: The length of the codes, a power of 2. None for the least that is enough.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there are not as many outputs as inputs, or the length is no power of 2 or
+            too short.
+
+    Source: "Error Correcting Output Codes Improve Probability Estimation and Adversarial Robustness
+    of Deep Neural Networks" (Verma and Swami, 2019).
+    """
+
+    function_name = "abs"
+
+    def __init__(
+        self,
+        inputs: str | Iterable[str],
+        outputs: str | Iterable[str],
+        n_classes: int,
+        code_length: int | None = None,
+        mode: str | Iterable[str] | None = None,
+        ds_id: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.n_classes = n_classes
+        self.code_length = require_code_length("UnHadamard", n_classes, code_length)
+        self._codes = hadamard_codes(self.code_length)[:n_classes]
+        gap = (1.0 - _MAX_PROBABILITY) / (_MAX_PROBABILITY * max(n_classes - 1, 1))
+        self._eps = np.array((self.code_length + 1) * gap, dtype="float32")
+        self._tensors: tuple[Any, Any] | None = None
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Make tensors of the codes.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        super().build(framework, device)
+        codes = backend.to_tensor(self._codes, framework)
+        eps = backend.to_tensor(self._eps, framework)
+        self._tensors = (codes, eps) if device is None else (codes.to(device), eps.to(device))
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Find the probabilities.
+
+        Args:
+            tensor: The codes.
+
+        Returns:
+            A probability for each class.
+        """
+        functions = implementation(tensor)
+        if self._tensors is None:
+            codes, eps = (functions.from_numpy(each, tensor) for each in (self._codes, self._eps))
+        else:
+            codes, eps = self._tensors
+        distances = functions.reduce_sum(
+            self._function(functions.expand_dims(tensor, 1) - codes), [-1], False
+        )
+        return backend.iwd(distances, power=1.0, eps=eps)

@@ -1,0 +1,188 @@
+"""Tensors in another type, alone and in nests."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet import backend
+from tests.backend.makers import FRAMEWORKS, WITH_GRADIENTS, gradient, make, read, type_name
+from tests.network.programs import raising
+
+TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
+
+
+@FRAMEWORKS
+class TestByName:
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("given", ["float16", "bfloat16", "float32", "int64", "bool"])
+    def test_value(self, framework: str, given: str, dtype: str) -> None:
+        if framework == "numpy" and dtype == "bfloat16":
+            pytest.skip("numpy has no bfloat16")
+        tensor = make(framework, np.array([[0.0, 1.0], [2.75, 100.0]]), given)
+        result = backend.cast(tensor, dtype)
+        assert type_name(result) == dtype
+        expected = read(tensor).astype("float32" if dtype == "bfloat16" else dtype)
+        np.testing.assert_array_equal(read(result), expected)
+
+    def test_a_scalar(self, framework: str) -> None:
+        result = backend.cast(make(framework, np.array(2.5)), "int32")
+        assert read(result).tolist() == 2
+        assert result.shape == ()
+
+    @pytest.mark.parametrize("dtype", ["float33", "nn", 7])
+    def test_no_type(self, framework: str, dtype: Any) -> None:
+        name = {"torch": "torch", "tf": "TensorFlow", "numpy": "numpy"}[framework]
+        if framework == "tf" and dtype == 7:
+            pytest.skip("a number of TensorFlow's own")
+        with raising(
+            ValueError, f"{name} has no type of the name {dtype!r}. Try 'float32' or 'int64'."
+        ):
+            backend.cast(make(framework, np.ones(2)), dtype)
+
+
+def test_the_frameworks_own_types() -> None:
+    assert backend.cast(torch.ones(2), torch.int8).dtype is torch.int8
+    assert backend.cast(np.ones(2), np.int8).dtype == np.int8
+    assert backend.cast(np.ones(2), np.dtype("int8")).dtype == np.int8
+
+
+@pytest.mark.tf
+def test_tensorflows_own_types() -> None:
+    tf = pytest.importorskip("tensorflow")
+    assert backend.cast(tf.ones(2), tf.int8).dtype == tf.int8
+    assert backend.cast(tf.Variable([1.5, 2.5]), "int64").numpy().tolist() == [1, 2]
+
+
+def test_an_array_is_copied() -> None:
+    array = np.ones(2)
+    backend.cast(array, "float64")[0] = 5
+    assert array.tolist() == [1, 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: Any
+    y: Any
+
+
+Pair = collections.namedtuple("Pair", ["a", "b"])
+
+
+@FRAMEWORKS
+def test_nests(framework: str) -> None:
+    tensor = make(framework, np.array([1.5, 2.5]))
+    data = {
+        "tensor": tensor,
+        "list": [tensor, None, 3.5],
+        "tuple": (tensor,),
+        "pair": Pair(tensor, 2),
+        "point": Point(tensor, {"deep": tensor}),
+        "array": np.array([1.5]),
+    }
+    result = backend.cast(data, "int32")
+    tensors = [
+        result["tensor"],
+        result["list"][0],
+        result["tuple"][0],
+        result["pair"].a,
+        result["point"].x,
+        result["point"].y["deep"],
+    ]
+    assert type(result["tuple"]) is tuple
+    for each in tensors:
+        assert type(each) is type(tensor)
+        assert type_name(each) == "int32"
+        assert read(each).tolist() == [1, 2]
+    assert result["list"][1] is None
+    for each, value in ((result["list"][2], 3), (result["pair"].b, 2), (result["array"], [1])):
+        assert isinstance(each, np.ndarray)
+        assert each.dtype == np.int32
+        assert each.tolist() == value
+    assert data["tensor"] is tensor
+    assert data["list"][2] == 3.5
+
+
+def test_sets() -> None:
+    (tensor,) = backend.cast({torch.ones(2)}, "int32")
+    assert tensor.dtype is torch.int32
+
+
+@FRAMEWORKS
+class TestLikeATensor:
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int64"])
+    def test_value(self, framework: str, dtype: str) -> None:
+        reference = make(framework, np.zeros((2, 2)), dtype)
+        for value, expected in (
+            (make(framework, np.array([1.5, 2.0])), [1.5, 2]),
+            ([1, 2], [1, 2]),
+            ((3, 4), [3, 4]),
+            (5, 5),
+            (np.array([7.0]), [7]),
+        ):
+            result = backend.cast(value, reference)
+            assert type(result) is type(reference)
+            assert type_name(result) == dtype
+            rounded = np.array(expected).astype("int64") if dtype == "int64" else expected
+            assert read(result).tolist() == np.array(rounded).tolist()
+
+    def test_values_of_another_framework(self, framework: str) -> None:
+        reference = make(framework, np.zeros(2), "float32")
+        result = backend.cast(torch.tensor([1.5, 2.5], dtype=torch.bfloat16), reference)
+        assert type(result) is type(reference) or framework == "numpy"
+        assert type_name(result) == "float32"
+        assert read(result).tolist() == [1.5, 2.5]
+
+    def test_dicts(self, framework: str) -> None:
+        reference = make(framework, np.zeros(2), "float32")
+        result = backend.cast({"a": make(framework, np.array([1])), "b": 2}, reference)
+        assert {key: read(value).tolist() for key, value in result.items()} == {"a": [1], "b": 2}
+        assert {type_name(value) for value in result.values()} == {"float32"}
+
+
+@WITH_GRADIENTS
+def test_gradients(framework: str) -> None:
+    array = np.array([1.0, 2.0])
+    found = gradient(framework, lambda x: 3 * backend.cast(x, "float32"), array)
+    assert found.tolist() == [3, 3]
+    reference = make(framework, array, "float32")
+    assert gradient(framework, lambda x: 3 * backend.cast(x, reference), array).tolist() == [3, 3]
+
+
+@FRAMEWORKS
+class TestPrecision:
+    def test_single(self, framework: str) -> None:
+        for dtype in ("float16", "float64", "int32"):
+            tensor = make(framework, np.array([1, 2]), dtype)
+            result = backend.convert_tensor_precision({"x": [tensor]})["x"][0]
+            assert type_name(result) == "float32"
+            assert read(result).tolist() == [1, 2]
+
+    @pytest.mark.tf
+    @pytest.mark.parametrize(
+        ("policy", "dtype"),
+        [("mixed_float16", "float16"), ("float16", "float16"), ("mixed_bfloat16", "float32")],
+    )
+    def test_under_a_policy(self, framework: str, policy: str, dtype: str) -> None:
+        tf = pytest.importorskip("tensorflow")
+        policies = tf.keras.mixed_precision
+        before = policies.global_policy()
+        policies.set_global_policy(policy)
+        try:
+            result = backend.convert_tensor_precision(make(framework, np.array([1.0])))
+        finally:
+            policies.set_global_policy(before)
+        assert type_name(result) == dtype
+
+
+def test_a_keras_that_is_not_imported_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("keras", "tf_keras"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert backend.convert_tensor_precision(torch.ones(2).double()).dtype is torch.float32
+    assert not {"keras", "tf_keras"} & set(sys.modules)

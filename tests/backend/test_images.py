@@ -1,0 +1,215 @@
+"""Normalized images and resized volumes, against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet import backend
+from tests.backend.makers import (
+    FRAMEWORKS,
+    WITH_GRADIENTS,
+    gradient,
+    in_graph,
+    make,
+    read,
+    slopes,
+    type_name,
+)
+from tests.network.programs import raising
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3))
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+VOLUMES = np.random.default_rng(1).standard_normal((2, 4, 6, 5, 3))
+
+
+def laid_out(framework: str, array: Any) -> Any:
+    """Put channels where the framework wants them."""
+    return np.moveaxis(array, -1, 1) if framework == "torch" else array
+
+
+def channels_last(framework: str, array: Any) -> Any:
+    return np.moveaxis(array, 1, -1) if framework == "torch" else array
+
+
+@FRAMEWORKS
+class TestNormalize:
+    @pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "float32", "float64"])
+    def test_defaults(self, framework: str, dtype: str) -> None:
+        tensor = make(framework, laid_out(framework, IMAGES), dtype)
+        before = read(tensor).copy()
+        result = backend.normalize(tensor)
+        expected = (IMAGES / 255 - MEAN) / STD
+        np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=2e-6)
+        assert type_name(result) == "float32"
+        np.testing.assert_array_equal(read(tensor), before)
+
+    def test_one_number_for_all_channels(self, framework: str) -> None:
+        for mean, std in ((0.5, 0.25), (0, 1), (np.float32(0.5), np.float32(0.25))):
+            tensor = make(framework, laid_out(framework, IMAGES), "float32")
+            result = backend.normalize(tensor, mean, std, max_pixel_value=100.0)
+            expected = (IMAGES / 100 - float(mean)) / float(std)
+            np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=1e-5)
+
+    @pytest.mark.parametrize("container", [list, tuple, np.array])
+    def test_numbers_in_containers(self, framework: str, container: Any) -> None:
+        tensor = make(framework, laid_out(framework, IMAGES[:1]), "float32")
+        result = backend.normalize(tensor, container([0.1, 0.2, 0.3]), container([1.0, 2.0, 4.0]))
+        expected = (IMAGES[:1] / 255 - [0.1, 0.2, 0.3]) / [1.0, 2.0, 4.0]
+        np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=1e-6)
+
+    def test_a_single_image(self, framework: str) -> None:
+        array = IMAGES[0].transpose(2, 0, 1) if framework == "torch" else IMAGES[0]
+        result = read(backend.normalize(make(framework, array)))
+        last = result.transpose(1, 2, 0) if framework == "torch" else result
+        np.testing.assert_allclose(last, (IMAGES[0] / 255 - MEAN) / STD, atol=2e-6)
+
+    def test_epsilon(self, framework: str) -> None:
+        tensor = make(framework, laid_out(framework, np.ones((1, 1, 1, 1))))
+        result = backend.normalize(tensor, 0.0, 0.0, max_pixel_value=1.0, epsilon=0.5)
+        assert read(result).ravel().tolist() == [2]
+
+    @pytest.mark.tf
+    def test_under_a_policy(self, framework: str) -> None:
+        policies = pytest.importorskip("tensorflow").keras.mixed_precision
+        before = policies.global_policy()
+        policies.set_global_policy("mixed_float16")
+        try:
+            result = backend.normalize(make(framework, laid_out(framework, IMAGES)))
+        finally:
+            policies.set_global_policy(before)
+        assert type_name(result) == "float16"
+        expected = (IMAGES / 255 - MEAN) / STD
+        np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=2e-2)
+
+
+@WITH_GRADIENTS
+def test_gradients_of_normalize(framework: str) -> None:
+    array = laid_out(framework, IMAGES.astype("float64"))
+    found = gradient(framework, backend.normalize, array)
+    expected = np.broadcast_to(1 / (STD * 255), IMAGES.shape)
+    np.testing.assert_allclose(channels_last(framework, found), expected, rtol=1e-5)
+
+
+def test_settings_made_in_inference_mode_serve_training() -> None:
+    tensor = torch.ones(1, 3, 2, 2)
+    with torch.inference_mode():
+        backend.normalize(tensor, mean=0.123)
+    tensor.requires_grad_()
+    backend.normalize(tensor, mean=0.123).sum().backward()
+    assert tensor.grad is not None
+
+
+def area_oracle(array: Any, size: tuple[int, ...]) -> Any:
+    """Average over the part of the old volume that each new position covers."""
+    for axis, new in enumerate(size, start=1):
+        old = array.shape[axis]
+        # as many copies of each position as make the parts whole numbers of them
+        fine = np.repeat(array, new, axis=axis)
+        shape = [*fine.shape[:axis], new, old, *fine.shape[axis + 1 :]]
+        array = fine.reshape(shape).mean(axis=axis + 1)
+    return array
+
+
+SIZES = [(2, 3, 5), (4, 6, 5), (3, 4, 2), (8, 12, 10), (5, 7, 6), (1, 1, 1)]
+
+
+@FRAMEWORKS
+class TestResize3D:
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
+    def test_nearest(self, framework: str, size: tuple[int, ...], dtype: str) -> None:
+        tensor = make(framework, laid_out(framework, np.abs(9 * VOLUMES)), dtype)
+        result = backend.resize_3d(tensor, size)
+        expected = channels_last(framework, read(tensor))
+        for axis, new in enumerate(size, start=1):
+            # torch looks at where a new position begins, TensorFlow at its middle
+            offset = 0 if framework == "torch" else 0.5
+            places = ((np.arange(new) + offset) * expected.shape[axis] / new).astype(int)
+            expected = np.take(expected, places, axis=axis)
+        np.testing.assert_array_equal(channels_last(framework, read(result)), expected)
+        assert type_name(result) == dtype
+
+    @pytest.mark.parametrize("size", [(2, 3, 5), (1, 2, 1), (4, 6, 5), (8, 12, 10)])
+    def test_area(self, framework: str, size: tuple[int, ...]) -> None:
+        tensor = make(framework, laid_out(framework, VOLUMES), "float32")
+        result = backend.resize_3d(tensor, size, "area")
+        expected = area_oracle(VOLUMES, size)
+        np.testing.assert_allclose(
+            channels_last(framework, read(result)), expected, rtol=1e-5, atol=1e-6
+        )
+        assert type_name(result) == "float32"
+
+    def test_another_mode(self, framework: str) -> None:
+        text = "resize_mode must be one of ['nearest', 'area'], but got 'linear'."
+        with raising(AssertionError, text):
+            backend.resize_3d(make(framework, VOLUMES), (2, 2, 2), "linear")
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("size", SIZES)
+def test_parts_that_are_cut_through(size: tuple[int, ...]) -> None:
+    # torch counts what a new position touches as a whole, TensorFlow in part
+    for framework in ("tf", "numpy"):
+        tensor = make(framework, VOLUMES, "float32")
+        result = backend.resize_3d(tensor, list(size), "area")
+        expected = area_oracle(VOLUMES, size)
+        np.testing.assert_allclose(read(result), expected, rtol=1e-5, atol=1e-6)
+
+
+@WITH_GRADIENTS
+@pytest.mark.parametrize("mode", ["nearest", "area"])
+def test_gradients_of_resize_3d(framework: str, mode: str) -> None:
+    array = np.random.default_rng(2).standard_normal((1, 2, 2, 4, 1))
+    found = gradient(
+        framework, lambda x: backend.resize_3d(x, (1, 4, 2), mode) ** 2, laid_out(framework, array)
+    )
+
+    def oracle(x: Any) -> Any:
+        resized = backend.resize_3d(torch.from_numpy(np.moveaxis(x, -1, 1)), (1, 4, 2), mode)
+        return (resized**2).numpy() if framework == "torch" else numpy_oracle(x)
+
+    def numpy_oracle(x: Any) -> Any:
+        if mode == "area":
+            return area_oracle(x, (1, 4, 2)) ** 2
+        return x[:, [1]][:, :, [0, 0, 1, 1]][:, :, :, [1, 3]] ** 2
+
+    np.testing.assert_allclose(
+        channels_last(framework, found), slopes(oracle, array), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("mode", ["nearest", "area"])
+def test_graphs_of_any_size(mode: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    array = VOLUMES.astype("float32")
+    expected = read(backend.resize_3d(make("tf", array), (3, 4, 2), mode))
+    result = in_graph(lambda x: backend.resize_3d(x, (3, 4, 2), mode), array)
+    np.testing.assert_allclose(read(result), expected, rtol=1e-6)
+    spec = tf.TensorSpec([None, None, None, 5, 3], tf.float32)
+    graph = tf.function(
+        lambda x: backend.resize_3d(x, (3, 4, 2), mode), input_signature=[spec], autograph=False
+    )
+    np.testing.assert_allclose(read(graph(array)), expected, rtol=1e-6)
+
+
+@pytest.mark.tf
+def test_normalize_in_a_graph_of_any_batch_size() -> None:
+    result = in_graph(backend.normalize, IMAGES)
+    np.testing.assert_allclose(read(result), (IMAGES / 255 - MEAN) / STD, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "call", [backend.normalize, lambda value: backend.resize_3d(value, (1, 1, 1))]
+)
+def test_values_of_no_framework(call: Any) -> None:
+    with raising(
+        ValueError,
+        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
+        "[1, 2].",
+    ):
+        call([1, 2])

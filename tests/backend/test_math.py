@@ -1,0 +1,366 @@
+"""Functions of elements, and products, against numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet import backend
+from tests.backend.makers import (
+    FRAMEWORKS,
+    WITH_GRADIENTS,
+    gradient,
+    in_graph,
+    make,
+    read,
+    slopes,
+    type_name,
+)
+from tests.network.programs import raising
+
+X = np.random.default_rng(0).standard_normal((3, 4))
+POSITIVE = np.abs(X) + 0.1
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+EXACT = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "float64": 1e-14}
+
+# for each: what it does, what numpy does, and on what
+ELEMENTWISE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]] = {
+    "abs": (backend.abs, np.abs, X),
+    "exp": (backend.exp, np.exp, X),
+    "sign": (backend.sign, np.sign, X),
+    "tensor_round": (backend.tensor_round, np.round, 3 * X),
+    "tensor_sqrt": (backend.tensor_sqrt, np.sqrt, POSITIVE),
+    "pow": (lambda x: backend.pow(x, 1.5), lambda x: x**1.5, POSITIVE),
+    "tensor_pow": (lambda x: backend.tensor_pow(x, 2), np.square, X),
+    "clip": (lambda x: backend.clip_by_value(x, -0.5, 0.5), lambda x: np.clip(x, -0.5, 0.5), X),
+    "at least": (
+        lambda x: backend.clip_by_value(x, min_value=0.25),
+        lambda x: np.maximum(x, 0.25),
+        X,
+    ),
+    "at most": (
+        lambda x: backend.clip_by_value(x, max_value=0.25),
+        lambda x: np.minimum(x, 0.25),
+        X,
+    ),
+}
+SMOOTH = [name for name in ELEMENTWISE if name not in ("sign", "tensor_round")]
+
+
+@FRAMEWORKS
+class TestElements:
+    @pytest.mark.parametrize("dtype", FLOATS)
+    @pytest.mark.parametrize("name", ELEMENTWISE)
+    def test_value(self, framework: str, name: str, dtype: str) -> None:
+        function, oracle, array = ELEMENTWISE[name]
+        tensor = make(framework, array, dtype)
+        result = function(tensor)
+        assert type(result) is type(tensor)
+        assert type_name(result) == dtype
+        expected = oracle(read(tensor).astype("float64"))
+        np.testing.assert_allclose(read(result), expected, rtol=EXACT[dtype], atol=1e-7)
+
+    @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+    def test_ints(self, framework: str, dtype: str) -> None:
+        tensor = make(framework, np.array([-3, 0, 5]), dtype)
+        for result, expected in (
+            (backend.abs(tensor), [3, 0, 5]),
+            (backend.sign(tensor), [-1, 0, 1]),
+            (backend.clip_by_value(tensor, -1, 2), [-1, 0, 2]),
+            (backend.maximum(tensor, tensor * 0), [0, 0, 5]),
+        ):
+            assert read(result).tolist() == expected
+            assert type_name(result) == dtype
+
+    def test_halves_are_rounded_to_even(self, framework: str) -> None:
+        tensor = make(framework, np.array([-1.5, -0.5, 0.5, 1.5, 2.5], "float32"))
+        assert read(backend.tensor_round(tensor)).tolist() == [-2, 0, 0, 2, 2]
+
+    def test_a_power_for_each(self, framework: str) -> None:
+        base, power = make(framework, POSITIVE), make(framework, X)
+        np.testing.assert_allclose(read(backend.pow(base, power)), POSITIVE**X)
+
+
+@WITH_GRADIENTS
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients(framework: str, name: str) -> None:
+    function, oracle, array = ELEMENTWISE[name]
+    found = gradient(framework, function, array)
+    np.testing.assert_allclose(found, slopes(oracle, array), rtol=1e-5, atol=1e-7)
+
+
+@FRAMEWORKS
+class TestClipping:
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_to_tensors(self, framework: str, dtype: str) -> None:
+        tensor = make(framework, X, dtype)
+        low, high = make(framework, np.array(-0.25), dtype), make(framework, np.array(0.5), dtype)
+        result = backend.clip_by_value(tensor, low, high)
+        np.testing.assert_array_equal(read(result), np.clip(read(tensor), -0.25, 0.5))
+        assert type_name(result) == dtype
+
+    def test_to_a_tensor_and_a_number(self, framework: str) -> None:
+        tensor = make(framework, X)
+        result = backend.clip_by_value(tensor, make(framework, np.array(-0.25)), 0.5)
+        np.testing.assert_array_equal(read(result), np.clip(X, -0.25, 0.5))
+        result = backend.clip_by_value(tensor, max_value=make(framework, X * 0))
+        np.testing.assert_array_equal(read(result), np.minimum(X, 0))
+
+    def test_to_nothing(self, framework: str) -> None:
+        text = "clip_by_value has nothing to do: give it a min_value, a max_value, or both."
+        with raising(AssertionError, text):
+            backend.clip_by_value(make(framework, X))
+
+
+def test_bounds_in_torch_get_no_gradients() -> None:
+    # as where a bound is a number
+    bound = torch.tensor(0.0, requires_grad=True)
+    assert not backend.clip_by_value(torch.ones(2), min_value=bound).requires_grad
+
+
+def test_ints_in_torch_clipped_to_fractions() -> None:
+    ints = torch.tensor([1, 5])
+    for low in (2.5, torch.tensor(2.5)):
+        result = backend.clip_by_value(ints, min_value=low, max_value=10)
+        assert result.tolist() == [2.5, 5.0]
+        assert result.dtype is torch.float32
+
+
+@FRAMEWORKS
+class TestArgmax:
+    @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "uint8"])
+    @pytest.mark.parametrize("axis", [0, 1, -1, -2])
+    def test_value(self, framework: str, dtype: str, axis: int) -> None:
+        # many equal values
+        tensor = make(framework, np.random.default_rng(3).integers(0, 3, (5, 7)), dtype)
+        result = backend.argmax(tensor, axis=axis)
+        np.testing.assert_array_equal(read(result), read(tensor).argmax(axis=axis))
+        assert type_name(result) == "int64"
+
+    def test_default(self, framework: str) -> None:
+        assert read(backend.argmax(make(framework, np.array([1, 9, 3])))).tolist() == 1
+
+    def test_booleans(self, framework: str) -> None:
+        tensor = make(framework, np.array([[False, True], [True, True]]))
+        assert read(backend.argmax(tensor, axis=1)).tolist() == [1, 0]
+
+
+@FRAMEWORKS
+class TestCheckNan:
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_found(self, framework: str, value: float, dtype: str) -> None:
+        assert bool(backend.check_nan(make(framework, np.array([[1.0, value]]), dtype)))
+
+    @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint8", "bool"])
+    def test_not_found(self, framework: str, dtype: str) -> None:
+        assert not bool(backend.check_nan(make(framework, np.array([1.0, 0.0]), dtype)))
+
+    def test_a_scalar_of_the_framework(self, framework: str) -> None:
+        found = backend.check_nan(make(framework, np.array([1.0])))
+        assert type_name(found) == "bool"
+        assert found.shape == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "found"), [(1, False), (1.5, False), (True, False), (math.nan, True)]
+)
+def test_check_nan_of_a_number(number: float, found: bool) -> None:
+    assert bool(backend.check_nan(number)) is found
+
+
+def w_of(z: float) -> float:
+    """Solve w * exp(w) = z by halving an interval."""
+    low, high = -1.0, max(1.0, math.log1p(max(z, 0.0)))
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * math.exp(middle) < z else (low, middle)
+    return low
+
+
+@FRAMEWORKS
+class TestLambertW:
+    z = np.concatenate([np.linspace(-0.36, 1, 60), np.logspace(0, 30, 60)])
+    w = np.array([w_of(each) for each in z])
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_value(self, framework: str, dtype: str) -> None:
+        inside = self.z < (6e4 if dtype == "float16" else math.inf)
+        tensor = make(framework, self.z[inside], dtype)
+        expected = np.array([w_of(each) for each in read(tensor).astype("float64")])
+        result = backend.lambertw(tensor)
+        assert type_name(result) == dtype
+        tolerance = {**EXACT, "float32": 2e-6, "float64": 1e-13}[dtype]
+        np.testing.assert_allclose(read(result), expected, rtol=tolerance, atol=1e-12)
+
+    def test_edges(self, framework: str) -> None:
+        z = np.array([-1 / math.e, 0.0, -0.0, math.inf, -0.5, -math.inf, math.nan])
+        expected = [-1.0, 0.0, 0.0, math.inf, math.nan, math.nan, math.nan]
+        for dtype in ("float32", "float64"):
+            result = backend.lambertw(make(framework, z.astype(dtype)))
+            np.testing.assert_allclose(read(result), expected, atol=1e-3)
+
+
+@WITH_GRADIENTS
+class TestSlopeOfLambertW:
+    def test_value(self, framework: str) -> None:
+        z = np.array([-0.35, -0.1, 0.0, 0.5, 3.0, 1e3])
+        w = np.array([w_of(each) for each in z])
+        found = gradient(framework, backend.lambertw, z)
+        np.testing.assert_allclose(found, 1 / (np.exp(w) * (1 + w)), rtol=1e-9)
+
+    def test_at_the_end_of_the_branch_nothing_stays_nothing(self, framework: str) -> None:
+        z = np.array([-1 / math.e], "float32")
+        assert gradient(framework, lambda x: 0.0 * backend.lambertw(x), z).tolist() == [0.0]
+
+    def test_second(self, framework: str) -> None:
+        def first(x: Any) -> Any:
+            w = backend.lambertw(x)
+            if framework == "torch":
+                return torch.autograd.grad(w.sum(), x, create_graph=True)[0]
+            tf = pytest.importorskip("tensorflow")
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                w = backend.lambertw(x)
+            return tape.gradient(w, x)
+
+        z = np.array([-0.2, 0.5, 3.0])
+
+        def oracle(x: Any) -> Any:
+            w = np.array([w_of(each) for each in x])
+            return 1 / (np.exp(w) * (1 + w))
+
+        found = gradient(framework, first, z)
+        np.testing.assert_allclose(found, slopes(oracle, z), rtol=1e-4)
+
+
+@FRAMEWORKS
+class TestPairs:
+    def test_matmul(self, framework: str) -> None:
+        rng = np.random.default_rng(1)
+        for left, right in (((3, 4), (4, 2)), ((5, 3, 4), (5, 4, 2))):
+            a, b = rng.standard_normal(left), rng.standard_normal(right)
+            result = backend.matmul(make(framework, a), make(framework, b))
+            np.testing.assert_allclose(read(result), a @ b, rtol=1e-12)
+
+    def test_maximum(self, framework: str) -> None:
+        result = backend.maximum(make(framework, X), make(framework, X[::-1]))
+        np.testing.assert_array_equal(read(result), np.maximum(X, X[::-1]))
+
+    @pytest.mark.parametrize("name", ["matmul", "maximum"])
+    def test_two_frameworks(self, framework: str, name: str) -> None:
+        other = make("numpy" if framework == "torch" else "torch", X)
+        own = make(framework, X)
+        with raising(
+            ValueError,
+            f"Tensor types do not match: {type(own).__name__} and {type(other).__name__}. Convert "
+            "one of them with to_tensor.",
+        ):
+            getattr(backend, name)(own, other)
+
+
+@FRAMEWORKS
+class TestInverseDistanceWeights:
+    def test_value(self, framework: str) -> None:
+        distances = np.array([[1.0, 2.0, 4.0], [0.5, 0.5, 0.5]])
+        result = backend.iwd(make(framework, distances), power=2.0)
+        weights = 1 / distances**2
+        np.testing.assert_allclose(read(result), weights / weights.sum(1, keepdims=True))
+
+    @pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
+    @pytest.mark.parametrize("apart", [1.0, 8.0])
+    def test_a_class_that_is_met(self, framework: str, power: float, apart: float) -> None:
+        distances = make(framework, np.array([[0.0, apart, apart]]))
+        result = backend.iwd(distances, power=power, max_prob=0.9, pairwise_distance=apart)
+        np.testing.assert_allclose(read(result), [[0.9, 0.05, 0.05]])
+
+    def test_the_least_distance(self, framework: str) -> None:
+        distances = make(framework, np.array([[0.0, 3.0]]), "float32")
+        for eps in (make(framework, np.array(1.0)), 1.0):
+            result = backend.iwd(distances, eps=eps)
+            np.testing.assert_allclose(read(result), [[0.75, 0.25]])
+            assert type_name(result) == "float32"
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_types(self, framework: str, dtype: str) -> None:
+        result = backend.iwd(make(framework, POSITIVE, dtype))
+        assert type_name(result) == dtype
+        np.testing.assert_allclose(read(result).sum(axis=1), 1, rtol=EXACT[dtype])
+
+    def test_one_class(self, framework: str) -> None:
+        assert read(backend.iwd(make(framework, np.array([[0.0], [3.0]])))).tolist() == [[1], [1]]
+
+
+@FRAMEWORKS
+class TestZScore:
+    def test_value(self, framework: str) -> None:
+        result = backend.zscore(make(framework, 3 * X + 7))
+        np.testing.assert_allclose(read(result), (X - X.mean()) / X.std(), rtol=1e-4, atol=1e-6)
+
+    def test_equal_values(self, framework: str) -> None:
+        tensor = make(framework, np.full(4, 3.0))
+        assert read(backend.zscore(tensor)).tolist() == [0, 0, 0, 0]
+
+    def test_epsilon(self, framework: str) -> None:
+        result = backend.zscore(make(framework, np.array([1.0, 3.0])), epsilon=4.0)
+        assert read(result).tolist() == [-0.25, 0.25]
+
+    @pytest.mark.parametrize("dtype", ["int32", "uint8", "float64"])
+    def test_types(self, framework: str, dtype: str) -> None:
+        result = backend.zscore(make(framework, np.array([1, 3]), dtype))
+        assert read(result).tolist() == [-1, 1]
+        assert type_name(result) == ("float64" if framework == "numpy" else "float32")
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: backend.argmax(x, axis=-1),
+        lambda x: backend.clip_by_value(x, backend.reduce_min(x), 0.5),
+        lambda x: backend.iwd(backend.abs(x)),
+        lambda x: backend.lambertw(backend.abs(x)),
+        lambda x: backend.matmul(x, backend.transpose(x)),
+        lambda x: backend.maximum(x, backend.sign(x)),
+        lambda x: backend.zscore(x),
+        lambda x: backend.check_nan(x),
+    ],
+)
+def test_graphs_of_any_batch_size(call: Callable[[Any], Any]) -> None:
+    array = X.astype("float32")
+    np.testing.assert_allclose(
+        read(in_graph(call, array)), read(call(make("tf", array))), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        backend.abs,
+        backend.argmax,
+        backend.check_nan,
+        lambda value: backend.clip_by_value(value, 0, 1),
+        backend.exp,
+        backend.iwd,
+        backend.lambertw,
+        lambda value: backend.matmul(value, value),
+        lambda value: backend.maximum(np.ones(2), value),
+        lambda value: backend.pow(value, 2),
+        backend.sign,
+        backend.tensor_round,
+        backend.tensor_sqrt,
+        backend.zscore,
+    ],
+)
+def test_values_of_no_framework(call: Callable[[Any], Any]) -> None:
+    with raising(
+        ValueError,
+        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
+        "[1, 2].",
+    ):
+        call([1, 2])

@@ -1,0 +1,376 @@
+"""Weights of Keras models, from files: of all kinds, damaged, strange and hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+h5py = pytest.importorskip("h5py")
+
+from fastnet.backend.tf.weights import load_weights
+from tests.network.keras_models import KERAS_3, keras, layers, mlp, same_weights, weights
+from tests.network.programs import raising
+
+pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
+
+ENDINGS = [".weights.h5", ".keras", ".h5"]
+SHAPES = "(6, 5), (5,), (5, 3), (3,)"
+
+
+def save(model: Any, folder: Path, ending: str) -> str:
+    path = str(folder / f"saved{ending}")
+    if ending == ".weights.h5" or (ending == ".h5" and not KERAS_3):
+        model.save_weights(path)
+    elif ending == ".h5":
+        model.save(path, include_optimizer=False)
+    else:
+        model.save(path)
+    return path
+
+
+def trained() -> Any:
+    """Return a model that was compiled and trained by Keras, with metrics."""
+    model = mlp()
+    model.compile("adam", "mse", metrics=["mae"])
+    model.fit(np.ones((4, 6)), np.ones((4, 3)), verbose=0)
+    return model
+
+
+class Scale(layers.Layer):
+    def build(self, shape: Any) -> None:
+        self.weight = self.add_weight(shape=(shape[-1],), initializer="ones", name="weight")
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return x * self.weight
+
+
+def zoo() -> Any:
+    """Return a model with layers that keep their weights in all sorts of places."""
+    words = layers.Input((6,), dtype="int32")
+    x = layers.Embedding(10, 4)(words)
+    x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
+    x = layers.TimeDistributed(layers.Dense(4))(x)
+    x = layers.BatchNormalization()(x)
+    x = layers.LayerNormalization()(layers.MultiHeadAttention(2, 2)(x, x))
+    inner = keras.Sequential(
+        [layers.Input((6, 4)), layers.Dense(4), layers.Dropout(0.2), layers.GRU(3)]
+    )
+    shared = layers.Dense(3)
+    x = layers.Normalization()(shared(shared(inner(Scale()(x)))))
+    return keras.Model(words, [x, layers.Dense(2)(x)])
+
+
+class Derived(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.many = [layers.Dense(5, activation="tanh"), layers.Dense(3)]
+        self.named = {"last": layers.Dense(2)}
+
+    def call(self, x: Any) -> Any:
+        for layer in self.many:
+            x = layer(x)
+        return self.named["last"](x)
+
+
+@pytest.fixture(scope="module", params=[mlp, trained, zoo])
+def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """Two models of one kind."""
+    return request.param(), request.param()
+
+
+class TestLoading:
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_all_weights(self, tmp_path: Path, pair: tuple[Any, Any], ending: str) -> None:
+        saved, model = pair
+        source = np.random.default_rng(len(ending))
+        saved.set_weights([source.random(value.shape) for value in saved.get_weights()])
+        assert not same_weights(model, saved)
+        load_weights(model, save(saved, tmp_path, ending))
+        assert same_weights(model, saved)
+
+    @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
+    def test_a_model_of_a_class_of_its_own(self, tmp_path: Path, ending: str) -> None:
+        if ending == ".h5" and KERAS_3:
+            pytest.skip("Keras 3 writes such files of its own classes only")
+        saved, model = Derived(), Derived()
+        for one in (saved, model):
+            one(tf.ones((1, 6)))
+        load_weights(model, save(saved, tmp_path, ending))
+        assert same_weights(model, saved)
+
+    def test_hdf5(self, tmp_path: Path) -> None:
+        saved, model = mlp(), mlp()
+        path = save(saved, tmp_path, ".h5")
+        load_weights(model, shutil.copy(path, tmp_path / "saved.hdf5"))
+        assert same_weights(model, saved)
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_half_precision(self, tmp_path: Path, ending: str) -> None:
+        """The weights of a mixed model are float32, and so are those in its file."""
+
+        def make() -> Any:
+            kind = "mixed_float16"
+            return keras.Sequential([layers.Input((2,)), layers.Dense(3, dtype=kind)])
+
+        saved, model = make(), make()
+        load_weights(model, save(saved, tmp_path, ending))
+        assert same_weights(model, saved)
+
+    def test_a_layer_that_keeps_more_than_its_weights(self, tmp_path: Path) -> None:
+        class Keeper(layers.Dense):
+            def save_own_variables(self, store: Any) -> None:
+                super().save_own_variables(store)
+                store["note"] = np.zeros(3)
+
+            def load_own_variables(self, store: Any) -> None:
+                assert "note" in store.keys()  # noqa: SIM118
+                self.kernel.assign(store["0"])
+                self.bias.assign(store["1"])
+
+        def make() -> Any:
+            return keras.Sequential([layers.Input((2,)), Keeper(3)])
+
+        saved, model = make(), make()
+        load_weights(model, save(saved, tmp_path, ".weights.h5"))
+        assert same_weights(model, saved)
+
+
+def narrow() -> Any:
+    return keras.Sequential([layers.Input((6,)), layers.Dense(5), layers.Dense(4)])
+
+
+def long() -> Any:
+    return keras.Sequential([layers.Input((6,)), layers.Dense(5), layers.Dense(3), layers.Dense(2)])
+
+
+def short() -> Any:
+    return keras.Sequential([layers.Input((6,)), layers.Dense(5)])
+
+
+class TestErrors:
+    """Whatever is wrong, the model is left as it was."""
+
+    def refused(self, path: Any, text: str, model: Any = None) -> None:
+        model = model or mlp()
+        before = weights(model) if model.built else []
+        with raising(ValueError, text):
+            load_weights(model, path)
+        assert model.built == bool(before)
+        assert not before or same_weights(model, before)
+
+    def broken(self, path: str, cause: type[Exception]) -> str:
+        """Expect an error that shows what Keras said, and return that."""
+        model = mlp()
+        before = weights(model)
+        with pytest.raises(ValueError, match="damaged") as caught:
+            load_weights(model, path)
+        error = caught.value.__cause__
+        assert isinstance(error, cause)
+        said = " ".join(str(error).split())
+        assert str(caught.value) == (
+            f"The weights file '{path}' is damaged, or of another model than Sequential, whose "
+            f"weights have the shapes {SHAPES}: {type(error).__name__}: {said[:400]}"
+        )
+        assert same_weights(model, before)
+        return said
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_missing(self, tmp_path: Path, ending: str) -> None:
+        path = tmp_path / f"none{ending}"
+        text = f"There is no weights file '{path}'. Check the path, or leave weights_path out."
+        self.refused(path, text)
+        path.mkdir()
+        self.refused(path, text)
+
+    def test_no_path(self) -> None:
+        self.refused(3, "A weights path is a string, or None for no weights, not 3 of type int.")
+
+    @pytest.mark.parametrize("name", ["w", "w.pt", "w.ckpt", "w.npz", "w.H5"])
+    def test_ending(self, tmp_path: Path, name: str) -> None:
+        path = shutil.copy(save(mlp(), tmp_path, ".weights.h5"), tmp_path / name)
+        self.refused(
+            path,
+            f"The weights file '{path}' ends with none of ['.h5', '.hdf5', '.keras']. Save it anew "
+            "with model.save_weights('name.weights.h5').",
+        )
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize(
+        ("make", "name"),
+        [(lambda: keras.Sequential([layers.Dense(3)]), "Sequential"), (Derived, "Derived")],
+    )
+    def test_no_variables_yet(self, tmp_path: Path, ending: str, make: Any, name: str) -> None:
+        path = save(mlp(), tmp_path, ending)
+        self.refused(
+            path,
+            f"The weights file '{path}' cannot be loaded: {name} has no variables before it knows "
+            "the shape of its input. Give it an Input, or call its build(shape), in model_fn.",
+            make(),
+        )
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_of_a_model_of_other_shapes(self, tmp_path: Path, ending: str) -> None:
+        """The first layer fits, and would have been filled already."""
+        said = self.broken(save(narrow(), tmp_path, ending), ValueError)
+        assert "(5, 4)" in said or "shape" in said.lower()
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_of_a_model_of_fewer_layers(self, tmp_path: Path, ending: str) -> None:
+        self.broken(save(short(), tmp_path, ending), ValueError)
+
+    @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+    def test_of_a_model_of_more_layers(self, tmp_path: Path, ending: str) -> None:
+        """Keras itself would fill the layers there are, and say nothing."""
+        path = save(long(), tmp_path, ending)
+        self.refused(
+            path,
+            f"The weights file '{path}' is of another model than Sequential: it has "
+            "'layers/dense_2/vars/0', 'layers/dense_2/vars/1', which the model has not. Load it "
+            "into the model that it was saved from.",
+        )
+
+    def test_of_a_model_of_more_layers_in_an_old_file(self, tmp_path: Path) -> None:
+        said = self.broken(save(long(), tmp_path, ".h5"), ValueError)
+        assert said.startswith("Layer count mismatch")
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize("content", [b"", b"text", b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"])
+    def test_no_such_file_at_all(self, tmp_path: Path, ending: str, content: bytes) -> None:
+        path = tmp_path / f"w{ending}"
+        path.write_bytes(content)
+        self.broken(str(path), Exception)
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+    def test_cut_short(self, tmp_path: Path, ending: str, part: float) -> None:
+        path = save(mlp(), tmp_path, ending)
+        os.truncate(path, int(os.path.getsize(path) * part))
+        self.broken(path, Exception)
+
+    @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
+    def test_without_arrays(self, tmp_path: Path, ending: str) -> None:
+        path = str(tmp_path / f"w{ending}")
+        h5py.File(path, "w").close()
+        self.broken(path, Exception)
+
+    def test_without_weights(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "w.keras")
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config.json", "{}")
+        self.broken(path, KeyError)
+
+    @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+    def test_what_is_no_number(self, tmp_path: Path, ending: str) -> None:
+        path = save(mlp(), tmp_path, ending)
+        inner = path
+        if ending == ".keras":
+            with zipfile.ZipFile(path) as archive:
+                inner = archive.extract("model.weights.h5", tmp_path)
+        with h5py.File(inner, "r+") as file:
+            del file["layers/dense_1/vars/0"]
+            file["layers/dense_1/vars/0"] = np.full((5, 3), "text", dtype="S4")
+        if ending == ".keras":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.write(inner, "model.weights.h5")
+        self.broken(path, Exception)
+
+
+class TestNothingIsExecuted:
+    @pytest.mark.parametrize("ending", [".keras", ".h5"])
+    def test_a_lambda(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+        """A Lambda layer's code lies in the file, and Keras would run it to make the model."""
+        marker = str(tmp_path / "marker")
+
+        def make(last: Any) -> Any:
+            x = layers.Input((6,))
+            y = layers.Dense(5)(x)
+            return keras.Model(x, last(y))
+
+        monkeypatch.setenv("MARKER", marker)
+        hostile = make(
+            layers.Lambda(lambda y: (open(__import__("os").environ["MARKER"], "w").close(), y)[1])
+        )
+        path = save(hostile, tmp_path, ending) if KERAS_3 else str(tmp_path / f"saved{ending}")
+        if not KERAS_3:
+            hostile.save(path)
+        os.remove(marker)
+        # that there is something to fear
+        keras.models.load_model(path, safe_mode=False)
+        assert os.path.exists(marker)
+        os.remove(marker)
+        model = make(layers.Activation("tanh"))
+        load_weights(model, path)
+        assert not os.path.exists(marker)
+        assert same_weights(model, hostile)
+
+    def planted(self, marker: Path) -> str:
+        """A configuration that names functions of Python's own."""
+        call = {"module": "builtins", "class_name": "open", "config": {"file": str(marker)}}
+        return json.dumps(
+            {
+                "module": "subprocess",
+                "class_name": "run",
+                "config": {"args": ["touch", str(marker)], "layers": [call]},
+                "build_config": call,
+                "compile_config": call,
+            }
+        )
+
+    @pytest.mark.parametrize("config", ["planted", "no json at all", ""])
+    def test_a_planted_configuration(self, tmp_path: Path, config: str) -> None:
+        marker = tmp_path / "marker"
+        if config == "planted":
+            config = self.planted(marker)
+        saved, model = mlp(), mlp()
+        path = save(saved, tmp_path, ".keras")
+        with zipfile.ZipFile(path) as archive:
+            inner = archive.extract("model.weights.h5", tmp_path)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(inner, "model.weights.h5")
+            archive.writestr("config.json", config)
+            archive.writestr("metadata.json", config)
+            archive.writestr("../outside", "escaped")
+            archive.writestr("assets/layers/dense/run.py", "raise SystemExit")
+        load_weights(model, path)
+        assert same_weights(model, saved)
+        assert not marker.exists()
+        assert not (tmp_path.parent / "outside").exists()
+
+    def test_a_planted_configuration_in_an_old_file(self, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+        saved, model = mlp(), mlp()
+        path = str(tmp_path / "saved.h5")
+        saved.save(path, include_optimizer=False)
+        with h5py.File(path, "r+") as file:
+            file.attrs["model_config"] = self.planted(marker)
+            file.attrs["training_config"] = self.planted(marker)
+        load_weights(model, path)
+        assert same_weights(model, saved)
+        assert not marker.exists()
+
+    def test_objects_of_pickle(self, tmp_path: Path) -> None:
+        """Arrays of bytes that are pickles stay bytes, and are refused."""
+        import pickle
+
+        marker = tmp_path / "marker"
+
+        class Hostile:
+            def __reduce__(self) -> Any:
+                return os.mkdir, (str(marker),)
+
+        path = save(mlp(), tmp_path, ".weights.h5")
+        with h5py.File(path, "r+") as file:
+            del file["layers/dense/vars/0"]
+            file["layers/dense/vars/0"] = np.void(pickle.dumps(Hostile()))
+        with pytest.raises(ValueError, match="damaged"):
+            load_weights(mlp(), path)
+        assert not marker.exists()

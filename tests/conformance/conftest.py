@@ -1,0 +1,31 @@
+"""The frameworks that each program of the conformance tests runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conformance.frameworks import Framework
+
+
+@pytest.fixture(params=["torch", "tf-static", "tf-eager"])
+def fw(request: pytest.FixtureRequest) -> Framework:
+    """The framework that a program runs in, and how."""
+    # late, because it imports both
+    from tests.conformance.frameworks import FRAMEWORKS
+
+    return FRAMEWORKS[request.param]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: models this small only lose by more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

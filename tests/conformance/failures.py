@@ -1,0 +1,96 @@
+"""Errors that must be the same in every framework, and what must be left after them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fastnet.network import BaseNetwork
+from tests.conformance.agreement import assert_same
+from tests.conformance.frameworks import Framework
+
+_TRACING = (
+    "This was while the ops were traced into a graph. To run them one by one, and look into each, "
+    "open the network with eager=True."
+)
+
+
+@contextmanager
+def raising(kind: type[BaseException], text: str, notes: Sequence[str] = ()) -> Iterator[None]:
+    """Expect an error by its type, which no derived one stands in for, its text and its notes."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert type(caught.value) is kind
+    assert words_of(caught.value) == [text, *notes]
+
+
+def words_of(error: BaseException) -> list[str]:
+    """List an error's text and its notes, but for those on where in a file it was raised."""
+    words = [str(error), *getattr(error, "__notes__", [])]
+    if sys.version_info < (3, 11):
+        # notes have no place of their own there, and follow the text
+        words = str(error).split("\n")
+    return [line for line in words if not line.startswith("In the source: ")]
+
+
+def notes_of(fw: Framework, *notes: str) -> list[str]:
+    """Give the notes of an error of an op: in a graph, the op raises while it is traced."""
+    return [*notes, _TRACING] if fw.name == "tf-static" else list(notes)
+
+
+def check_free(network: BaseNetwork) -> None:
+    """Check that a network can be entered, and shows nothing of an earlier opening."""
+    assert not network._lock.locked()
+    assert not network.ctx_state
+    assert not network.ctx_ops
+    assert not network.ctx_outputs
+
+
+def check_failing_step(
+    fw: Framework,
+    network: BaseNetwork,
+    bad: Mapping[str, Any],
+    good: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    kind: type[BaseException],
+    text: str,
+    notes: Sequence[str] = (),
+    mode: str = "infer",
+) -> None:
+    """Check that a batch fails as it should, and that another one works, before and after.
+
+    Args:
+        fw: The framework.
+        network: The network.
+        bad: The batch that fails.
+        good: A batch that does not.
+        expected: What the good batch gives, or some of it.
+        kind: The type of the error.
+        text: Its text.
+        notes: Its notes.
+        mode: The mode.
+    """
+
+    def check_good(result: Mapping[str, Any]) -> None:
+        assert_same({key: result[key] for key in expected}, dict(expected))
+
+    given = fw.tensors(bad)
+    kept = dict(given)
+    for _ in range(2):
+        with fw.opened(network, mode):
+            for _ in range(2):
+                with raising(kind, text, notes):
+                    network.run_step(given)
+                check_good(fw.arrays(network.run_step(fw.tensors(good))))
+            assert not network.ctx_state["deferred"]
+        check_free(network)
+        with raising(kind, text, notes):
+            fw.step(network, bad, mode)
+        check_free(network)
+    check_good(fw.step(network, good, mode))
+    assert list(given) == list(kept)
+    assert all(given[key] is value for key, value in kept.items())

@@ -1,0 +1,342 @@
+"""One face for both frameworks, so that a program is written once and runs in each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import torch
+
+import fastnet
+from fastnet.network import BaseNetwork, TFNetwork, TorchNetwork
+from fastnet.op.tensorop import TensorOp
+
+Array = np.ndarray[Any, Any]
+Batch = Mapping[str, Any]
+Layers = Sequence[tuple[Array, Array]]
+
+
+class Framework(ABC):
+    """What a program needs that fastnet itself does not offer for both frameworks.
+
+    Arrays stand for tensors: what goes into a step is made of them, and results come back as them.
+    A kernel has shape (inputs, outputs), whatever the framework makes of it.
+
+    Attributes:
+        name: What tests are called by.
+        target: fastnet's name of the framework.
+        network_class: The class of its networks.
+        trains: What its models' weights are called in error texts.
+    """
+
+    target: str
+    network_class: type[BaseNetwork]
+    trains: str
+
+    def __init__(self, name: str, eager: bool = False) -> None:
+        self.name = name
+        self.eager = eager
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # ------------------------------------------------------------------ tensors
+
+    @abstractmethod
+    def tensor(self, array: Array) -> Any:
+        """Make a tensor."""
+
+    @abstractmethod
+    def is_tensor(self, value: Any) -> bool:
+        """Tell whether a value is a tensor of this framework that can be read now."""
+
+    @abstractmethod
+    def array(self, tensor: Any) -> Array:
+        """Read a tensor."""
+
+    def tensors(self, nest: Any) -> Any:
+        """Make tensors of the arrays in a nest."""
+        return map_nest(nest, lambda one: self.tensor(one) if isinstance(one, np.ndarray) else one)
+
+    def arrays(self, nest: Any) -> Any:
+        """Make arrays of the tensors in a nest, which must hold no array yet."""
+
+        def read(value: Any) -> Any:
+            if self.is_tensor(value):
+                return self.array(value)
+            module = type(value).__module__.partition(".")[0]
+            assert module not in ("numpy", "torch", "tensorflow"), f"{value!r} in {self.name}"
+            return value
+
+        return map_nest(nest, read)
+
+    # ------------------------------------------------------------------ what ops are made of
+
+    @abstractmethod
+    def mean(self, x: Any, axis: int | None = None) -> Any:
+        """Average over an axis, or over all of them."""
+
+    @abstractmethod
+    def tanh(self, x: Any) -> Any:
+        """Apply the function to each element."""
+
+    @abstractmethod
+    def cast(self, x: Any, dtype: str) -> Any:
+        """Give a tensor another type."""
+
+    @abstractmethod
+    def gradients(self, loss: Any, model: Any, state: Any) -> list[Any]:
+        """Differentiate a loss by what a model trains."""
+
+    # ------------------------------------------------------------------ models
+
+    @abstractmethod
+    def make_model(self, layers: Layers) -> Any:
+        """Make a model of dense layers with tanh between them."""
+
+    @abstractmethod
+    def dense_layers(self, model: Any) -> list[Any]:
+        """List the dense layers of a model."""
+
+    @abstractmethod
+    def layer_name(self, model: Any, place: int) -> str:
+        """Tell by which name ModelOp knows a dense layer."""
+
+    @abstractmethod
+    def weights(self, model: Any) -> list[Array]:
+        """Copy kernels and biases, in the order of the layers."""
+
+    @abstractmethod
+    def freeze(self, model: Any, place: int, frozen: bool = True) -> None:
+        """Freeze a dense layer, or thaw it."""
+
+    def build(self, layers: Layers, optimizer: Any = None, name: str = "model", **rest: Any) -> Any:
+        """Make a model of given weights ready for a network."""
+        return fastnet.build(lambda: self.make_model(layers), optimizer, model_name=name, **rest)
+
+    # ------------------------------------------------------------------ optimizers
+
+    @abstractmethod
+    def sgd(self, rate: float = 0.1, momentum: float = 0.0) -> Callable[..., Any]:
+        """Give an optimizer_fn."""
+
+    @abstractmethod
+    def adam(self, rate: float = 0.01) -> Callable[..., Any]:
+        """Give an optimizer_fn."""
+
+    @abstractmethod
+    def rate(self, model: Any) -> float:
+        """Read the learning rate in force."""
+
+    @abstractmethod
+    def set_rate(self, model: Any, rate: float) -> None:
+        """Change the learning rate in force."""
+
+    # ------------------------------------------------------------------ networks
+
+    def network(self, ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
+        """Make a network."""
+        return self.network_class(ops, pops, slicers)
+
+    def opened(
+        self, network: BaseNetwork, mode: str = "infer", epoch: int = 1, **opening: Any
+    ) -> BaseNetwork:
+        """Configure a network."""
+        return network(mode=mode, epoch=epoch, eager=self.eager, **opening)
+
+    def step(
+        self, network: BaseNetwork, batch: Mapping[str, Any], *mode: Any, **opening: Any
+    ) -> Any:
+        """Open a network for a single step."""
+        (result,) = self.steps(network, [batch], *mode, **opening)
+        return result
+
+    def steps(
+        self, network: BaseNetwork, batches: Iterable[Batch], *mode: Any, **opening: Any
+    ) -> list[dict[str, Any]]:
+        """Open a network, and run a step for each batch."""
+        with self.opened(network, *mode, **opening):
+            return [self.arrays(network.run_step(self.tensors(batch))) for batch in batches]
+
+
+class Torch(Framework):
+    target = "torch"
+    network_class = TorchNetwork
+    trains = "parameters"
+
+    def tensor(self, array: Array) -> Any:
+        return torch.tensor(array)
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def array(self, tensor: Any) -> Array:
+        assert not tensor.requires_grad
+        copied: Array = tensor.numpy().copy()
+        return copied
+
+    def mean(self, x: Any, axis: int | None = None) -> Any:
+        return x.mean() if axis is None else x.mean(axis)
+
+    def tanh(self, x: Any) -> Any:
+        return torch.tanh(x)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.to(getattr(torch, dtype))
+
+    def gradients(self, loss: Any, model: Any, state: Any) -> list[Any]:
+        trained = [one for one in model.parameters() if one.requires_grad]
+        return list(torch.autograd.grad(loss, trained, retain_graph=True))
+
+    def make_model(self, layers: Layers) -> Any:
+        made: list[torch.nn.Module] = []
+        for kernel, bias in layers:
+            layer = torch.nn.Linear(*kernel.shape)
+            with torch.no_grad():
+                layer.weight.copy_(torch.tensor(kernel.T))
+                layer.bias.copy_(torch.tensor(bias))
+            made += [layer, torch.nn.Tanh()]
+        return torch.nn.Sequential(*made[:-1])
+
+    def dense_layers(self, model: Any) -> list[Any]:
+        return [layer for layer in model if isinstance(layer, torch.nn.Linear)]
+
+    def layer_name(self, model: Any, place: int) -> str:
+        return str(2 * place)
+
+    def weights(self, model: Any) -> list[Array]:
+        return [
+            one.detach().numpy().copy()
+            for layer in self.dense_layers(model)
+            for one in (layer.weight.T, layer.bias)
+        ]
+
+    def freeze(self, model: Any, place: int, frozen: bool = True) -> None:
+        self.dense_layers(model)[place].requires_grad_(not frozen)
+
+    def sgd(self, rate: float = 0.1, momentum: float = 0.0) -> Callable[..., Any]:
+        return lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum)
+
+    def adam(self, rate: float = 0.01) -> Callable[..., Any]:
+        return lambda parameters: torch.optim.Adam(parameters, lr=rate, eps=1e-10)
+
+    def rate(self, model: Any) -> float:
+        return float(model.current_optimizer.param_groups[0]["lr"])
+
+    def set_rate(self, model: Any, rate: float) -> None:
+        for group in model.current_optimizer.param_groups:
+            group["lr"] = rate
+
+
+class TF(Framework):
+    target = "tf"
+    network_class = TFNetwork
+    trains = "variables"
+
+    def tensor(self, array: Array) -> Any:
+        return tf.constant(array)
+
+    def is_tensor(self, value: Any) -> bool:
+        return bool(tf.is_tensor(value)) and hasattr(value, "numpy")
+
+    def array(self, tensor: Any) -> Array:
+        return np.asarray(tensor.numpy())
+
+    def mean(self, x: Any, axis: int | None = None) -> Any:
+        return tf.reduce_mean(x, axis)
+
+    def tanh(self, x: Any) -> Any:
+        return tf.tanh(x)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return tf.cast(x, dtype)
+
+    def gradients(self, loss: Any, model: Any, state: Any) -> list[Any]:
+        with state["tape"].stop_recording():
+            return list(state["tape"].gradient(loss, model.trainable_variables))
+
+    def make_model(self, layers: Layers) -> Any:
+        made: list[Any] = [tf.keras.Input((layers[0][0].shape[0],))]
+        for _, bias in layers:
+            made += [tf.keras.layers.Dense(len(bias)), tf.keras.layers.Activation("tanh")]
+        model = tf.keras.Sequential(made[:-1])
+        model.set_weights([weight for layer in layers for weight in layer])
+        return model
+
+    def dense_layers(self, model: Any) -> list[Any]:
+        return [layer for layer in model.layers if hasattr(layer, "kernel")]
+
+    def layer_name(self, model: Any, place: int) -> str:
+        return str(self.dense_layers(model)[place].name)
+
+    def weights(self, model: Any) -> list[Array]:
+        return [np.array(one) for one in model.get_weights()]
+
+    def freeze(self, model: Any, place: int, frozen: bool = True) -> None:
+        self.dense_layers(model)[place].trainable = not frozen
+
+    def sgd(self, rate: float = 0.1, momentum: float = 0.0) -> Callable[..., Any]:
+        return lambda: tf.keras.optimizers.SGD(rate, momentum=momentum)
+
+    def adam(self, rate: float = 0.01) -> Callable[..., Any]:
+        return lambda: tf.keras.optimizers.Adam(rate, epsilon=1e-10)
+
+    def rate(self, model: Any) -> float:
+        return float(model.current_optimizer.learning_rate.numpy())
+
+    def set_rate(self, model: Any, rate: float) -> None:
+        model.current_optimizer.learning_rate.assign(rate)
+
+
+FRAMEWORKS = {
+    framework.name: framework
+    for framework in (Torch("torch"), TF("tf-static"), TF("tf-eager", eager=True))
+}
+
+
+class TakeGradients(TensorOp):
+    """Writes the gradients of a loss by what a model trains, times a factor."""
+
+    def __init__(
+        self, framework: Framework, model: Any, loss: str, outputs: str, factor: float = 1.0
+    ) -> None:
+        super().__init__(loss, outputs, mode="train")
+        self.framework = framework
+        self.model = model
+        self.factor = factor
+
+    def forward(self, data: Any, state: Any) -> list[Any]:
+        found = self.framework.gradients(data, self.model, state)
+        return [gradient * self.factor for gradient in found]
+
+
+def make_layers(*sizes: int, seed: int = 0) -> list[tuple[Array, Array]]:
+    """Draw the weights of dense layers."""
+    source = np.random.default_rng(seed)
+    return [
+        (
+            source.normal(size=(inputs, outputs)).astype("float32"),
+            source.normal(size=outputs).astype("float32"),
+        )
+        for inputs, outputs in itertools.pairwise(sizes)
+    ]
+
+
+def map_nest(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """Apply a function to what in a nest is no container."""
+    if isinstance(value, dict):
+        return {key: map_nest(one, fn) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(map_nest(one, fn) for one in value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_nest(one, fn) for one in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value)]
+        changes = {name: map_nest(getattr(value, name), fn) for name in fields}
+        return dataclasses.replace(value, **changes)
+    return fn(value)

@@ -1,0 +1,751 @@
+"""What goes wrong in a step: the same errors in each framework, and nothing broken by them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.errors import MissingKeyError
+from fastnet.op.numpyop import Delete as NumpyDelete
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.numpyop import NumpyOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer, SlidingSlicer
+from tests.conformance.agreement import assert_same
+from tests.conformance.failures import check_failing_step, check_free, notes_of, raising, words_of
+from tests.conformance.frameworks import Framework, TakeGradients, make_layers
+from tests.conformance.oracle import Line, make_batches
+
+pytestmark = pytest.mark.tf
+
+X = np.ones((2, 3), dtype="float32")
+ADVICE = " Put the key into the batch, or let an earlier op write it."
+IN_POSTPROCESSING = "This was in the network's postprocessing."
+
+
+class Trouble(Exception):
+    """An error of a user's own."""
+
+
+def first(x: Any, *more: Any) -> Any:
+    return x
+
+
+def check(x: Any, ok: str) -> Any:
+    if ok != "yes":
+        raise Trouble(f"not {ok}")
+    return x
+
+
+class TestMissingKey:
+    def test_of_the_batch(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "image", "y"), LambdaOp(first, ["y", "labels"], "z")]),
+            {"image": X, "label": X},
+            {"image": X, "labels": X},
+            {"image": X, "labels": X, "y": X, "z": X},
+            MissingKeyError,
+            "LambdaOp (op 1, inputs ['y', 'labels'], outputs ['z']) reads the key 'labels', but "
+            "there is no such key. Keys there: ['image', 'label']. Did you mean 'label'?" + ADVICE,
+        )
+
+    def test_of_an_empty_batch(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "x", "y")]),
+            {},
+            {"x": X},
+            {"x": X, "y": X},
+            MissingKeyError,
+            "LambdaOp (op 0, inputs ['x'], outputs ['y']) reads the key 'x', but there is no such "
+            "key. Keys there: []." + ADVICE,
+        )
+
+    @pytest.mark.parametrize(
+        ("batch", "keys"), [([1, 2], ["1", "2"]), ({"y"}, ["y"])], ids=["list", "set"]
+    )
+    def test_of_what_is_no_batch(self, fw: Framework, batch: Any, keys: list[str]) -> None:
+        network = fw.network([LambdaOp(first, "x", "z")])
+        text = (
+            "LambdaOp (op 0, inputs ['x'], outputs ['z']) reads the key 'x', but there is no such "
+            f"key. Keys there: {keys}." + ADVICE
+        )
+        with fw.opened(network):
+            with raising(MissingKeyError, text):
+                network.run_step(batch)
+            result = fw.arrays(network.run_step(fw.tensors({"x": X})))
+        assert_same(result, {"x": X, "z": X})
+
+    def test_that_comes_too_late(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "y", "z"), LambdaOp(lambda x: x + 1, "x", "y")]),
+            {"x": X},
+            {"x": X, "y": X * 3},
+            {"x": X, "y": X + 1, "z": X * 3},
+            MissingKeyError,
+            "LambdaOp (op 0, inputs ['y'], outputs ['z']) reads the key 'y', but there is no such "
+            "key. Keys there: ['x']." + ADVICE,
+        )
+
+    def test_that_was_deleted(self, fw: Framework) -> None:
+        network = fw.network(
+            [LambdaOp(first, "x", "y"), Delete("y"), LambdaOp(first, ["x", "y"], "z")]
+        )
+        text = (
+            "LambdaOp (op 2, inputs ['x', 'y'], outputs ['z']) reads the key 'y', which Delete "
+            "(op 1, inputs ['y']) has deleted. Read it before it is deleted, or keep it."
+        )
+        for _ in range(2):
+            with raising(MissingKeyError, text):
+                fw.step(network, {"x": X})
+            check_free(network)
+
+    def test_that_was_deleted_from_the_batch(self, fw: Framework) -> None:
+        network = fw.network([Delete("x"), LambdaOp(first, "x", "y")])
+        text = (
+            "LambdaOp (op 1, inputs ['x'], outputs ['y']) reads the key 'x', which Delete "
+            "(op 0, inputs ['x']) has deleted. Read it before it is deleted, or keep it."
+        )
+        for _ in range(2):
+            with raising(MissingKeyError, text, notes_of(fw)):
+                fw.step(network, {"x": X})
+            check_free(network)
+
+    def test_of_one_of_several_batches(self, fw: Framework) -> None:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
+        text = (
+            "LambdaOp (op 0, inputs ['x'], outputs ['y']) reads the key 'x', but there is no such "
+            "key. Keys there: ['y']." + ADVICE
+        )
+        for data in ([{"x": X}, {"y": X}], {"y": X}, iter([{"y": X}])):
+            with raising(MissingKeyError, text):
+                network.transform(data, "infer")
+            check_free(network)
+        assert_same(fw.arrays(network.transform([{"x": X}], "infer")), [{"x": X, "y": X + 1}])
+
+    def test_before_anything_has_run(self, fw: Framework) -> None:
+        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(model, "loss"),
+                LambdaOp(first, "q", "r"),
+            ]
+        )
+        before = fw.weights(model)
+        (batch,) = make_batches(1)
+        with pytest.raises(MissingKeyError, match="reads the key 'q'"):
+            fw.step(network, batch, "train")
+        assert_same(fw.weights(model), before)
+
+    def test_of_a_slicer(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(first, "x", "y")], slicers=AxisSlicer(0, slice=["x", "z"], unslice="y")
+            ),
+            {"x": X},
+            {"x": X, "z": X},
+            {"x": X, "z": X, "y": X},
+            MissingKeyError,
+            "AxisSlicer slices the key 'z', but there is no such key. Keys there: ['x']." + ADVICE,
+        )
+
+    def test_of_postprocessing(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "x", "y")], [NumpyLambdaOp(first, ["y", "w"], "z")]),
+            {"x": X},
+            {"x": X, "w": X},
+            {"x": X, "w": X, "y": X, "z": X},
+            MissingKeyError,
+            "LambdaOp (op 0, inputs ['y', 'w'], outputs ['z']) reads the key 'w', but there is no "
+            "such key. Keys there: ['x', 'y']." + ADVICE,
+            [IN_POSTPROCESSING],
+        )
+
+    def test_of_a_delete_in_postprocessing(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "x", "y")], [NumpyDelete("w")]),
+            {"x": X},
+            {"x": X, "w": X},
+            {"x": X, "y": X},
+            MissingKeyError,
+            "Delete (op 0, inputs ['w']) deletes the key 'w', but there is no such key. Keys "
+            "there: ['x', 'y']." + ADVICE,
+            [IN_POSTPROCESSING],
+        )
+
+
+class TestOutputs:
+    def test_too_few(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(lambda x, n: [x] * n, ["x", "n"], ["y", "z"])]),
+            {"x": X, "n": 1},
+            {"x": X, "n": 2},
+            {"x": X, "n": 2, "y": X, "z": X},
+            ValueError,
+            "LambdaOp (op 0, inputs ['x', 'n'], outputs ['y', 'z']) has 2 outputs, but its "
+            "forward returned 1 value. Return one value for each of ['y', 'z'], in that order.",
+            notes_of(fw),
+        )
+
+    def test_none_at_all(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(lambda x, n: [x] * n, ["x", "n"], ["y"])]),
+            {"x": X, "n": 0},
+            {"x": X, "n": 1},
+            {"x": X, "n": 1, "y": X},
+            ValueError,
+            "LambdaOp (op 0, inputs ['x', 'n'], outputs ['y']) has 1 output, but its forward "
+            "returned 0 values. Return one value for each of ['y'], in that order.",
+            notes_of(fw),
+        )
+
+    @pytest.mark.parametrize("value", [7, None, 1.5], ids=["int", "NoneType", "float"])
+    def test_no_sequence(self, fw: Framework, value: Any) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(lambda x, v: v if v != "ok" else [x], ["x", "v"], ["y"])]),
+            {"x": X, "v": value},
+            {"x": X, "v": "ok"},
+            {"x": X, "v": "ok", "y": X},
+            TypeError,
+            "LambdaOp (op 0, inputs ['x', 'v'], outputs ['y']) writes a list of outputs, but its "
+            f"forward returned {type(value).__name__}, which has no parts. Return a list with one "
+            "value for each of ['y']; an op that returns a bare value names its output as a "
+            "string, not a list.",
+            notes_of(fw),
+        )
+
+    def test_of_postprocessing(self, fw: Framework) -> None:
+        network = fw.network([], [NumpyLambdaOp(lambda x: [x] * int(x), "x", ["y", "z"])])
+        check_failing_step(
+            fw,
+            network,
+            {"x": np.array(1.0)},
+            {"x": np.array(2.0)},
+            {"x": np.array(2.0), "y": np.array(2.0), "z": np.array(2.0)},
+            ValueError,
+            "LambdaOp (inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned "
+            "1 value. Return one value for each of ['y', 'z'], in that order.",
+            [IN_POSTPROCESSING],
+        )
+
+
+class TestOpsThatRaise:
+    def test_a_function_of_the_users(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "x", "w"), LambdaOp(check, ["x", "ok"], "y")]),
+            {"x": X, "ok": "here"},
+            {"x": X, "ok": "yes"},
+            {"x": X, "ok": "yes", "w": X, "y": X},
+            Trouble,
+            "not here",
+            notes_of(fw, "Raised by LambdaOp (op 1, inputs ['x', 'ok'], outputs ['y'])."),
+        )
+
+    def test_an_op_of_the_users(self, fw: Framework) -> None:
+        class Picky(TensorOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                if data["ok"] != "yes":
+                    raise Trouble("a text", {"of": ["parts", 1]})
+                return data["x"]
+
+        network = fw.network([Picky("data", "y")])
+        for _ in range(2):
+            with pytest.raises(Trouble) as caught:
+                fw.step(network, {"data": {"x": X, "ok": "no"}})
+            assert type(caught.value) is Trouble
+            if sys.version_info >= (3, 11):  # before, notes are part of the arguments
+                assert caught.value.args == ("a text", {"of": ["parts", 1]})
+                note = "Raised by Picky (op 0, inputs ['data'], outputs ['y'])."
+                assert words_of(caught.value)[1:] == notes_of(fw, note)
+            check_free(network)
+        good = {"x": X, "ok": "yes"}
+        assert_same(fw.step(network, {"data": good}), {"data": good, "y": X})
+
+    @pytest.mark.parametrize("kind", [KeyError, AttributeError, StopIteration, RuntimeError])
+    def test_errors_that_mean_something_elsewhere(
+        self, fw: Framework, kind: type[Exception]
+    ) -> None:
+        def fail(x: Any, ok: str) -> Any:
+            if ok != "yes":
+                raise kind("a text", 7)
+            return x
+
+        network = fw.network([LambdaOp(fail, ["x", "ok"], "y")])
+        for _ in range(2):
+            with pytest.raises(kind) as caught:
+                fw.step(network, {"x": X, "ok": "no"})
+            assert type(caught.value) is kind
+            if sys.version_info >= (3, 11):
+                assert caught.value.args == ("a text", 7)
+                note = "Raised by LambdaOp (op 0, inputs ['x', 'ok'], outputs ['y'])."
+                assert words_of(caught.value)[1:] == notes_of(fw, note)
+            check_free(network)
+        assert_same(fw.step(network, {"x": X, "ok": "yes"}), {"x": X, "ok": "yes", "y": X})
+
+    def test_one_error_raised_again_and_again(self, fw: Framework) -> None:
+        trouble = Trouble("the same")
+
+        def fail(x: Any) -> Any:
+            raise trouble
+
+        network = fw.network([LambdaOp(fail, "x", "y")])
+        notes = notes_of(fw, "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).")
+        counts = []
+        for _ in range(3):
+            with raising(Trouble, "the same", notes):
+                fw.step(network, {"x": X})
+            check_free(network)
+            counts.append(len(getattr(trouble, "__notes__", [])))
+        assert counts[0] == counts[2]
+
+    def test_an_interruption(self, fw: Framework) -> None:
+        def interrupt(x: Any, ok: str) -> Any:
+            if ok != "yes":
+                raise KeyboardInterrupt
+            return x
+
+        network = fw.network([LambdaOp(interrupt, ["x", "ok"], "y")])
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                fw.step(network, {"x": X, "ok": "no"})
+            check_free(network)
+        assert_same(fw.step(network, {"x": X, "ok": "yes"}), {"x": X, "ok": "yes", "y": X})
+
+    def test_in_another_epoch_and_mode(self, fw: Framework) -> None:
+        def fail(x: Any) -> Any:
+            raise Trouble("as told")
+
+        network = fw.network(
+            [
+                LambdaOp(lambda x: x + 1, "x", "y", mode="!infer"),
+                EpochScheduler({2: LambdaOp(fail, "x", "z"), 3: LambdaOp(first, "x", "z")}),
+            ]
+        )
+        results = [fw.step(network, {"x": X}, "eval")]
+        for mode, place in (("eval", 1), ("infer", 0)):
+            note = f"Raised by LambdaOp (op {place}, inputs ['x'], outputs ['z'])."
+            with raising(Trouble, "as told", notes_of(fw, note)):
+                fw.step(network, {"x": X}, mode, 2)
+            check_free(network)
+        results.append(fw.step(network, {"x": X}, "eval", 3))
+        assert_same(results, [{"x": X, "y": X + 1}, {"x": X, "y": X + 1, "z": X}])
+
+    def test_what_is_put_off(self, fw: Framework) -> None:
+        def fail() -> None:
+            raise Trouble("too late")
+
+        class Later(TensorOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                x, ok = data
+                if ok != "yes":
+                    state["deferred"].setdefault("a", []).append(fail)
+                return x
+
+        check_failing_step(
+            fw,
+            fw.network([Later(["x", "ok"], "y"), LambdaOp(first, "y", "z")]),
+            {"x": X, "ok": "no"},
+            {"x": X, "ok": "yes"},
+            {"x": X, "ok": "yes", "y": X, "z": X},
+            Trouble,
+            "too late",
+            notes_of(fw),
+        )
+
+    def test_postprocessing(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "x", "y")], [NumpyLambdaOp(check, ["y", "ok"], "z")]),
+            {"x": X, "ok": "here"},
+            {"x": X, "ok": "yes"},
+            {"x": X, "ok": "yes", "y": X, "z": X},
+            Trouble,
+            "not here",
+            [
+                "Raised by LambdaOp (op 0, inputs ['y', 'ok'], outputs ['z']).",
+                IN_POSTPROCESSING,
+            ],
+        )
+
+    def test_postprocessing_a_sample_at_a_time(self, fw: Framework) -> None:
+        class Ratio(NumpyOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                return data[0] / data[1]
+
+        check_failing_step(
+            fw,
+            fw.network([], [Ratio(["x", "y"], "z")]),
+            {"x": X, "y": X[:1]},
+            {"x": X, "y": X * 2},
+            {"x": X, "z": X / 2},
+            ValueError,
+            "Ratio (inputs ['x', 'y'], outputs ['z']) runs on one sample at a time, but its "
+            "inputs have different batch sizes: {'x': 2, 'y': 1}. Define forward_batch to handle "
+            "them together.",
+            ["Raised by Ratio (op 0, inputs ['x', 'y'], outputs ['z']).", IN_POSTPROCESSING],
+        )
+
+
+class Moody(Slicer):
+    """Raises for the words "cut" and "join"."""
+
+    def _slice_batch(self, batch: Any) -> list[Any]:
+        if batch == "cut":
+            raise Trouble("as told")
+        return [batch, batch]
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        if slices[0] == "join":
+            raise Trouble("as told")
+        return slices[0]
+
+
+class TestSlicers:
+    def test_numbers_of_pieces(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(first, ["x", "w"], "y")],
+                slicers=[
+                    AxisSlicer(0, slice="x", unslice="y"),
+                    AxisSlicer(1, slice=["w"], unslice=None),
+                ],
+            ),
+            {"x": X, "w": X},
+            {"x": X, "w": X.T},
+            {"x": X, "y": X},
+            ValueError,
+            "Slicers disagree on the number of minibatches: AxisSlicer made 2 of ['x'], "
+            "AxisSlicer made 3 of ['w']. All slicers in force must cut a batch into the same "
+            "number of pieces.",
+        )
+
+    def test_numbers_of_pieces_of_one(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(first, ["x", "w"], "y")],
+                slicers=AxisSlicer(0, slice=["x", "w"], unslice="y"),
+            ),
+            {"x": X, "w": X.T},
+            {"x": X, "w": X},
+            {"x": X, "y": X},
+            AssertionError,
+            "AxisSlicer cut its keys into different numbers of slices: {'x': 2, 'w': 3}. Keys "
+            "that are cut together must give equally many; cut the others with another slicer, "
+            "or not at all.",
+            ["Raised by AxisSlicer while it sliced ['x', 'w']."],
+        )
+
+    def test_an_axis_that_is_not_there(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, "x", "y")], slicers=AxisSlicer(2, slice="x", unslice="y")),
+            {"x": X},
+            {"x": X[None]},
+            {"y": X[None]},
+            IndexError,
+            "AxisSlicer cuts ['x'] along axis 2, but got data of shape (2, 3), which has no such "
+            "axis.",
+            ["Raised by AxisSlicer while it sliced ['x']."],
+        )
+
+    def test_an_axis_that_results_cannot_have(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(lambda x, n: fw.mean(x) if n else x, ["x", "n"], "y")],
+                slicers=AxisSlicer(1, slice="x", unslice="y"),
+            ),
+            {"x": X, "n": 1},
+            {"x": X, "n": 0},
+            {"y": X},
+            IndexError,
+            "AxisSlicer joins 'y' along a new axis 1, but its slices have shape (), too few axes "
+            "for that. Un-slice a value such as a loss with MeanUnslicer.",
+            ["Raised by AxisSlicer while it un-sliced 'y'."],
+        )
+
+    def test_a_window_of_other_axes(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(first, "x", "y")],
+                slicers=SlidingSlicer([1, -1], slice="x", unslice=["y"]),
+            ),
+            {"x": X[0]},
+            {"x": X},
+            {"y": X},
+            ValueError,
+            "SlidingSlicer cuts ['x'] with a window of 2 axes, [1, -1], but got data of 1 axes, "
+            "of shape [3]. Give the window a length for each axis of the data, or -1.",
+            ["Raised by SlidingSlicer while it sliced ['x']."],
+        )
+
+    def test_slices_that_do_not_fit_their_windows(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(lambda x, n: x[:, n:], ["x", "n"], "y")],
+                slicers=SlidingSlicer([1, -1], slice="x", unslice=["y"]),
+            ),
+            {"x": X, "n": 1},
+            {"x": X, "n": 0},
+            {"y": X},
+            ValueError,
+            "SlidingSlicer cannot un-slice 'y': a slice of shape [1, 2] does not fit into its "
+            "window of shape [1, 3], in data of shape [2, 3]. Give the slicer the unslice_shape "
+            "of this key, or cut a key of its shape.",
+            ["Raised by SlidingSlicer while it un-sliced 'y'."],
+        )
+
+    @pytest.mark.parametrize(("word", "what"), [("cut", "sliced ['w']"), ("join", "un-sliced 'w'")])
+    def test_one_that_raises(self, fw: Framework, word: str, what: str) -> None:
+        check_failing_step(
+            fw,
+            fw.network([LambdaOp(first, ["x", "w"], "y")], slicers=[Moody("w"), MeanUnslicer("y")]),
+            {"x": X, "w": word},
+            {"x": X, "w": "neither"},
+            {"x": X, "w": "neither", "y": X},
+            Trouble,
+            "as told",
+            [f"Raised by Moody while it {what}."],
+        )
+
+    def test_an_op_between_them(self, fw: Framework) -> None:
+        check_failing_step(
+            fw,
+            fw.network(
+                [LambdaOp(check, ["x", "ok"], "y")], slicers=AxisSlicer(0, slice="x", unslice="y")
+            ),
+            {"x": X, "ok": "here"},
+            {"x": X, "ok": "yes"},
+            {"x": X, "ok": "yes", "y": X},
+            Trouble,
+            "not here",
+            notes_of(fw, "Raised by LambdaOp (op 0, inputs ['x', 'ok'], outputs ['y'])."),
+        )
+
+
+class Case:
+    """A linear model, the numbers it must come to, and a network that a test spoils."""
+
+    def __init__(self, fw: Framework, optimizer: Any = None) -> None:
+        layers = make_layers(3, 2)
+        self.line = Line(*layers[0])
+        self.model = fw.build(layers, optimizer or fw.sgd(0.1), name="m")
+        self.fw = fw
+
+    def supervised(self, *between: Any, **update: Any) -> list[Any]:
+        return [
+            ModelOp(self.model, "x", "y"),
+            MeanSquaredError(("y", "t"), "loss"),
+            *between,
+            UpdateOp(self.model, "loss", **update),
+        ]
+
+    def check_trains(self, network: Any, epoch: int = 1, rate: float = 0.1, **extra: Any) -> None:
+        for batch in make_batches(2):
+            self.fw.step(network, {**batch, **extra}, "train", epoch)
+            self.line.train(batch, rate)
+        self.check_weights()
+
+    def check_weights(self) -> None:
+        assert_same(self.fw.weights(self.model), self.line.weights)
+
+
+UPDATE = "Raised by UpdateOp (op 2, inputs ['loss'])."
+BATCH = make_batches(1)[0]
+
+
+class TestUpdates:
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_without_an_optimizer(self, fw: Framework, merge: int) -> None:
+        case = Case(fw, EpochScheduler({2: fw.sgd(0.1)}))
+        network = fw.network(case.supervised(merge_grad=merge))
+        text = (
+            "Model 'm' is to be updated, but it has no optimizer in this epoch. Give fastnet.build "
+            "an optimizer_fn (a scheduler's None means none), or let no UpdateOp run."
+        )
+        with raising(ValueError, text, notes_of(fw, UPDATE)):
+            fw.step(network, BATCH, "train")
+        check_free(network)
+        fw.step(network, BATCH, "eval")
+        fw.step(network, BATCH, "train", warmup=True)
+        case.check_weights()
+        if merge == 1:
+            case.check_trains(network, epoch=2)
+
+    def test_of_a_frozen_model(self, fw: Framework) -> None:
+        case = Case(fw)
+        network = fw.network(case.supervised())
+        case.check_trains(network)
+        fw.freeze(case.model, 0)
+        text = {
+            "torch": "Model 'm' is to be updated, but none of its parameters has requires_grad. "
+            "Unfreeze some of them, or take the UpdateOp out.",
+            "tf": "Model 'm' is to be updated, but none of its layers is trainable. Unfreeze some "
+            "of them, or take the UpdateOp out.",
+        }[fw.target]
+        with raising(ValueError, text, notes_of(fw, UPDATE)):
+            fw.step(network, BATCH, "train")
+        check_free(network)
+        fw.freeze(case.model, 0, False)
+        case.check_trains(network)
+
+    @pytest.mark.parametrize(
+        ("kind", "merge"), [("too few", 1), ("too many", 2), ("a tensor", 1), ("nothing", 1)]
+    )
+    def test_by_gradients_that_are_not_the_models(
+        self, fw: Framework, kind: str, merge: int
+    ) -> None:
+        case = Case(fw)
+        spoil: Any = {
+            "too few": lambda g: g[:1],
+            "too many": lambda g: [*g, g[0]],
+            "a tensor": lambda g: g[0],
+            "nothing": lambda g: None,
+        }[kind]
+        got: str = {
+            "too few": "1 of them",
+            "too many": "3 of them",
+            "a tensor": type(fw.tensor(X)).__name__,
+            "nothing": "NoneType",
+        }[kind]
+        if fw.name == "tf-static" and kind == "a tensor":
+            got = "SymbolicTensor"
+        network = fw.network(
+            case.supervised(
+                TakeGradients(fw, case.model, "loss", "g"),
+                LambdaOp(lambda g, ok: g if ok == "yes" else spoil(g), ["g", "ok"], "g", "train"),
+                gradients="g",
+                merge_grad=merge,
+            )
+        )
+        text = (
+            "UpdateOp of 'm' reads gradients from 'g', a list with one for each of the model's 2 "
+            f"trainable {fw.trains}, but got {got}."
+        )
+        note = "Raised by UpdateOp (op 4, inputs ['g'])."
+        with raising(ValueError, text, notes_of(fw, note)):
+            fw.step(network, {**BATCH, "ok": "no"}, "train", desired_output_keys={"loss"})
+        check_free(network)
+        case.check_weights()
+        if merge == 1:
+            case.check_trains(network, ok="yes")
+
+    @pytest.mark.parametrize(("loss", "name"), [(3.0, "float"), ([X], "list"), (None, "NoneType")])
+    def test_by_a_loss_that_is_no_tensor(self, fw: Framework, loss: Any, name: str) -> None:
+        case = Case(fw)
+        network = fw.network(
+            case.supervised(
+                LambdaOp(lambda loss, bad: loss if bad == "ok" else bad, ["loss", "bad"], "loss")
+            )
+        )
+        note = "Raised by UpdateOp (op 3, inputs ['loss'])."
+        with raising(
+            ValueError,
+            f"UpdateOp of 'm' reads a tensor as its loss 'loss', but got {name}.",
+            notes_of(fw, note),
+        ):
+            fw.step(network, {**BATCH, "bad": loss}, "train")
+        check_free(network)
+        case.check_weights()
+        case.check_trains(network, bad="ok")
+
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_by_a_loss_without_gradients(self, fw: Framework, merge: int) -> None:
+        case = Case(fw)
+        network = fw.network(
+            [
+                ModelOp(case.model, "x", "y", trainable=False, gradients=False),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(case.model, "loss", merge_grad=merge),
+            ]
+        )
+        # what autograd, and what Keras's optimizers, say of it
+        kind, text = {
+            "torch": (
+                RuntimeError,
+                "The loss 'loss' has no graph to take the gradients of 'm' from: nothing that it "
+                "was made of needs gradients. Make it from the output of a ModelOp with "
+                "gradients=True, outside of no_grad.",
+            ),
+            "tf": (
+                ValueError,
+                "The loss 'loss' has no gradients for any variable of 'm': it was not made from "
+                "the output of a ModelOp of this model with gradients=True, in the same step.",
+            ),
+        }[fw.target]
+        with raising(kind, text, notes_of(fw, UPDATE)):
+            fw.step(network, BATCH, "train")
+        check_free(network)
+        case.check_weights()
+        case.check_trains(fw.network(case.supervised()))
+
+    def test_that_an_op_before_them_prevents(self, fw: Framework) -> None:
+        case = Case(fw)
+        network = fw.network(case.supervised(LambdaOp(check, ["y", "ok"], "y")))
+        note = "Raised by LambdaOp (op 2, inputs ['y', 'ok'], outputs ['y'])."
+        with raising(Trouble, "not here", notes_of(fw, note)):
+            fw.step(network, {**BATCH, "ok": "here"}, "train")
+        check_free(network)
+        case.check_weights()
+        case.check_trains(network, ok="yes")
+
+
+class TestTransform:
+    @pytest.mark.parametrize(
+        ("data", "name"),
+        [(3, "int"), ("text", "str"), (None, "NoneType"), ([1, 2], "int"), (["a"], "str")],
+    )
+    def test_of_no_data(self, fw: Framework, data: Any, name: str) -> None:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
+        for _ in range(2):
+            with raising(
+                TypeError,
+                "transform takes a batch (a dict of values by key), an iterable of batches, or "
+                f"something that is entered to give one, not {name}.",
+            ):
+                network.transform(data, "infer")
+            check_free(network)
+        assert_same(fw.arrays(network.transform({"x": X}, "infer")), {"x": X, "y": X + 1})
+
+    def test_of_values_that_have_no_tensor(self, fw: Framework) -> None:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
+        for _ in range(2):
+            with pytest.raises(TypeError):
+                network.transform({"x": X, "w": object()}, "infer")
+            check_free(network)
+        assert_same(fw.arrays(network.transform({"x": X}, "infer")), {"x": X, "y": X + 1})
+
+    def test_whose_data_raises(self, fw: Framework) -> None:
+        def generate() -> Any:
+            yield {"x": X}
+            raise Trouble("as told")
+
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
+        for _ in range(2):
+            with raising(Trouble, "as told"):
+                network.transform(generate(), "infer")
+            check_free(network)
+        assert_same(fw.arrays(network.transform([{"x": X}], "infer")), [{"x": X, "y": X + 1}])

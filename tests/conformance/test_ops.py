@@ -1,0 +1,339 @@
+"""Chains of ops: which run, what they read and write, and which keys come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.frameworks import Framework
+
+pytestmark = pytest.mark.tf
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+W = np.full((3, 2), 0.5, dtype="float32")
+
+
+class Polynomial(TensorOp):
+    """Adds up its input's powers, with a loop and a condition in Python."""
+
+    def __init__(self, inputs: str, outputs: str, degree: int) -> None:
+        super().__init__(inputs, outputs)
+        self.degree = degree
+
+    def forward(self, data: Any, state: Any) -> Any:
+        total = data
+        for power in range(2, self.degree + 1):
+            if power % 2 == 0:
+                total = total + data**power
+            else:
+                total = total - data**power
+        return total
+
+
+class Settle(TensorOp):
+    """Has a condition and a loop on values that are known only in the step."""
+
+    def __init__(self, fw: Framework, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        self.mean = fw.mean
+
+    def forward(self, data: Any, state: Any) -> Any:
+        total = data
+        if self.mean(data) < 0:
+            total = -data
+        while self.mean(total) < 10:
+            total = total * 2
+        return total
+
+
+class Batched(TensorOp):
+    """Wants lists, however its keys were given."""
+
+    def __init__(self, inputs: Any, outputs: Any) -> None:
+        super().__init__(inputs, outputs)
+        self.in_list = self.out_list = True
+
+    def forward(self, data: list[Any], state: Any) -> list[Any]:
+        assert type(data) is list
+        return [one + 1 for one in data]
+
+
+def add(value: float, key: str = "x", **rest: Any) -> LambdaOp:
+    return LambdaOp(lambda x: x + value, key, key, **rest)
+
+
+class TestChains:
+    @conforms
+    def test_lists_and_single_values(self, fw: Framework) -> Any:
+        network = fw.network(
+            [
+                LambdaOp(lambda x, w: x @ w, ["x", "w"], "y"),
+                LambdaOp(lambda y: [y + 1, y * 2], "y", ["a", "b"]),
+                LambdaOp(lambda a, b: [a - b], ("a", "b"), ["c"]),
+                LambdaOp(lambda x: (x, -x), "x", ("p", "n")),
+                TensorOp(["a", "b"], ["b", "a"]),
+                TensorOp("c", "d"),
+                Polynomial("x", "q", degree=4),
+            ]
+        )
+        result = fw.step(network, {"x": X, "w": W})
+        y = X @ W
+        expected = {"x": X, "w": W, "y": y, "a": y * 2, "b": y + 1, "c": 1 - y, "d": 1 - y}
+        assert_same(result, {**expected, "p": X, "n": -X, "q": X + X**2 - X**3 + X**4})
+        return result
+
+    @conforms
+    def test_conditions_and_loops_on_values(self, fw: Framework) -> Any:
+        network = fw.network([Settle(fw, "x", "y")])
+        batches = [{"x": X * factor} for factor in (1, -1, 8, -2)]
+        results = fw.steps(network, batches)
+        assert_same([result["y"] for result in results], [X * 4, X * 4, X * 8, X * 4])
+        return results
+
+    @conforms
+    def test_ops_that_always_take_lists(self, fw: Framework) -> Any:
+        result = fw.step(fw.network([Batched("x", "y"), Batched(["y", "x"], ["z", "w"])]), {"x": X})
+        assert_same(result, {"x": X, "y": X + 1, "z": X + 2, "w": X + 1})
+        return result
+
+    @conforms
+    def test_ops_without_inputs_or_outputs(self, fw: Framework) -> Any:
+        one = fw.tensor(np.array(1, "float32"))
+        seen: list[Any] = []
+        network = fw.network(
+            [
+                LambdaOp(lambda: one, None, "one"),
+                LambdaOp(lambda: [one + 1, one + 2], None, ["two", "three"]),
+                LambdaOp(lambda one, x: seen.append(one), ["one", "x"], None),
+                LambdaOp(lambda one: one, "one", None),
+            ]
+        )
+        result = fw.step(network, {"x": X})
+        numbers = {"one": 1, "two": 2, "three": 3}
+        expected = {key: np.array(number, "float32") for key, number in numbers.items()}
+        assert_same(result, {"x": X, **expected})
+        assert len(seen) == 1
+        return result
+
+    @conforms
+    def test_keys_that_are_overwritten(self, fw: Framework) -> Any:
+        network = fw.network(
+            [
+                add(1),
+                LambdaOp(lambda x: x * 2, "x", "y"),
+                add(10),
+                LambdaOp(lambda x, y: [y, x], ["x", "y"], ["x", "y"]),
+            ]
+        )
+        batch = fw.tensors({"x": X})
+        with fw.opened(network):
+            result = fw.arrays(network.run_step(batch))
+        assert_same(result, {"x": (X + 1) * 2, "y": X + 11})
+        assert_same(fw.arrays(batch), {"x": X})
+        return result
+
+    @conforms
+    def test_keys_that_nobody_reads_pass_through(self, fw: Framework) -> Any:
+        stranger = object()
+        extra = {"stranger": stranger, "rows": X, "name": "a", "none": None, "nest": {"z": [X]}}
+        result = fw.step(fw.network([add(1)]), {"x": X, **extra})
+        assert result.pop("stranger") is stranger
+        del extra["stranger"]
+        assert_same(result, {"x": X + 1, **extra})
+        return result
+
+    @conforms
+    def test_no_op_at_all(self, fw: Framework) -> Any:
+        results = [
+            fw.step(fw.network(ops), {"x": X}, "train")
+            for ops in ([], [None], [add(1, mode="eval")])
+        ]
+        assert_same(results, [{"x": X}] * 3)
+        return results
+
+    @conforms
+    def test_more_values_than_outputs(self, fw: Framework) -> Any:
+        network = fw.network([LambdaOp(lambda x: [x, x + 1, x + 2], "x", ["y", "z"])])
+        result = fw.step(network, {"x": X})
+        assert_same(result, {"x": X, "y": X, "z": X + 1})
+        return result
+
+    @conforms
+    def test_one_op_in_several_places(self, fw: Framework) -> Any:
+        op = add(1)
+        result = fw.step(fw.network([op, op, LambdaOp(lambda x: -x, "x", "y"), op]), {"x": X})
+        assert_same(result, {"x": X + 3, "y": -(X + 2)})
+        return result
+
+    @conforms
+    def test_batches_of_different_sizes(self, fw: Framework) -> Any:
+        # the average needs to know how many samples there are
+        network = fw.network([add(1), LambdaOp(lambda x: x / x.shape[0], "x", "part", mode="eval")])
+        batches = [{"x": np.ones((size, 3), "float32")} for size in (4, 2, 4, 1)]
+        results = [fw.steps(network, batches, mode) for mode in ("infer", "eval")]
+        for result, batch in zip(results[1], batches, strict=True):
+            assert_same(result["part"], (batch["x"] + 1) / np.float32(len(batch["x"])))
+        return results
+
+    @pytest.mark.filterwarnings("ignore:The ops of mode 'infer' were traced 8 times")
+    @conforms
+    def test_values_of_different_types_and_ranks(self, fw: Framework) -> Any:
+        network = fw.network([LambdaOp(lambda x: x + x, "x", "y")])
+        values = [
+            np.array(1.5),
+            np.array(3),
+            np.ones(2, "float32"),
+            np.ones((2, 3), "float64"),
+            np.ones((0, 2), "float32"),
+            np.arange(4, dtype="int32"),
+            np.arange(4, dtype="uint8"),
+            np.ones(3, "float16"),
+            np.ones(2, "complex64"),
+            np.ones((1, 2, 3, 4), "float32"),
+        ]
+        results = fw.steps(network, [{"x": value} for value in values])
+        assert_same([result["y"] for result in results], [np.asarray(v + v) for v in values])
+        return results
+
+
+class TestDelete:
+    @conforms
+    def test_what_an_op_wrote(self, fw: Framework) -> Any:
+        network = fw.network(
+            [add(1), LambdaOp(lambda x: [x, x * 2], "x", ["y", "z"]), Delete(["y"]), add(1)]
+        )
+        result = fw.step(network, {"x": X, "w": W})
+        assert_same(result, {"x": X + 2, "w": W, "z": (X + 1) * 2})
+        return result
+
+    @conforms
+    def test_what_is_the_batchs_comes_back(self, fw: Framework) -> Any:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y"), Delete(["x", "w"])])
+        result = fw.step(network, {"x": X, "w": W})
+        assert_same(result, {"x": X, "y": X + 1, "w": W})
+        return result
+
+    @conforms
+    def test_a_key_that_is_written_again(self, fw: Framework) -> Any:
+        network = fw.network([add(1), Delete("x"), LambdaOp(lambda w: w + 1, "w", "x")])
+        result = fw.step(network, {"x": X, "w": W})
+        assert_same(result, {"x": W + 1, "w": W})
+        return result
+
+    @conforms
+    def test_in_some_modes(self, fw: Framework) -> Any:
+        network = fw.network([LambdaOp(lambda x: x + 1, "x", "y"), Delete("y", mode="!train")])
+        results = [fw.step(network, {"x": X}, mode) for mode in ("train", "eval")]
+        assert_same(results, [{"x": X, "y": X + 1}, {"x": X}])
+        return results
+
+
+class TestModes:
+    MODES = ("train", "eval", "test", "infer")
+
+    @conforms
+    def test_of_ops(self, fw: Framework) -> Any:
+        network = fw.network(
+            [
+                add(1, mode="train"),
+                add(10, mode="!train"),
+                add(100, mode=["eval", "test"]),
+                add(1000, mode={"!infer", "!test"}),
+                add(10000),
+            ]
+        )
+        results = [fw.step(network, {"x": X}, mode) for mode in self.MODES]
+        sums = [result["x"][0, 0] for result in results]
+        assert sums == [11001, 11110, 10110, 10010]
+        return results
+
+    @conforms
+    def test_of_datasets(self, fw: Framework) -> Any:
+        network = fw.network(
+            [
+                add(1, ds_id="a"),
+                add(10, ds_id="!a"),
+                add(100, ds_id=["a", "b"]),
+                add(1000, ds_id={"!a", "!b"}),
+                add(10000),
+            ]
+        )
+        results = [fw.step(network, {"x": X}, ds_id=ds_id) for ds_id in ("a", "b", "c", "")]
+        sums = [result["x"][0, 0] for result in results]
+        assert sums == [10101, 10110, 11010, 11010]
+        return results
+
+    @conforms
+    def test_of_both(self, fw: Framework) -> Any:
+        network = fw.network([add(1, mode="train", ds_id="a"), add(10, mode="!train", ds_id="!a")])
+        results = [
+            fw.step(network, {"x": X}, mode, ds_id=ds_id)
+            for mode in ("train", "infer")
+            for ds_id in ("a", "b", "")
+        ]
+        assert [result["x"][0, 0] for result in results] == [1, 0, 0, 0, 10, 10]
+        return results
+
+
+class TestDesiredKeys:
+    @pytest.mark.parametrize(
+        ("desired", "expected"),
+        [
+            (None, {"x", "w", "y", "z"}),
+            (set(), {"x", "w", "y", "z"}),
+            ([], {"x", "w", "y", "z"}),
+            ({"y"}, {"x", "w", "y"}),
+            ("z", {"x", "w", "z"}),
+            (["x", "z"], {"x", "w", "z"}),
+            ({"nothing", "z"}, {"x", "w", "z"}),
+            ({"nothing"}, {"x", "w"}),
+            ({"w"}, {"x", "w"}),
+            (frozenset({"x", "w", "y", "z"}), {"x", "w", "y", "z"}),
+        ],
+        ids=[
+            "none",
+            "empty set",
+            "empty list",
+            "one",
+            "a string",
+            "an overwritten one",
+            "an unknown one among them",
+            "an unknown one",
+            "one of the batch",
+            "all",
+        ],
+    )
+    @conforms
+    def test_what_comes_back(self, fw: Framework, desired: Any, expected: set[str]) -> Any:
+        network = fw.network(
+            [
+                LambdaOp(lambda x: x + 1, "x", "y"),
+                LambdaOp(lambda y: y + 1, "y", "z"),
+                LambdaOp(lambda x: x * 5, "x", "x"),
+            ]
+        )
+        result = fw.step(network, {"x": X, "w": W}, desired_output_keys=desired)
+        assert set(result) == expected
+        # what was written over it was not asked for
+        wanted = not desired or "x" in desired
+        assert_same(result["x"], X * 5 if wanted else X)
+        return result
+
+    @conforms
+    def test_one_network_opened_for_different_keys(self, fw: Framework) -> Any:
+        network = fw.network([LambdaOp(lambda x: [x + 1, x + 2], "x", ["y", "z"])])
+        wanted: list[Any] = [{"y"}, {"z"}, None, {"y"}]
+        results = [fw.step(network, {"x": X}, desired_output_keys=keys) for keys in wanted]
+        assert [set(result) for result in results] == [
+            {"x", "y"},
+            {"x", "z"},
+            {"x", "y", "z"},
+            {"x", "y"},
+        ]
+        return results

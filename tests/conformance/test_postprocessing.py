@@ -1,0 +1,242 @@
+"""Ops on numpy arrays, which run after the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.numpyop import Delete, LambdaOp, NumpyOp
+from fastnet.op.tensorop import LambdaOp as TensorLambdaOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.oracle import Line, make_batches
+
+pytestmark = pytest.mark.tf
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+class PerSample(NumpyOp):
+    """Takes one sample at a time, and notes what it was given."""
+
+    def __init__(self, inputs: Any, outputs: Any, **rest: Any) -> None:
+        super().__init__(inputs, outputs, **rest)
+        self.seen: list[Any] = []
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        self.seen.append((type(data).__name__, state["mode"], int(state["epoch"])))
+        return data / (1 + data.max())
+
+
+class InPlace(NumpyOp):
+    """Writes into the array that it is given."""
+
+    def forward_batch(self, data: Any, state: dict[str, Any]) -> Any:
+        data[0] = -1
+        return data
+
+
+class Both(NumpyOp):
+    """Takes lists and gives lists, a sample at a time."""
+
+    def forward(self, data: list[Any], state: dict[str, Any]) -> list[Any]:
+        return [data[0] + data[1], data[0].sum()]
+
+
+def add_one() -> TensorLambdaOp:
+    return TensorLambdaOp(lambda x: x + 1, "x", "y")
+
+
+class TestOps:
+    @conforms
+    def test_lambda_ops(self, fw: Framework) -> Any:
+        kinds: list[str] = []
+
+        def look(y: Any) -> Any:
+            kinds.append(type(y).__name__)
+            return y.sum(1)
+
+        network = fw.network(
+            [add_one()],
+            [
+                LambdaOp(look, "y", "sum"),
+                LambdaOp(lambda y, x: [y - x, y.shape[1]], ["y", "x"], ["difference", "width"]),
+                LambdaOp(lambda width: width * 2, "width", "width"),
+            ],
+        )
+        result = fw.step(network, {"x": X, "z": "text"})
+        expected = {"x": X, "y": X + 1, "z": "text", "sum": (X + 1).sum(1)}
+        assert_same(result, {**expected, "difference": np.ones_like(X), "width": np.array(6)})
+        assert kinds == ["ndarray"]
+        return result
+
+    @conforms
+    def test_a_sample_at_a_time(self, fw: Framework) -> Any:
+        op = PerSample("y", "y")
+        network = fw.network([add_one()], [op, Both(["x", "y"], ["a", "b"])])
+        result = fw.step(network, {"x": X}, "eval", 3)
+        y = (X + 1) / (1 + (X + 1).max(1, keepdims=True))
+        assert_same(result, {"x": X, "y": y, "a": X + y, "b": X.sum(1)})
+        assert op.seen == [("ndarray", "eval", 3)] * 2
+        return result
+
+    @conforms
+    def test_results_are_tensors_and_keep_their_types(self, fw: Framework) -> Any:
+        makes: dict[str, Any] = {
+            "float64": lambda y: y.astype("float64"),
+            "int8": lambda y: y.astype("int8"),
+            "bool": lambda y: y > 2,
+            "scalar": lambda y: y[0, 0],
+            "number": lambda y: 1.5,
+            "count": lambda y: 7,
+            "text": lambda y: "text",
+            "none": lambda y: None,
+            "rows": lambda y: [y[0], y[1]],
+            "nest": lambda y: {"a": (y, "b", 2)},
+        }
+        network = fw.network([add_one()], [LambdaOp(fn, "y", key) for key, fn in makes.items()])
+        with fw.opened(network):
+            raw = network.run_step(fw.tensors({"x": X}))
+        arrays = ["float64", "int8", "bool", "scalar", "number", "count", "x", "y"]
+        assert all(fw.is_tensor(raw[key]) for key in arrays)
+        result = fw.arrays(raw)
+        y = X + 1
+        assert_same(
+            result,
+            {
+                "x": X,
+                "y": y,
+                "float64": y.astype("float64"),
+                "int8": y.astype("int8"),
+                "bool": y > 2,
+                "scalar": np.array(1, "float32"),
+                "number": np.array(1.5),
+                "count": np.array(7),
+                "text": "text",
+                "none": None,
+                "rows": [y[0], y[1]],
+                "nest": {"a": (y, "b", np.array(2))},
+            },
+        )
+        return result
+
+    @conforms
+    def test_keys_that_it_reads_keep_their_types(self, fw: Framework) -> Any:
+        dtypes = ["float16", "float64", "int32", "uint8", "bool", "complex64"]
+        network = fw.network([], [LambdaOp(lambda *values: None, dtypes, None)])
+        batch = {dtype: np.ones(2, dtype) for dtype in dtypes}
+        result = fw.step(network, batch)
+        assert_same(result, batch)
+        return result
+
+    @conforms
+    def test_writing_in_place(self, fw: Framework) -> Any:
+        network = fw.network([add_one()], [InPlace("x", "z"), InPlace("y", "y")])
+        batch = fw.tensors({"x": X})
+        with fw.opened(network):
+            results = [fw.arrays(network.run_step(batch)) for _ in range(2)]
+        assert_same(fw.arrays(batch), {"x": X})
+        written = np.concatenate([-np.ones((1, 3), "float32"), X[1:]])
+        y = np.concatenate([-np.ones((1, 3), "float32"), X[1:] + 1])
+        # the array that was written to is what stands under the key it was read from
+        assert_same(results, [{"x": written, "z": written, "y": y}] * 2)
+        return results
+
+    @conforms
+    def test_deleting(self, fw: Framework) -> Any:
+        network = fw.network(
+            [TensorLambdaOp(lambda x: [x + 1, x + 2], "x", ["y", "z"])],
+            [LambdaOp(lambda y: y * 2, "y", "w"), Delete(["y", "x"]), Delete("q", mode="eval")],
+        )
+        results = [fw.step(network, {"x": X, "q": X}, mode) for mode in ("eval", "test")]
+        z, w = X + 2, (X + 1) * 2
+        assert_same(results, [{"z": z, "w": w}, {"z": z, "w": w, "q": X}])
+        return results
+
+    @conforms
+    def test_only_postprocessing(self, fw: Framework) -> Any:
+        network = fw.network([], [LambdaOp(lambda x: x * 2, "x", "x")])
+        result = fw.step(network, {"x": X, "y": X})
+        assert_same(result, {"x": X * 2, "y": X})
+        return result
+
+    @conforms
+    def test_nests(self, fw: Framework) -> Any:
+        network = fw.network(
+            [TensorLambdaOp(lambda x: {"a": [x, x + 1]}, "x", "nest")],
+            [LambdaOp(lambda nest: {"b": nest["a"][1] * 2, "c": nest["a"]}, "nest", "out")],
+        )
+        result = fw.step(network, {"x": X})
+        expected = {"b": (X + 1) * 2, "c": [X, X + 1]}
+        assert_same(result, {"x": X, "nest": {"a": [X, X + 1]}, "out": expected})
+        return result
+
+
+class TestWhen:
+    @conforms
+    def test_in_some_modes_and_for_some_datasets(self, fw: Framework) -> Any:
+        network = fw.network(
+            [add_one()],
+            [
+                LambdaOp(lambda y: y * 10, "y", "y", mode="!train"),
+                LambdaOp(lambda y: y + 5, "y", "y", ds_id="a"),
+                LambdaOp(lambda y: y.sum(), "y", "sum", mode=["infer", "test"], ds_id="!a"),
+            ],
+        )
+        results = [
+            fw.step(network, {"x": X * 0}, mode, ds_id=ds_id)
+            for mode in ("train", "eval", "infer")
+            for ds_id in ("a", "b")
+        ]
+        assert [result["y"][0, 0] for result in results] == [6, 1, 15, 10, 15, 10]
+        assert ["sum" in result for result in results] == [False] * 5 + [True]
+        return results
+
+    @conforms
+    def test_keys_that_it_reads_always_come_back(self, fw: Framework) -> Any:
+        network = fw.network(
+            [TensorLambdaOp(lambda x: [x + 1, x + 2, x + 3], "x", ["y", "z", "w"])],
+            [LambdaOp(lambda y: y.sum(), "y", "sum"), LambdaOp(lambda y: y.max(), "y", "max")],
+        )
+        wanted: list[Any] = [{"z"}, {"sum"}, None]
+        results = [fw.step(network, {"x": X}, desired_output_keys=keys) for keys in wanted]
+        assert {"x", "y", "z"} <= set(results[0])
+        assert {"x", "y", "sum"} <= set(results[1])
+        assert "z" not in results[1]
+        assert set(results[2]) == {"x", "y", "z", "w", "sum", "max"}
+        return results
+
+    @conforms
+    def test_in_training(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        line = Line(*layers[0])
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(model, "loss"),
+            ],
+            [
+                LambdaOp(lambda y: y.argmax(1), "y", "label"),
+                LambdaOp(lambda loss: float(loss) * 2, "loss", "twice"),
+            ],
+        )
+        batches = make_batches(3)
+        labels = []
+        results = []
+        for batch in batches:
+            labels.append(line.predict(batch).argmax(1))
+            twice = np.array(line.train(batch) * 2, "float64")
+            (result,) = fw.steps(network, [batch], "train", desired_output_keys={"twice"})
+            assert_same(result["twice"], twice)
+            assert_same(result["label"], labels[-1])
+            results.append(result)
+        assert_same(fw.weights(model), line.weights)
+        return results

@@ -1,0 +1,444 @@
+"""Batches cut into minibatches and put together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer, SlidingSlicer
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.oracle import Line, make_batches
+
+pytestmark = pytest.mark.tf
+
+X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+IMAGE = np.random.default_rng(1).normal(size=(2, 1, 7, 5)).astype("float32")
+
+
+class Shapes(TensorOp):
+    """Writes how large its input is."""
+
+    def forward(self, data: Any, state: Any) -> tuple[int, ...]:
+        return tuple(int(length) for length in data.shape)
+
+
+class Halves(Slicer):
+    """Cuts the batch into two, in the way of a user's own slicer."""
+
+    def _slice_batch(self, batch: Any) -> list[Any]:
+        middle = int(batch.shape[0]) // 2
+        return [batch[:middle], batch[middle:]]
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        return slices[1]
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+class TestAxisSlicer:
+    @pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
+    @conforms
+    def test_every_axis(self, fw: Framework, axis: int) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: x - fw.mean(x), "x", "y")],
+            slicers=AxisSlicer(axis, slice="x", unslice=["x", "y"]),
+        )
+        result = fw.step(network, {"x": X, "w": X[0]})
+        others = tuple(other for other in range(3) if other != axis % 3)
+        assert_same(result, {"x": X, "y": X - X.mean(others, keepdims=True), "w": X[0]})
+        return result
+
+    @conforms
+    def test_an_axis_that_the_results_lack(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: fw.mean(x, 1), "x", "y")],
+            slicers=AxisSlicer(0, slice="x", unslice=["y"]),
+        )
+        result = fw.step(network, {"x": X})
+        assert_same(result, {"x": X, "y": X.mean(2)})
+        return result
+
+    @conforms
+    def test_values_that_are_not_cut_are_shared(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x, w, name: x @ w if name == "a" else x, ["x", "w", "name"], "y")],
+            slicers=AxisSlicer(0, slice="x", unslice="y"),
+        )
+        w = np.ones((4, 2), "float32")
+        results = fw.steps(network, [{"x": X, "w": w, "name": name} for name in "ab"])
+        assert_same([result["y"] for result in results], [X @ w, X])
+        return results
+
+    @conforms
+    def test_keys_that_are_overwritten(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x, w: [x + w, w + 1], ["x", "w"], ["x", "w"])],
+            slicers=AxisSlicer(-1, slice=["x", "w"]),
+        )
+        result = fw.step(network, {"x": X, "w": -X})
+        assert_same(result, {"x": X - X, "w": 1 - X})
+        return result
+
+    @conforms
+    def test_what_is_cut_and_not_wanted_whole(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: [x + 1, x + 2], "x", ["y", "z"])],
+            slicers=AxisSlicer(0, slice="x", unslice=["y"]),
+        )
+        result = fw.step(network, {"x": X}, desired_output_keys={"y"})
+        assert_same(result, {"x": X, "y": X + 1})
+        return result
+
+    @conforms
+    def test_ints(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "y")], slicers=AxisSlicer(1, slice="x", unslice="y")
+        )
+        x = np.arange(6).reshape(2, 3)
+        result = fw.step(network, {"x": x})
+        assert_same(result, {"x": x, "y": x * 2})
+        return result
+
+
+class TestSlidingSlicer:
+    @pytest.mark.parametrize("pad_mode", ["drop", "partial", "constant", "nopad", "mirror"])
+    @pytest.mark.parametrize("unslice_mode", ["avg", "sum"])
+    @pytest.mark.parametrize(
+        ("window", "strides"),
+        [([-1, -1, 3, 2], ()), ([-1, -1, 3, 3], 2), ([-1, -1, 4, -1], [0, 0, 1, 0])],
+        ids=["touching", "overlapping", "one axis"],
+    )
+    @conforms
+    def test_cut_and_joined(
+        self, fw: Framework, pad_mode: str, unslice_mode: str, window: list[int], strides: Any
+    ) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: x + fw.mean(x), "x", "y"), Shapes("x", "shape")],
+            slicers=[
+                SlidingSlicer(
+                    window,
+                    strides,
+                    pad_mode=pad_mode,
+                    slice="x",
+                    unslice=["x", "y"],
+                    unslice_mode=unslice_mode,
+                ),
+                Last("shape"),
+            ],
+        )
+        result = fw.step(network, {"x": IMAGE})
+        assert result["y"].shape == IMAGE.shape
+        if unslice_mode == "avg":
+            covered = result["x"] != 0
+            assert_same(result["x"][covered], IMAGE[covered])
+        return result
+
+    @conforms
+    def test_windows_that_touch(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "y")],
+            slicers=SlidingSlicer([-1, 2, 2], slice="x", unslice=["y"]),
+        )
+        x = X[:, :, :3]
+        result = fw.step(network, {"x": x})
+        expected = np.zeros_like(x)
+        expected[:, :2, :2] = 2 * x[:, :2, :2]
+        assert_same(result, {"x": x, "y": expected})
+        return result
+
+    @conforms
+    def test_windows_that_overlap(self, fw: Framework) -> Any:
+        joined = []
+        for mode in ("sum", "avg"):
+            network = fw.network(
+                [LambdaOp(doubled, "x", "y")],
+                slicers=SlidingSlicer([2], 1, slice="x", unslice=["y"], unslice_mode=mode),
+            )
+            joined.append(fw.step(network, {"x": np.array([1, 2, 3, 4], "float32")})["y"])
+        assert_same(joined[0], np.array([2, 8, 12, 8], "float32"))
+        assert_same(joined[1], np.array([2, 4, 6, 8], "float32"))
+        return joined
+
+    @pytest.mark.parametrize("pad_mode", ["drop", "constant"])
+    @conforms
+    def test_padding_and_gaps_of_another_value(self, fw: Framework, pad_mode: str) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "y"), LambdaOp(fw.mean, "x", "mean")],
+            slicers=[
+                SlidingSlicer([-1, 2], [0, 3], pad_mode, pad_val=-5.0, slice="x", unslice="y"),
+                MeanUnslicer("mean"),
+            ],
+        )
+        x = np.ones((1, 7), "float32")
+        result = fw.step(network, {"x": x})
+        last = -5 if pad_mode == "drop" else 2
+        assert_same(result["y"], np.array([[2, 2, -5, 2, 2, -5, last]], "float32"))
+        mean = 1 if pad_mode == "drop" else (1 + 1 - 2) / 3
+        assert_same(result["mean"], np.array(mean, "float32"))
+        return result
+
+    @pytest.mark.parametrize("mode", ["sum", "avg"])
+    @conforms
+    def test_ints(self, fw: Framework, mode: str) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "y")],
+            slicers=SlidingSlicer([2], 1, slice="x", unslice="y", unslice_mode=mode),
+        )
+        result = fw.step(network, {"x": np.arange(3)})
+        expected = np.array([0, 4, 4]) if mode == "sum" else np.array([0, 2, 4], "float32")
+        assert_same(result["y"], expected)
+        return result
+
+    @conforms
+    def test_a_shape_for_results_of_another_size(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: x[:, ::2], "x", "y")],
+            slicers=[
+                SlidingSlicer([-1, 4], slice="x", unslice=None),
+                SlidingSlicer([-1, 2], unslice="y", unslice_shape=[2, 4]),
+            ],
+        )
+        x = np.arange(16, dtype="float32").reshape(2, 8)
+        result = fw.step(network, {"x": x})
+        assert_same(result, {"x": x, "y": x[:, ::2]})
+        return result
+
+    @conforms
+    def test_axes_that_are_squeezed(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "y"), Shapes("x", "shape")],
+            slicers=[
+                SlidingSlicer([-1, 1, 2], slice="x", unslice="y", squeeze_window=True),
+                Last("shape"),
+            ],
+        )
+        result = fw.step(network, {"x": X})
+        assert_same(result, {"x": X, "y": X * 2, "shape": (2, 2)})
+        return result
+
+    @conforms
+    def test_keys_of_different_shapes(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "x"), LambdaOp(lambda w: w + 1, "w", "w")],
+            slicers=SlidingSlicer([-1, 2], slice=["x", "w"], pad_mode="partial"),
+        )
+        x, w = np.ones((2, 5), "float32"), np.ones((4, 6), "float32")
+        result = fw.step(network, {"x": x, "w": w})
+        assert_same(result, {"x": x * 2, "w": w + 1})
+        return result
+
+    @conforms
+    def test_batches_of_different_sizes(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(doubled, "x", "y")],
+            slicers=SlidingSlicer([2, -1], slice="x", unslice="y", pad_mode="partial"),
+        )
+        batches = [{"x": np.ones((size, 3), "float32")} for size in (4, 3, 5, 2)]
+        results = fw.steps(network, batches)
+        assert_same([result["y"] for result in results], [batch["x"] * 2 for batch in batches])
+        return results
+
+
+class Last(Slicer):
+    """Keeps what the last minibatch gave."""
+
+    def __init__(self, unslice: str) -> None:
+        super().__init__(unslice=unslice)
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        return slices[-1]
+
+
+class TestMeanUnslicer:
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64", "bool"])
+    @conforms
+    def test_types(self, fw: Framework, dtype: str) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: fw.cast(x, dtype), "x", "y")],
+            slicers=[AxisSlicer(0, slice="x", unslice=None), MeanUnslicer("y")],
+        )
+        x = np.array([[0, 1], [3, 4], [5, 0]], "float32")
+        result = fw.step(network, {"x": x})
+        mean = x.astype(dtype).astype("float64").mean(0)
+        np.testing.assert_allclose(result["y"], mean, 1e-3)
+        assert result["y"].dtype.kind == "f"
+        return {"y": result["y"].astype("float64")}
+
+    @conforms
+    def test_scalars_and_what_is_not_wanted(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: [fw.mean(x), fw.mean(x * x)], "x", ["a", "b"])],
+            slicers=[AxisSlicer(0, slice="x", unslice=None), MeanUnslicer(["a", "b"])],
+        )
+        wanted: list[Any] = [None, {"a"}, {"b"}]
+        results = [fw.step(network, {"x": X}, desired_output_keys=keys) for keys in wanted]
+        a, b = np.array(X.mean()), np.array((X * X).mean())
+        assert_same(results, [{"x": X, "a": a, "b": b}, {"x": X, "a": a}, {"x": X, "b": b}])
+        return results
+
+
+class TestSeveral:
+    @conforms
+    def test_that_cut_different_keys(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x, w: [x * w, fw.mean(w)], ["x", "w"], ["y", "mean"])],
+            slicers=[
+                AxisSlicer(0, slice="x", unslice="y"),
+                AxisSlicer(1, slice="w", unslice=None),
+                MeanUnslicer("mean"),
+            ],
+        )
+        x, w = np.ones((2, 3), "float32"), np.arange(6, dtype="float32").reshape(3, 2)
+        result = fw.step(network, {"x": x, "w": w})
+        assert_same(result, {"x": x, "w": w, "y": w.T, "mean": np.array(2.5, "float32")})
+        return result
+
+    @conforms
+    def test_in_some_modes_and_for_some_datasets(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: x - fw.mean(x), "x", "y")],
+            slicers=[
+                AxisSlicer(0, slice="x", unslice="y", mode="train"),
+                AxisSlicer(1, slice="x", unslice="y", mode="!train", ds_id="a"),
+            ],
+        )
+        x = X[0]
+        results = [
+            fw.step(network, {"x": x}, mode, ds_id=ds_id)
+            for mode in ("train", "eval")
+            for ds_id in ("a", "b")
+        ]
+        rows, columns = x - x.mean(1, keepdims=True), x - x.mean(0)
+        assert_same([one["y"] for one in results], [rows, rows, columns, x - x.mean()])
+        return results
+
+    @conforms
+    def test_a_users_own(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: x + 1, "x", "y")], slicers=Halves(slice="x", unslice="y")
+        )
+        batches = [{"x": np.full((size, 2), size, "float32")} for size in (4, 5, 2, 3)]
+        results = fw.steps(network, batches)
+        assert [result["y"].shape[0] for result in results] == [2, 3, 1, 2]
+        return results
+
+    @conforms
+    def test_with_deletes_and_postprocessing(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x: [x + 1, x + 2], "x", ["y", "z"]), Delete("z")],
+            [
+                NumpyLambdaOp(lambda y, w: y.sum(1) + w, ["y", "w"], "sum"),
+                NumpyLambdaOp(lambda x: x.shape[0], "x", "size"),
+            ],
+            AxisSlicer(0, slice="x", unslice=["x", "y"]),
+        )
+        x, w = X[0], np.ones(3, "float32")
+        result = fw.step(network, {"x": x, "w": w})
+        expected = {"x": x, "w": w, "y": x + 1, "sum": (x + 1).sum(1) + w, "size": np.array(3)}
+        assert_same(result, expected)
+        return result
+
+    @conforms
+    def test_nests_that_are_not_cut(self, fw: Framework) -> Any:
+        network = fw.network(
+            [LambdaOp(lambda x, nest: x + nest["a"][0], ["x", "nest"], "y")],
+            slicers=AxisSlicer(0, slice="x", unslice="y"),
+        )
+        nest = {"a": [X[0, 0], "text"], "b": None}
+        result = fw.step(network, {"x": X, "nest": nest})
+        assert_same(result, {"x": X, "nest": nest, "y": X + X[0, 0]})
+        return result
+
+
+class TestTraining:
+    @conforms
+    def test_an_update_a_minibatch(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(model, "loss"),
+            ],
+            slicers=[
+                SlidingSlicer([2, -1], slice=["x", "t"], unslice=None),
+                AxisSlicer(0, slice="q", unslice=None),
+                MeanUnslicer("loss"),
+            ],
+        )
+        line = Line(*layers[0])
+        results = []
+        for batch in make_batches(3, size=6):
+            given = {**batch, "q": np.ones(3, "float32")}
+            (result,) = fw.steps(network, [given], "train", desired_output_keys={"loss"})
+            parts = [{key: batch[key][at : at + 2] for key in "xt"} for at in (0, 2, 4)]
+            loss = np.mean([line.train(part) for part in parts])
+            assert_same(result["loss"], np.array(loss, "float32"))
+            assert_same(fw.weights(model), line.weights)
+            results.append((result, fw.weights(model)))
+        return results
+
+    @conforms
+    def test_merged_over_minibatches(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(model, "loss", merge_grad=2),
+            ],
+            slicers=[
+                SlidingSlicer([2, -1], slice=["x", "t"], unslice=None),
+                SlidingSlicer([2, -1], unslice="y", unslice_shape=[4, 2]),
+                MeanUnslicer("loss"),
+            ],
+        )
+        line = Line(*layers[0])
+        results = []
+        for batch in make_batches(3):
+            (result,) = fw.steps(network, [batch], "train")
+            # equal parts, so that their average is the gradient of the whole
+            assert_same(result["y"], line.predict(batch).astype("float32"))
+            assert_same(result["loss"], line.train(batch))
+            assert_same(fw.weights(model), line.weights)
+            results.append((result, fw.weights(model)))
+        return results
+
+    @conforms
+    def test_evaluating_and_warming_up_change_nothing(self, fw: Framework) -> Any:
+        layers = make_layers(3, 4, seed=2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                CrossEntropy(("y", "label"), "loss", from_logits=True),
+                UpdateOp(model, "loss"),
+            ],
+            slicers=[
+                SlidingSlicer([2, -1], slice="x", unslice=None),
+                SlidingSlicer([2], slice="label", unslice=None),
+                MeanUnslicer("loss"),
+            ],
+        )
+        (batch,) = make_batches(1)
+        given = {"x": batch["x"], "label": np.array([0, 3, 1, 2])}
+        results = [
+            fw.steps(network, [given] * 2, mode, warmup=mode == "train", desired_output_keys="loss")
+            for mode in ("eval", "train")
+        ]
+        assert_same(results[0], results[1])
+        assert_same(fw.weights(model), list(layers[0]))
+        return results

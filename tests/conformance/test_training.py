@@ -1,0 +1,586 @@
+"""Models that are updated: gradients, merges, deferred updates, several models, frozen layers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import RepeatScheduler
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.frameworks import Framework, TakeGradients, make_layers
+from tests.conformance.oracle import Line, make_batches
+
+pytestmark = pytest.mark.tf
+
+
+def regression(model: Any, **update: Any) -> list[Any]:
+    return [
+        ModelOp(model, "x", "y"),
+        MeanSquaredError(("y", "t"), "loss"),
+        UpdateOp(model, "loss", **update),
+    ]
+
+
+def train(fw: Framework, network: Any, models: Any, batches: Any, epoch: int = 1) -> list[Any]:
+    """Run steps one by one, and note the weights after each."""
+    results = []
+    for batch in batches:
+        result = fw.step(network, batch, "train", epoch)
+        results.append((result, [fw.weights(model) for model in models]))
+    return results
+
+
+class TestOneModel:
+    @pytest.mark.parametrize("kind", ["sgd", "adam", "momentum"])
+    @conforms
+    def test_classifier(self, fw: Framework, kind: str) -> Any:
+        optimizer = fw.sgd(0.05, momentum=0.9) if kind == "momentum" else kind
+        model = fw.build(make_layers(3, 5, 4), optimizer)
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                CrossEntropy(("y", "label"), "loss", from_logits=True),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        before = fw.weights(model)
+        source = np.random.default_rng(1)
+        batches = [
+            {**batch, "label": source.integers(0, 4, len(batch["x"]))}
+            for batch in make_batches(10, size=6)
+        ]
+        # another size, as at an epoch's end
+        batches[4] = {key: value[:2] for key, value in batches[4].items()}
+        results = [
+            fw.steps(network, batches, "train"),
+            fw.steps(network, batches[:2], "eval"),
+            fw.steps(network, batches[:5], "train", 2),
+        ]
+        assert not np.allclose(fw.weights(model)[0], before[0], atol=1e-4)
+        losses = [result["loss"] for result in results[0]]
+        assert len({float(loss) for loss in losses}) == len(losses)
+        return results, fw.weights(model)
+
+    @pytest.mark.parametrize("rate", [0.01, 0.1], ids=["by name", "by function"])
+    @conforms
+    def test_regression(self, fw: Framework, rate: float) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, "sgd" if rate == 0.01 else fw.sgd(rate))
+        assert abs(fw.rate(model) - rate) < 1e-6
+        batches = make_batches(10)
+        results = fw.steps(fw.network(regression(model)), batches, "train")
+        losses = [line.train(batch, rate) for batch in batches]
+        assert_same([result["loss"] for result in results], losses)
+        assert_same(fw.weights(model), line.weights)
+        return results
+
+    @conforms
+    def test_a_loss_with_elements_counts_by_its_mean(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+        ops = regression(model)
+        ops[1] = MeanSquaredError(("y", "t"), "loss", average_loss=False)
+        batches = make_batches(3)
+        results = fw.steps(fw.network(ops), batches, "train")
+        for batch, result in zip(batches, results, strict=True):
+            assert_same(np.array(result["loss"].mean()), line.train(batch))
+        assert_same(fw.weights(model), line.weights)
+        return results
+
+    @pytest.mark.parametrize("mode", ["eval", "test", "infer", "warmup"])
+    @conforms
+    def test_when_nothing_is_updated(self, fw: Framework, mode: str) -> Any:
+        layers = make_layers(3, 4, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(regression(model))
+        opening = {"warmup": True} if mode == "warmup" else {}
+        results = fw.steps(
+            network, make_batches(2), "train" if mode == "warmup" else mode, **opening
+        )
+        assert ("loss" in results[0]) == (mode != "infer")
+        assert_same(fw.weights(model), [one for layer in layers for one in layer])
+        return results
+
+    @conforms
+    def test_updates_in_other_modes(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
+        network = fw.network(regression(model, mode=["train", "eval"], ds_id="!b"))
+        weights = [fw.weights(model)]
+        for mode, ds_id in (("train", "a"), ("eval", "a"), ("eval", "b"), ("test", "a")):
+            fw.steps(network, make_batches(1), mode, ds_id=ds_id)
+            weights.append(fw.weights(model))
+        changed = [
+            not np.array_equal(one[0], other[0]) for one, other in itertools.pairwise(weights)
+        ]
+        assert changed == [True, True, False, False]
+        return weights
+
+    @conforms
+    def test_a_model_that_runs_twice(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 4, 3), fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                ModelOp(model, "y", "z"),
+                LambdaOp(lambda y, z: fw.mean((y + z) ** 2), ["y", "z"], "loss"),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        return train(fw, network, [model], make_batches(3))
+
+    @conforms
+    def test_several_updates_of_one_model(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(model, "loss"),
+                ModelOp(model, "x", "y"),
+                LambdaOp(lambda y: fw.mean(y * y), "y", "size"),
+                UpdateOp(model, "size"),
+                LambdaOp(lambda y: y, "y", "last"),
+            ]
+        )
+        return train(fw, network, [model], make_batches(3))
+
+    @conforms
+    def test_two_optimizers_steps_see_each_others_weights(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network([*regression(model), ModelOp(model, "x", "after")])
+        line = Line(*layers[0])
+        results = []
+        for batch in make_batches(3):
+            result = fw.step(network, batch, "train")
+            line.train(batch)
+            assert_same(result["after"], line.predict(batch).astype("float32"))
+            results.append(result)
+        return results
+
+    @conforms
+    def test_intermediate_layers(self, fw: Framework) -> Any:
+        layers = make_layers(3, 4, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(
+                    model,
+                    "x",
+                    ["y", "first", "last"],
+                    intermediate_layers=[fw.layer_name(model, 0), fw.layer_name(model, 1)],
+                ),
+                LambdaOp(lambda first, y: fw.mean(first * first) + fw.mean(y), ["first", "y"], "l"),
+                UpdateOp(model, "l"),
+            ]
+        )
+        (batch,) = make_batches(1)
+        results = [fw.step(network, batch, mode) for mode in ("infer", "train", "train")]
+        first = batch["x"] @ layers[0][0] + layers[0][1]
+        y = np.tanh(first) @ layers[1][0] + layers[1][1]
+        assert_same(results[0], {**batch, "first": first, "y": y, "last": y} | _loss(first, y))
+        return results, fw.weights(model)
+
+    @conforms
+    def test_what_is_seen_of_losses_and_models(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 2), None, name="line")
+        network = fw.network(regression(model))
+        assert model.model_name == "line"
+        assert model.optimizer is None
+        assert model.current_optimizer is None
+        assert network.models == [model]
+        assert network.mixed_precision is False
+        return {"loss keys": network.get_loss_keys(), "of the model": set(model.loss_name)}
+
+
+def _loss(first: Any, y: Any) -> dict[str, Any]:
+    return {"l": np.array((first * first).mean() + y.mean())}
+
+
+class TestMergedGradients:
+    @pytest.mark.parametrize("merge", [2, 3])
+    @conforms
+    def test_averages(self, fw: Framework, merge: int) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(regression(model, merge_grad=merge))
+        waiting: list[Any] = []
+        results = []
+        # counts go on over openings, whatever the mode and the sizes of batches
+        for number, batch in enumerate(make_batches(8)):
+            batch = {key: value[: 4 - number % 3] for key, value in batch.items()}
+            fw.step(network, batch, "eval")
+            results.append(fw.step(network, batch, "train", number + 1))
+            waiting.append(line.gradients(batch))
+            if len(waiting) == merge:
+                line.descend(tuple(sum(parts) / merge for parts in zip(*waiting, strict=True)))
+                waiting.clear()
+            assert_same(fw.weights(model), line.weights)
+        return results, fw.weights(model)
+
+    @conforms
+    def test_with_an_optimizer_that_remembers(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 4, 2), fw.adam(0.02))
+        network = fw.network(regression(model, merge_grad=2))
+        results = fw.steps(network, make_batches(8), "train")
+        return results, fw.weights(model)
+
+    @conforms
+    def test_warming_up_does_not_count(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
+        network = fw.network(regression(model, merge_grad=2))
+        (batch,) = make_batches(1)
+        weights = []
+        for warmup in (False, True, True, False, False, True, False):
+            fw.steps(network, [batch], "train", warmup=warmup)
+            weights.append(fw.weights(model))
+        moved = [not np.array_equal(one[0], weights[0][0]) for one in weights]
+        assert moved == [False, False, False, True, True, True, True]
+        assert_same(weights[5], weights[3])
+        return weights
+
+    @conforms
+    def test_deferred(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [*regression(model, merge_grad=2, defer=True), ModelOp(model, "x", "after")]
+        )
+        results = train(fw, network, [model], make_batches(6))
+        for result, _ in results:
+            assert_same(result["after"], result["y"])
+        return results
+
+    @conforms
+    def test_two_updates_each_count_their_own(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 2), fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                LambdaOp(lambda y: fw.mean(y * y), "y", "size"),
+                UpdateOp(model, "loss", merge_grad=2),
+                UpdateOp(model, "size", merge_grad=3),
+            ]
+        )
+        return train(fw, network, [model], make_batches(7))
+
+    @conforms
+    def test_of_given_gradients(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                TakeGradients(fw, model, "loss", "g", factor=0.5),
+                UpdateOp(model, "loss", gradients="g", merge_grad=2),
+            ]
+        )
+        batches = make_batches(4)
+        fw.steps(network, batches, "train", desired_output_keys={"loss"})
+        for one, other in zip(batches[::2], batches[1::2], strict=True):
+            pairs = zip(line.gradients(one), line.gradients(other), strict=True)
+            line.descend(tuple((a + b) / 4 for a, b in pairs))
+        assert_same(fw.weights(model), line.weights)
+        return fw.weights(model)
+
+
+class TestGivenGradients:
+    @conforms
+    def test_times_a_factor(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                TakeGradients(fw, model, "loss", "g", factor=3.0),
+                UpdateOp(model, "loss", gradients="g"),
+            ]
+        )
+        for batch in make_batches(3):
+            fw.step(network, batch, "train")
+            line.train(batch, 0.3)
+            assert_same(fw.weights(model), line.weights)
+        assert network.get_loss_keys() == {"loss"}
+        return fw.weights(model)
+
+    @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+    @conforms
+    def test_some_of_them_none(self, fw: Framework) -> Any:
+        layers = make_layers(3, 4, 2)
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                TakeGradients(fw, model, "loss", "g"),
+                LambdaOp(lambda g: [None, None, *g[2:]], "g", "g", mode="train"),
+                UpdateOp(model, "loss", gradients="g"),
+            ]
+        )
+        fw.steps(network, make_batches(2), "train", desired_output_keys={"loss"})
+        weights = fw.weights(model)
+        assert_same(weights[:2], list(layers[0]))
+        assert not np.allclose(weights[2], layers[1][0])
+        return weights
+
+
+class TestDeferredUpdates:
+    @pytest.mark.parametrize("defer", [False, True])
+    @conforms
+    def test_what_later_ops_see(self, fw: Framework, defer: bool) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+        network = fw.network([*regression(model, defer=defer), ModelOp(model, "x", "after")])
+        results = []
+        for batch in make_batches(3):
+            before = line.predict(batch)
+            line.train(batch)
+            result = fw.step(network, batch, "train")
+            expected = before if defer else line.predict(batch)
+            assert_same(result["after"], expected.astype("float32"))
+            assert_same(fw.weights(model), line.weights)
+            results.append(result)
+        return results
+
+    @conforms
+    def test_ops_own_entries_run_in_order_after_the_last_op(self, fw: Framework) -> Any:
+        log: list[str] = []
+
+        class Later(LambdaOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                log.append(f"op {self.outputs[0]}")
+                for name in self.outputs[0]:
+                    later = lambda name=name: log.append(f"later {name}")  # noqa: E731
+                    state["deferred"].setdefault(name, []).append(later)
+                return data[0] + 1
+
+        ops = [Later(lambda: None, "x", "ab"), Later(lambda: None, "x", "c")]
+        network = fw.network([*ops, Later(lambda: None, "x", "a")])
+        result = fw.step(network, {"x": np.ones(2, "float32")})
+        assert log == ["op ab", "op c", "op a", "later a", "later a", "later b", "later c"]
+        return result
+
+    @conforms
+    def test_a_step_that_fails_updates_nothing_that_it_put_off(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+
+        def check(x: Any, ok: str) -> Any:
+            if ok != "yes":
+                raise ZeroDivisionError(ok)
+            return x
+
+        network = fw.network(
+            [*regression(model, defer=True), LambdaOp(check, ["x", "ok"], "checked")]
+        )
+        weights = []
+        for batch, ok in zip(make_batches(4), ["yes", "no", "no", "yes"], strict=True):
+            if ok == "yes":
+                fw.step(network, {**batch, "ok": ok}, "train")
+                line.train(batch)
+            else:
+                with pytest.raises(ZeroDivisionError):
+                    fw.step(network, {**batch, "ok": ok}, "train")
+            assert_same(fw.weights(model), line.weights)
+            weights.append(fw.weights(model))
+        return weights
+
+    @conforms
+    def test_what_a_step_that_fails_has_merged_does_not_count(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2)
+        line = Line(*layers[0])
+        model = fw.build(layers, fw.sgd(0.1))
+
+        def check(x: Any, ok: str) -> Any:
+            if ok != "yes":
+                raise ZeroDivisionError(ok)
+            return x
+
+        network = fw.network(
+            [*regression(model, merge_grad=3), LambdaOp(check, ["x", "ok"], "checked")]
+        )
+        *good, bad = make_batches(4)
+        fw.step(network, {**good[0], "ok": "yes"}, "train")
+        with pytest.raises(ZeroDivisionError):
+            fw.step(network, {**bad, "ok": "no"}, "train")
+        for batch in good[1:]:
+            assert_same(fw.weights(model), line.weights)
+            fw.step(network, {**batch, "ok": "yes"}, "train")
+        parts = zip(*map(line.gradients, good), strict=True)
+        line.descend(tuple(sum(part) / 3 for part in parts))
+        assert_same(fw.weights(model), line.weights)
+        return fw.weights(model)
+
+
+class TestTwoModels:
+    @pytest.mark.parametrize(
+        ("order", "between"),
+        [("generator first", False), ("critic first", False), ("critic first", True)],
+        ids=["generator first", "critic first", "an op between them"],
+    )
+    @conforms
+    def test_against_each_other(self, fw: Framework, order: str, between: bool) -> Any:
+        generator = fw.build(make_layers(3, 4, 2, seed=1), fw.sgd(0.1), name="generator")
+        critic = fw.build(make_layers(2, 4, 1, seed=2), fw.adam(0.01), name="critic")
+        updates: list[Any] = [UpdateOp(generator, "g_loss"), UpdateOp(critic, "c_loss")]
+        if order == "critic first":
+            updates.reverse()
+        if between:
+            # put off until after the last op, as the later gradients need the old weights
+            updates = [UpdateOp(one.model, one.loss_name, defer=True) for one in updates]
+            updates.insert(1, LambdaOp(lambda g_loss: g_loss + 1, "g_loss", "more"))
+        network = fw.network(
+            [
+                ModelOp(generator, "x", "fake"),
+                ModelOp(critic, "fake", "fake_score"),
+                ModelOp(critic, "t", "true_score"),
+                LambdaOp(lambda score: fw.mean((score - 1) ** 2), "fake_score", "g_loss"),
+                LambdaOp(
+                    lambda fake, true: fw.mean(fake**2) + fw.mean((true - 1) ** 2),
+                    ["fake_score", "true_score"],
+                    "c_loss",
+                ),
+                *updates,
+            ]
+        )
+        results = train(fw, network, [generator, critic], make_batches(4))
+        assert network.get_loss_keys() == {"g_loss", "c_loss"}
+        return results
+
+    @conforms
+    def test_turn_by_turn(self, fw: Framework) -> Any:
+        # the second half of the step works with the generator as the first half has left it
+        generator = fw.build(make_layers(3, 2, seed=1), fw.sgd(0.1), name="generator")
+        critic = fw.build(make_layers(2, 1, seed=2), fw.sgd(0.1), name="critic")
+        network = fw.network(
+            [
+                ModelOp(generator, "x", "fake"),
+                ModelOp(critic, "fake", "score"),
+                LambdaOp(lambda score: fw.mean((score - 1) ** 2), "score", "g_loss"),
+                UpdateOp(generator, "g_loss"),
+                ModelOp(generator, "x", "fake"),
+                ModelOp(critic, "fake", "score"),
+                LambdaOp(lambda score: fw.mean(score**2), "score", "c_loss"),
+                UpdateOp(critic, "c_loss"),
+            ]
+        )
+        return train(fw, network, [generator, critic], make_batches(4))
+
+    @conforms
+    def test_one_in_each_epoch(self, fw: Framework) -> Any:
+        models = [
+            fw.build(make_layers(3, 2, seed=seed), fw.sgd(0.1), name=f"model {seed}")
+            for seed in (1, 2)
+        ]
+        network = fw.network(
+            [
+                RepeatScheduler([ModelOp(model, "x", "y") for model in models]),
+                MeanSquaredError(("y", "t"), "loss"),
+                RepeatScheduler([UpdateOp(model, "loss") for model in models]),
+            ]
+        )
+        results = [
+            train(fw, network, models, make_batches(2, seed=epoch), epoch) for epoch in (1, 2, 3, 4)
+        ]
+        assert network.models == models
+        return results
+
+    @conforms
+    def test_a_loss_of_both(self, fw: Framework) -> Any:
+        one = fw.build(make_layers(3, 2, seed=1), fw.sgd(0.1), name="one")
+        two = fw.build(make_layers(3, 2, seed=2), fw.adam(0.01), name="two")
+        network = fw.network(
+            [
+                ModelOp(one, "x", "a"),
+                ModelOp(two, "x", "b"),
+                LambdaOp(lambda a, b, t: fw.mean((a * b - t) ** 2), ["a", "b", "t"], "loss"),
+                UpdateOp(one, "loss"),
+                UpdateOp(two, "loss"),
+            ]
+        )
+        return train(fw, network, [one, two], make_batches(4))
+
+    @pytest.mark.parametrize("gradients", [False, True])
+    @conforms
+    def test_one_that_others_gradients_go_through_or_not(
+        self, fw: Framework, gradients: bool
+    ) -> Any:
+        layers = make_layers(3, 2, seed=1)
+        below = fw.build(layers, fw.sgd(0.1), name="below")
+        above = fw.build(make_layers(2, 2, seed=2), fw.sgd(0.1), name="above")
+        network = fw.network(
+            [
+                ModelOp(below, "x", "h", trainable=False, gradients=gradients),
+                ModelOp(above, "h", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                LambdaOp(lambda h: fw.mean(h), "h", "size"),
+                *([UpdateOp(below, "loss")] if gradients else []),
+                UpdateOp(above, "loss"),
+            ]
+        )
+        results = train(fw, network, [below, above], make_batches(3))
+        assert np.allclose(fw.weights(below)[0], layers[0][0]) == (not gradients)
+        return results
+
+
+class TestFrozenLayers:
+    @conforms
+    def test_between_openings(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1))
+        network = fw.network(regression(model))
+        weights = [fw.weights(model)]
+        moved = []
+        for frozen in ([], [0], [], [1], [0], []):
+            for place in (0, 1):
+                fw.freeze(model, place, place in frozen)
+            fw.steps(network, make_batches(2), "train")
+            weights.append(fw.weights(model))
+            pairs = zip(weights[-1], weights[-2], strict=True)
+            moved.append([not np.array_equal(one, other) for one, other in pairs])
+        both, last, first = [True] * 4, [False, False, True, True], [True, True, False, False]
+        assert moved == [both, last, both, first, last, both]
+        return weights
+
+    @conforms
+    def test_what_an_optimizer_remembers_of_them(self, fw: Framework) -> Any:
+        # Adam would differ: torch counts the steps of each parameter, Keras those of the optimizer
+        model = fw.build(make_layers(3, 4, 2), fw.sgd(0.05, momentum=0.9))
+        network = fw.network(regression(model))
+        weights = []
+        for epoch, frozen in enumerate([True, False, True, False], 1):
+            fw.freeze(model, 0, frozen)
+            fw.steps(network, make_batches(3, seed=epoch), "train", epoch)
+            weights.append(fw.weights(model))
+        assert_same(weights[2][:2], weights[1][:2])
+        return weights
+
+    @conforms
+    def test_while_gradients_are_merged(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1))
+        network = fw.network(regression(model, merge_grad=2))
+        fw.freeze(model, 1)
+        weights = []
+        for batch in make_batches(6):
+            fw.steps(network, [batch], "train")
+            weights.append(fw.weights(model))
+        assert_same(weights[-1][2:], list(make_layers(3, 4, 2)[1]))
+        assert not np.allclose(weights[-1][0], weights[0][0])
+        return weights

@@ -1,0 +1,206 @@
+"""Keras models made ready: attributes, optimizers, weights, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations.sides import Sides
+from tests.integrations.tf_sides import (
+    MARKS,
+    agree,
+    assert_same,
+    memory,
+    mlp,
+    start_over,
+    tf,
+)
+
+pytestmark = MARKS
+
+keras = tf.keras
+
+OPTIMIZERS = ["adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd"]
+
+
+def attributes(model: Any) -> dict[str, Any]:
+    optimizer = model.current_optimizer
+    return {
+        "name": model.model_name,
+        "compiled": model.fe_compiled,
+        "mixed": model.mixed_precision,
+        "input": model.input_spec,
+        "optimizer": type(optimizer),
+        "same": model.optimizer is optimizer,
+        "settings": None if optimizer is None else optimizer.get_config(),
+        "memory": None if optimizer is None else memory(model),
+        "policy": [layer.dtype_policy.name for layer in model.layers],
+    }
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    "optimizer", [*OPTIMIZERS, None, lambda: keras.optimizers.Adam(0.1, beta_1=0.8)]
+)
+def test_one_model(sides: Sides, optimizer: Any, mixed: bool) -> None:
+    def program(lib: Any) -> Any:
+        model = lib.build(mlp, optimizer, model_name="mlp", mixed_precision=mixed)
+        return attributes(model), model
+
+    agree(sides, program)
+
+
+def test_several_models(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        models = lib.build(
+            lambda: (mlp(), mlp(), mlp()),
+            [None, "sgd", lib.schedule.EpochScheduler({1: "adam", 3: None})],
+            model_name=["one", "two", "three"],
+        )
+        epochs = models[2].optimizer
+        return (
+            [attributes(model) for model in models[:2]],
+            [type(epochs.get_current_value(epoch)) for epoch in range(1, 5)],
+            list(models),
+        )
+
+    agree(sides, program)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "names"),
+    [(["adam", "sgd"], None), ("adam", ["one", "two"])],
+)
+def test_what_is_refused(sides: Sides, optimizer: Any, names: Any) -> None:
+    def program(lib: Any) -> Any:
+        with pytest.raises(AssertionError):
+            lib.build(mlp, optimizer, model_name=names)
+
+    agree(sides, program)
+
+
+def test_an_optimizer_that_wants_parameters(sides: Sides) -> None:
+    """That of another framework: each package says what a Keras model's takes."""
+
+    def optimizer(parameters: Any) -> Any:
+        return parameters
+
+    with pytest.raises(AssertionError, match="without args"):
+        sides.fastestimator.build(mlp, optimizer)
+    with pytest.raises(ValueError, match="For a Keras model it takes no argument"):
+        sides.fastnet.build(mlp, optimizer)
+    start_over()
+
+
+def test_weights_that_either_has_saved(sides: Sides, tmp_path: Path) -> None:
+    """FastEstimator's save_model writes what fastnet reads, of a model that fastnet has built."""
+    start_over(seed=7)
+    for lib in (sides.fastnet, sides.fastestimator):
+        model = lib.build(mlp, "sgd", model_name="saved")
+        sides.fastestimator.backend.save_model(model, str(tmp_path), "saved")
+        path = str(tmp_path / "saved.h5")
+        for reader in (sides.fastestimator, sides.fastnet):
+            loaded = reader.build(mlp, "sgd", weights_path=path, model_name="loaded")
+            assert_same(loaded, model)
+    start_over()
+
+
+def test_weights_of_one_of_two_models(sides: Sides, tmp_path: Path) -> None:
+    path = str(tmp_path / "weights.h5")
+    start_over(seed=7)
+    saved = mlp()
+    saved.save_weights(path)
+
+    def program(lib: Any) -> Any:
+        return lib.build(lambda: [mlp(), mlp()], ["adam", "sgd"], [None, path], ["one", "two"])
+
+    _, two = agree(sides, program)
+    assert_same(two, saved)
+
+
+def test_a_weights_file_that_is_missing(sides: Sides, tmp_path: Path) -> None:
+    def program(lib: Any) -> Any:
+        with pytest.raises((ValueError, OSError)):
+            lib.build(mlp, "sgd", weights_path=str(tmp_path / "nothing.h5"))
+
+    agree(sides, program)
+
+
+def test_names_and_trainable_flags(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        model = lib.build(mlp, None, model_name="mlp")
+        run = lib.op.tensorop.model.ModelOp
+        told = []
+        for wrong in (
+            lambda: run(mlp(), "x", "y"),
+            lambda: run(model, "x", "y", trainable=True, gradients=False),
+            lambda: run(model, "x", ["y", "z"], intermediate_layers="no such layer"),
+            lambda: run(model, "x", ["y", "z"], intermediate_layers=9),
+        ):
+            with pytest.raises((AssertionError, KeyError, IndexError)) as caught:
+                wrong()
+            told.append(issubclass(caught.type, (AssertionError, KeyError, IndexError)))
+        return told
+
+    agree(sides, program)
+
+
+def test_two_models_of_one_name(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        models = lib.build(lambda: [mlp(), mlp()], [None, None], model_name=["net", "Net"])
+        run = lib.op.tensorop.model.ModelOp
+        with pytest.raises(AssertionError):
+            lib.Network([run(models[0], "x", "y"), run(models[1], "x", "z")])
+
+    agree(sides, program)
+
+
+def test_only_some_models_in_mixed_precision(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        mixed = lib.build(mlp, None, model_name="mixed", mixed_precision=True)
+        full = lib.build(mlp, None, model_name="full")
+        run = lib.op.tensorop.model.ModelOp
+        with pytest.raises(ValueError, match=r"mixed.precision"):
+            lib.Network([run(mixed, "x", "y"), run(full, "x", "z")])
+
+    agree(sides, program)
+
+
+def test_what_is_told_of_a_network(sides: Sides) -> None:
+    def program(lib: Any) -> Any:
+        model = lib.build(mlp, "sgd", model_name="only")
+        models = lib.op.tensorop.model
+        network = lib.Network(
+            [
+                None,
+                models.ModelOp(model, "a", "b"),
+                lib.op.tensorop.LambdaOp(tf.reduce_sum, "b", "loss"),
+                models.UpdateOp(model, "loss"),
+            ]
+        )
+        before = {
+            "ops": [type(op).__name__ for op in network.ops],
+            "models": [model.model_name for model in network.models],
+            "type": network.target_type,
+            "device": network.device,
+            "class": type(network).__name__,
+            "is one": isinstance(network, lib.network.BaseNetwork),
+            "losses": network.get_loss_keys(),
+            "inputs": network.ctx_inputs,
+        }
+        with network("train", 2, "some", {"b"}, warmup=True, eager=True):
+            state = dict(network.ctx_state)
+            state.pop("_force_tf_retrace", None)  # FastEstimator's own
+            within = {
+                "inputs": network.ctx_inputs,
+                "device inputs": network.ctx_gpu_inputs,
+                "outputs": network.ctx_outputs,
+                "ops": [type(op).__name__ for op in network.ctx_ops],
+                "models": [model.model_name for model in network.ctx_models],
+                "state": state,
+            }
+        return before, within, network.ctx_state, network.ctx_ops, network.ctx_models
+
+    agree(sides, program)

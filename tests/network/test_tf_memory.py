@@ -1,0 +1,197 @@
+"""What networks of Keras models keep, and what they let go of."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import fastnet
+from fastnet.network import TFNetwork, layout
+from fastnet.op.tensorop import LambdaOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from tests.network.keras_models import batches, infer, keras, line, regression, tf, train
+from tests.network.tf_programs import Counting, Doing, ones
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(autouse=True)
+def only_what_a_test_makes() -> Iterator[None]:
+    """Let the collector look at nothing that was there before, which takes a second each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def objects() -> list[Any]:
+    """List the objects that a test has made, and that may hold others."""
+    for _ in range(2):
+        gc.collect()
+    return gc.get_objects()
+
+
+def graphs() -> int:
+    """Count the graphs of functions that a test has made."""
+    return sum(type(one).__name__ == "FuncGraph" for one in objects())
+
+
+class TestEpochs:
+    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+    def test_leave_nothing_behind(self, eager: bool) -> None:
+        count = 60 if eager else 1000
+        model = fastnet.build(line, RepeatScheduler([lambda: keras.optimizers.SGD(0.1)] * 2))
+        noise = LambdaOp(lambda x: x + 1, "x", "x")
+        network = TFNetwork([EpochScheduler({1: None, 2: noise}), *regression(model)])
+        data = [{"x": ones(size, 2), "name": "a"} for size in (2, 1)]
+
+        def run(start: int, end: int) -> tuple[int, int]:
+            for epoch in range(start, end):
+                train(network, data[:1], epoch=epoch, eager=eager)
+                train(network, data[1:], mode="eval", epoch=epoch, eager=eager)
+            return graphs(), len(objects())
+
+        run(1, 10)
+        warm = run(10, 30)
+        end = run(30, count)
+        assert end[0] == warm[0]
+        # interned names, caches of TensorFlow's own: nothing for each epoch
+        assert end[1] - warm[1] < (count - 30) / 10
+        assert len(network.traces) == (0 if eager else 4 + 1)
+
+    def test_of_failing_steps_leave_nothing_behind(self) -> None:
+        def fail(x: Any, state: Any) -> Any:
+            raise ValueError("as told")
+
+        network = TFNetwork(Doing(fail, "x", "y"))
+
+        def run(count: int) -> int:
+            for _ in range(count):
+                with pytest.raises(ValueError, match="as told"):
+                    infer(network, {"x": ones(2)})
+            return graphs()
+
+        assert run(2) == run(10)
+
+
+class TestSteps:
+    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+    def test_hold_no_tensor(self, eager: bool) -> None:
+        model = fastnet.build(line, "sgd")
+        network = TFNetwork([*regression(model), LambdaOp(lambda y: [y, {"y": y}], "y", "nest")])
+        kept: list[weakref.ref[Any]] = []
+        with network(mode="train", epoch=1, eager=eager):
+            for size in (2, 3):
+                batch = {"x": tf.random.uniform((size, 2))}
+                result = network.run_step(batch)
+                values = [batch["x"], result["y"], result["loss"], *result["nest"][:1]]
+                kept += map(weakref.ref, values)
+                del batch, result, values
+            gc.collect()
+            assert [one() for one in kept] == [None] * 8
+
+    @pytest.mark.filterwarnings("ignore:The ops of mode")
+    def test_of_ever_new_constants_keep_sixteen_graphs(self) -> None:
+        op = Counting("x", "y")
+        network = TFNetwork(op)
+        with network(mode="infer", epoch=1):
+            for number in range(40):
+                network.run_step({"x": number, "z": ones(2)})
+        assert op.runs == 40
+        assert graphs() == 16
+
+    def test_of_varying_shapes_keep_what_covers_them(self) -> None:
+        op = Counting("x", "y")
+        network = TFNetwork(op)
+        with network(mode="infer", epoch=1):
+            for size in range(1, 9):
+                network.run_step({"x": ones(2, size)})
+        assert op.runs == 2
+        assert graphs() == 1
+
+
+class TestGone:
+    def test_with_their_network(self) -> None:
+        model = fastnet.build(line, "sgd")
+        network = TFNetwork(regression(model))
+        (data,) = batches(1)
+        data["x"] = data["x"][:, :2]
+        train(network, [data])
+        train(network, [data], mode="eval")
+        network.transform([data], "infer")
+        alive = [weakref.ref(network), weakref.ref(network.ops[1])]
+        assert graphs() == 3
+        del network
+        assert graphs() == 0
+        assert [one() for one in alive] == [None, None]
+        # the model is the program's, and goes on
+        again = TFNetwork(regression(model))
+        train(again, [data])
+        assert graphs() == 1
+
+    def test_with_their_plans(self) -> None:
+        network = TFNetwork(Counting("x", "y"))
+        for mode in ("infer", "eval"):
+            infer(network, {"x": ones(2)}, mode)
+        assert graphs() == 2
+        network.clear_plans()
+        assert graphs() == 0
+        infer(network, {"x": ones(2)})
+        assert graphs() == 1
+
+    def test_with_layouts_that_are_crowded_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layout, "MOST_LAYOUTS", 3)
+        keys = [f"y{number}" for number in range(8)]
+        op = Counting("x", "x")
+        network = TFNetwork([op, *(LambdaOp(lambda x: x, "x", key) for key in keys)])
+        for key in [*keys, keys[-1]]:
+            with network(mode="infer", epoch=1, desired_output_keys=[key]):
+                network.run_step({"x": ones(2)})
+        assert op.runs == 8
+        assert graphs() == 3
+
+    def test_with_ops_that_a_scheduler_makes_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layout, "MOST_LAYOUTS", 3)
+        made: list[weakref.ref[Any]] = []
+
+        class Making(Scheduler[Any]):
+            def get_current_value(self, epoch: int) -> Any:
+                op = LambdaOp(lambda x: x + epoch, "x", "y")
+                made.append(weakref.ref(op))
+                return op
+
+            def get_all_values(self) -> list[Any]:
+                return []
+
+        network = TFNetwork(Making())
+        for epoch in range(1, 8):
+            with network(mode="infer", epoch=epoch):
+                y = network.run_step({"x": ones(2)})["y"]
+                assert y.numpy().tolist() == [epoch + 1.0] * 2
+        assert graphs() == 3
+        assert sum(one() is not None for one in made) == 3
+
+    def test_with_optimizers_that_are_replaced(self) -> None:
+        model = fastnet.build(line, "sgd")
+        network = TFNetwork(regression(model))
+        counts = []
+        for _ in range(12):
+            model.optimizer = keras.optimizers.SGD(0.1)
+            train(network, [{"x": ones(2, 2)}])
+            counts.append(graphs())
+        assert counts[7:] == counts[7:8] * 5
+
+    def test_graphs_around_the_step(self) -> None:
+        network = TFNetwork(Counting("x", "y"))
+        with network(mode="infer", epoch=1):
+            step = tf.function(lambda x: network.run_step({"x": x})["y"], autograph=False)
+            step(ones(2))
+            outer = weakref.ref(step.get_concrete_function(ones(2)).graph)
+            del step
+            assert graphs() == 1
+            assert outer() is None
+            assert network.run_step({"x": ones(2)})["y"].shape == (2,)

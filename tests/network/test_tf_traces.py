@@ -1,0 +1,598 @@
+"""When ops are traced, and what `network.traces` says of it."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastnet
+from fastnet.network import TFNetwork, program
+from fastnet.network import tf as network_tf
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler
+from tests.network.keras_models import (
+    assert_close,
+    batches,
+    infer,
+    keras,
+    layers,
+    line,
+    loop,
+    mlp,
+    regression,
+    supervised,
+    tf,
+    to_zero,
+    train,
+    twins,
+    weights,
+)
+from tests.network.tf_programs import CONSTANT, Counting, Doing, first, ones, reasons
+
+pytestmark = pytest.mark.tf
+
+
+def sgd(lr: float = 0.1) -> Any:
+    return keras.optimizers.SGD(lr)
+
+
+def built(make: Any = line, optimizer: Any = sgd, **kwargs: Any) -> Any:
+    return fastnet.build(make, optimizer, **{"model_name": "model", **kwargs})
+
+
+def double() -> tuple[Counting, TFNetwork]:
+    op = Counting("x", "y")
+    return op, TFNetwork(op)
+
+
+class TestTwoTraces:
+    def test_for_ten_epochs_of_varying_batches(self) -> None:
+        model = built(mlp, "sgd")
+        network = TFNetwork(supervised(model))
+        data = [batches(1, size)[0] for size in (8, 8, 5, 3, 8, 7, 2)]
+        for epoch in range(1, 11):
+            for mode in ("train", "eval"):
+                train(network, data, mode=mode, epoch=epoch)
+        assert reasons(network) == [first("train"), first("eval")]
+        assert [(trace.mode, trace.epoch) for trace in network.traces] == [
+            ("train", 1),
+            ("eval", 1),
+        ]
+        assert all(trace.seconds > 0 for trace in network.traces)
+
+    def test_python_runs_once_in_each(self) -> None:
+        op, network = double()
+        for mode in ("infer", "eval", "infer", "eval"):
+            for size in (3, 1, 2):
+                infer(network, {"x": ones(size)}, mode)
+        assert op.runs == 2
+        assert reasons(network) == [first("infer"), first("eval")]
+
+    def test_of_ops_that_make_variables_python_runs_twice_for_one(self) -> None:
+        op = Counting("x", "x")
+        model = fastnet.build(lambda: keras.Sequential([layers.Dense(1)]), None)
+        network = TFNetwork([op, ModelOp(model, "x", "y")])
+        infer(network, {"x": ones(3, 2)})
+        infer(network, {"x": ones(2, 2)})
+        assert op.runs == 2
+        assert reasons(network) == [first()]
+
+    def test_warming_up_is_traced_by_itself(self) -> None:
+        op, network = double()
+        for warmup in (True, False, True):
+            with network(mode="train", epoch=1, warmup=warmup):
+                network.run_step({"x": ones(2)})
+        assert op.runs == 2
+        assert reasons(network) == ["first step in mode 'train', warming up", first("train")]
+
+    def test_ids_of_datasets_that_run_the_same_ops_share_them(self) -> None:
+        op = Counting("x", "y", ds_id=["a", "b"])
+        other = Counting("x", "z", ds_id="c")
+        network = TFNetwork([op, other])
+        for ds_id in ("a", "b", "a", "c", "b"):
+            with network(mode="eval", epoch=1, ds_id=ds_id):
+                network.run_step({"x": ones(2)})
+        assert (op.runs, other.runs) == (1, 1)
+        assert reasons(network) == [first("eval")] * 2
+
+    def test_wanted_keys_are_traced_by_themselves(self) -> None:
+        op = Counting("x", "y")
+        network = TFNetwork([op, LambdaOp(lambda y: y + 1, "y", "z")])
+        for desired in (None, ["y"], ["z"], ["z"], ["y", "z"]):
+            with network(mode="infer", epoch=1, desired_output_keys=desired):
+                result = network.run_step({"x": ones(2)})
+                assert set(result) == {"x", *(desired or "yz")}
+        assert op.runs == 3
+
+    def test_eager_traces_nothing(self) -> None:
+        op, network = double()
+        for size in (2, 3):
+            infer(network, {"x": ones(size)}, eager=True)
+        assert op.runs == 2
+        assert network.traces == ()
+
+    def test_what_is_not_read_does_not_matter(self) -> None:
+        op, network = double()
+        for rest in (1, "a", ones(2), [ones(3)], None):
+            assert infer(network, {"x": ones(2), "rest": rest})["rest"] is rest
+        assert op.runs == 1
+
+    def test_plans_that_are_cleared_are_traced_again(self) -> None:
+        op, network = double()
+        infer(network, {"x": ones(2)})
+        op.outputs = ["z"]
+        network.clear_plans()
+        assert list(infer(network, {"x": ones(2)})) == ["x", "z"]
+        assert op.runs == 2
+        assert reasons(network) == [first(), first()]
+
+    def test_ops_that_are_taken_out_and_put_back_are_read_anew(self) -> None:
+        op, network = double()
+        infer(network, {"x": ones(2)})
+        network.ops.append(Counting("x", "w"))
+        assert list(infer(network, {"x": ones(2)})) == ["x", "y", "w"]
+        op.outputs = ["z"]
+        network.ops.pop()
+        assert list(infer(network, {"x": ones(2)})) == ["x", "z"]
+
+
+class TestOptimizers:
+    def test_one_that_is_scheduled(self) -> None:
+        model, twin = twins(line)
+        built(lambda: model, EpochScheduler({1: lambda: sgd(0.1), 3: lambda: sgd(0.5)}))
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(3, 2)}]
+        for epoch in range(1, 6):
+            train(network, data, epoch=epoch)
+        loop(twin, sgd(0.1), data * 2, to_zero)
+        loop(twin, sgd(0.5), data * 3, to_zero)
+        assert_close(model, twin)
+        assert reasons(network) == [first("train"), "the model 'model' has another optimizer"]
+        assert [trace.epoch for trace in network.traces] == [1, 3]
+
+    def test_ones_that_go_round_are_traced_once_each(self) -> None:
+        model, twin = twins(line)
+        built(lambda: model, RepeatScheduler([lambda: sgd(0.1), lambda: sgd(0.01)]))
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(3, 2)}]
+        for epoch in range(1, 9):
+            train(network, data, epoch=epoch)
+            infer(network, data[0], "eval")
+            loop(twin, sgd(0.1 if epoch % 2 else 0.01), data, to_zero)
+        assert_close(model, twin)
+        assert reasons(network) == [
+            first("train"),
+            first("eval"),
+            "the model 'model' has another optimizer",
+        ]
+
+    @pytest.mark.parametrize("attribute", ["current_optimizer", "optimizer"])
+    def test_one_that_is_assigned(self, attribute: str) -> None:
+        model, twin = twins(line)
+        built(lambda: model, lambda: sgd(0.1), model_name="net")
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(3, 2)}]
+        train(network, data)
+        before = model.optimizer
+        if attribute == "current_optimizer":
+            model.optimizer = None
+        setattr(model, attribute, sgd(0.5))
+        train(network, data)
+        model.optimizer = before
+        train(network, data)
+        for lr in (0.1, 0.5, 0.1):
+            loop(twin, sgd(lr), data, to_zero)
+        assert_close(model, twin)
+        assert reasons(network) == [first("train"), "the model 'net' has another optimizer"]
+
+    def test_a_learning_rate_that_is_assigned_needs_no_trace(self) -> None:
+        model, twin = twins(line)
+        built(lambda: model, lambda: sgd(0.1))
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(3, 2)}]
+        for lr in (0.1, 0.5):
+            model.current_optimizer.learning_rate = lr
+            train(network, data)
+            loop(twin, sgd(lr), data, to_zero)
+        assert_close(model, twin)
+        assert len(network.traces) == 1
+
+    def test_matter_only_where_models_are_trained(self) -> None:
+        model = built()
+        network = TFNetwork(regression(model))
+        for _ in range(2):
+            infer(network, {"x": ones(2, 2)}, "eval")
+            model.optimizer = sgd(0.5)
+        assert reasons(network) == [first("eval")]
+
+    def test_many_of_them_are_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert program._MOST_STATES == 8
+        monkeypatch.setattr(program, "_MOST_STATES", 2)
+        model = built()
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(2, 2)}]
+        optimizers = [sgd() for _ in range(3)]
+        for place in (0, 1, 2, 2, 1, 0):
+            model.optimizer = optimizers[place]
+            train(network, data)
+        assert reasons(network) == [
+            first("train"),
+            *["the model 'model' has another optimizer"] * 3,
+        ]
+        gone = weakref.ref(optimizers[1])
+        optimizers.clear()
+        gc.collect()
+        assert gone() is None
+
+
+class TestLayers:
+    @staticmethod
+    def nested() -> Any:
+        inner = keras.Sequential(
+            [layers.Input((4,)), layers.Dense(4, name="one"), layers.Dense(3, name="two")],
+            name="inner",
+        )
+        return keras.Sequential([layers.Input((2,)), layers.Dense(4, name="front"), inner])
+
+    def test_that_are_frozen_and_thawed(self) -> None:
+        model, twin = twins(self.nested)
+        built(lambda: model, sgd, model_name="net")
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(3, 2)}]
+        optimizer = sgd()
+        train(network, data)
+        loop(twin, optimizer, data, to_zero)
+        for trainable in (False, True, False):
+            for each in (model, twin):
+                each.get_layer("inner").get_layer("two").trainable = trainable
+            before = weights(model)
+            train(network, data)
+            after = weights(model)
+            loop(twin, optimizer, data, to_zero)
+            assert np.array_equal(before[-1], after[-1]) is not trainable
+            assert not np.array_equal(before[0], after[0])
+        assert_close(model, twin)
+        assert reasons(network) == [
+            first("train"),
+            "layers of the model 'net' were switched: 'two' frozen",
+        ]
+
+    def test_of_a_whole_model(self) -> None:
+        model = built(self.nested)
+        network = TFNetwork([ModelOp(model, "x", "y")])
+        infer(network, {"x": ones(1, 2)}, "train")
+        model.trainable = False
+        infer(network, {"x": ones(1, 2)}, "train")
+        model.trainable = True
+        infer(network, {"x": ones(1, 2)}, "train")
+        names = ", ".join(f"'{one.name}' frozen" for one in model._flatten_layers())
+        shown = f"{', '.join(names.split(', ')[:4])}, ..."
+        assert reasons(network) == [
+            first("train"),
+            f"layers of the model 'model' were switched: {shown}",
+        ]
+
+    def test_and_another_optimizer_at_once(self) -> None:
+        model = built(self.nested)
+        network = TFNetwork(regression(model))
+        train(network, [{"x": ones(1, 2)}])
+        model.get_layer("front").trainable = False
+        model.optimizer = sgd()
+        before = weights(model)
+        train(network, [{"x": ones(1, 2)}])
+        assert np.array_equal(before[0], weights(model)[0])
+        assert not np.array_equal(before[-1], weights(model)[-1])
+        assert reasons(network) == [
+            first("train"),
+            "the model 'model' has another optimizer and layers of the model 'model' were "
+            "switched: 'front' frozen",
+        ]
+
+    def test_a_model_that_gets_more_of_them(self) -> None:
+        model = keras.Sequential([layers.Input((2,)), layers.Dense(2)])
+        built(lambda: model)
+        network = TFNetwork([ModelOp(model, "x", "y")])
+        assert infer(network, {"x": ones(1, 2)})["y"].shape == (1, 2)
+        model.add(layers.Dense(5))
+        assert infer(network, {"x": ones(1, 2)})["y"].shape == (1, 5)
+        assert reasons(network) == [first(), "the model 'model' has other layers"]
+
+    def test_frozen_before_a_network_is_opened_and_thawed_later(self) -> None:
+        model, twin = twins(self.nested)
+        model.get_layer("front").trainable = twin.get_layer("front").trainable = False
+        built(lambda: model)
+        network = TFNetwork(regression(model))
+        data = [{"x": ones(3, 2)}]
+        train(network, data)
+        loop(twin, sgd(), data, to_zero)
+        model.get_layer("front").trainable = twin.get_layer("front").trainable = True
+        train(network, data)
+        loop(twin, sgd(), data, to_zero)
+        assert_close(model, twin)
+        assert reasons(network)[1:] == ["layers of the model 'model' were switched: 'front' thawed"]
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("before", "after", "reason"),
+        [
+            (ones(2), ones(2, dtype="float64"), "'x' is of type float64, not float32 as before"),
+            (np.ones(2), ones(2), "'x' is of type float32, not float64 as before"),
+            (ones(2), tf.constant(["a"]), "'x' is of type string, not float32 as before"),
+            (ones(2), ones(2, 2), "'x' has the shape (2, 2), where (any) was traced"),
+            (ones(2), ones(), "'x' has the shape (), where (any) was traced"),
+            (ones(), ones(2), "'x' has the shape (2), where () was traced"),
+            (ones(2, 3), ones(2, 4), "'x' has the shape (2, 4), where (any, 3) was traced"),
+            (1, 2, f"'x' is 2, not 1 as before{CONSTANT}"),
+            (1, True, "'x' is a value of type bool, not a value of type int as before"),
+            (0.0, -0.0, f"'x' is -0.0, not 0.0 as before{CONSTANT}"),
+            ("a", "b", f"'x' is 'b', not 'a' as before{CONSTANT}"),
+            ("a", 100 * "b", f"'x' is '{76 * 'b'}..., not 'a' as before{CONSTANT}"),
+            (None, 1, "'x' is a value of type int, not a value of type NoneType as before"),
+            (1, ones(), "'x' is a tensor, not a value of type int as before"),
+            (ones(2), [ones(2)], "'x' is a value of type list, not a tensor as before"),
+            (
+                [ones(2)],
+                (ones(2),),
+                "'x' is a value of type tuple, not a value of type list as before",
+            ),
+            ([ones(2)], [ones(2, 2)], "'x' holds something else than before"),
+            ([ones(2)], [ones(2), ones(2)], "'x' holds something else than before"),
+            ([ones(2, 3)], [ones(2, 4)], "'x' holds tensors of other shapes than before"),
+            ({"a": 1}, {"a": 2}, "'x' holds something else than before"),
+            ({"a": 1}, {"b": 1}, "'x' holds something else than before"),
+            (
+                tf.ragged.constant([[1], [2, 3]]),
+                ones(2),
+                "'x' is a tensor, not a RaggedTensor as before",
+            ),
+            (
+                tf.ragged.constant([[1], [2, 3]]),
+                tf.ragged.constant([[1.0], [2.0, 3.0]]),
+                "'x' holds something else than before",
+            ),
+            (
+                tf.ragged.constant([[1], [2, 3]]),
+                tf.sparse.from_dense([[1], [2]]),
+                "'x' is a SparseTensor, not a RaggedTensor as before",
+            ),
+        ],
+    )
+    def test_that_do_not_fit(self, before: Any, after: Any, reason: str) -> None:
+        op, network = double()
+        for value in (before, after, before, after):
+            infer(network, {"x": value})
+        assert op.runs == 2
+        assert reasons(network) == [first(), reason]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [ones(2), ones(3), ones(0)],
+            [ones(2), np.ones(5, "float32"), tf.Variable(ones(3))],
+            [[ones(2), 1], [ones(4), 1]],
+            [{"a": ones(2), "b": 1}, {"b": 1, "a": ones(3)}],
+            [tf.ragged.constant([[1], [2, 3]]), tf.ragged.constant([[1, 2, 3]])],
+            [tf.sparse.from_dense([[1, 0], [0, 2]]), tf.sparse.from_dense([[1, 1]])],
+            [
+                tf.IndexedSlices(ones(3, 2), tf.range(3), tf.constant([9, 2])),
+                tf.IndexedSlices(ones(1, 2), tf.range(1), tf.constant([7, 2])),
+            ],
+            [float("nan"), float("nan")],
+            [frozenset("ab"), frozenset("ba")],
+        ],
+        ids=repr,
+    )
+    def test_that_fit(self, values: Any) -> None:
+        op, network = double()
+        for value in [*values, *values]:
+            infer(network, {"x": value})
+        assert op.runs == 1
+
+    def test_an_axis_that_varies_is_left_open(self) -> None:
+        op, network = double()
+        for shape in [(2, 3, 4), (5, 3, 6), (1, 3, 4), (1, 3, 9), (2, 8, 9), (7, 7, 7)]:
+            infer(network, {"x": ones(*shape)})
+        assert op.runs == 3
+        assert reasons(network) == [
+            first(),
+            "'x' has the shape (5, 3, 6), where (any, 3, 4) was traced",
+            "'x' has the shape (2, 8, 9), where (any, 3, any) was traced",
+        ]
+
+    def test_axes_of_several_tensors_are_left_open_one_by_one(self) -> None:
+        op = Counting(["a", "b"], ["c", "d"])
+        network = TFNetwork(op)
+        for a, b in [(3, 4), (5, 4), (5, 6), (3, 9)]:
+            infer(network, {"a": ones(2, a), "b": [ones(2, b)]})
+        assert op.runs == 3
+        assert reasons(network)[1:] == [
+            "'a' has the shape (2, 5), where (any, 3) was traced",
+            "'b' holds tensors of other shapes than before",
+        ]
+
+    def test_of_an_unknown_rank(self) -> None:
+        op, network = double()
+
+        @tf.function(input_signature=[tf.TensorSpec(None)])
+        def step(x: Any) -> Any:
+            return network.run_step({"x": x})["y"]
+
+        with network(mode="infer", epoch=1):
+            network.run_step({"x": ones(2)})
+            assert step(ones(2, 3)).shape == (2, 3)
+            assert network.run_step({"x": ones(1, 2, 3)})["y"].shape == (1, 2, 3)
+        assert op.runs == 2
+        assert reasons(network) == [first(), "'x' has the shape (?), where (any) was traced"]
+
+
+class TestExactShapes:
+    """Some code must know how large a batch is."""
+
+    def test_of_a_batch(self) -> None:
+        op = Doing(lambda x, state: x * tf.range(x.shape[0], dtype="float32"), "x", "y")
+        network = TFNetwork(op)
+        for size in (2, 3, 2, 3, 1):
+            assert infer(network, {"x": ones(size)})["y"].numpy().tolist() == list(range(size))
+        assert len(network.traces) == 3
+        assert reasons(network)[0].startswith(
+            f"{first()}; one trace for each batch size, because with any an op failed: "
+        )
+        assert reasons(network)[1:] == [
+            "'x' has the shape (3), where (2) was traced",
+            "'x' has the shape (1), where (3) was traced",
+        ]
+
+    def test_the_reason_is_the_first_line_of_what_failed(self) -> None:
+        def fail(x: Any, state: Any) -> Any:
+            if x.shape[0] is None:
+                raise LookupError("\nhow large?\nsay so")
+            return x
+
+        network = TFNetwork(Doing(fail, "x", "y"))
+        infer(network, {"x": ones(3)})
+        assert reasons(network) == [
+            f"{first()}; one trace for each batch size, because with any an op failed: "
+            "LookupError: how large?"
+        ]
+
+    def test_of_an_error_without_a_text_is_its_type(self) -> None:
+        def fail(x: Any, state: Any) -> Any:
+            if x.shape[0] is None:
+                raise LookupError
+            return x
+
+        network = TFNetwork(Doing(fail, "x", "y"))
+        infer(network, {"x": ones(3)})
+        assert reasons(network) == [
+            f"{first()}; one trace for each batch size, because with any an op failed: LookupError"
+        ]
+
+    def test_of_a_sample_leave_the_batch_open(self) -> None:
+        def fail(x: Any, state: Any) -> Any:
+            if x.shape[1] is None:
+                raise LookupError("how wide?")
+            return x * x.shape[1]
+
+        network = TFNetwork(Doing(fail, "x", "y"))
+        for size, width in [(2, 3), (2, 4), (5, 4), (4, 3), (1, 7), (2, 7)]:
+            result = infer(network, {"x": ones(size, width)})
+            assert result["y"].numpy().tolist() == [[width] * width] * size
+        assert reasons(network) == [
+            first(),
+            "'x' has the shape (2, 4), where (any, 3) was traced; one trace for each shape of a "
+            "sample, because with any an op failed: LookupError: how wide?",
+            "'x' has the shape (1, 7), where (any, 4) was traced",
+        ]
+
+    def test_each_state_of_the_models_finds_out_for_itself(self) -> None:
+        model = built()
+        seen: list[Any] = []
+        network = TFNetwork(
+            [
+                ModelOp(model, "x", "y"),
+                Doing(lambda y, state: seen.append(y.shape[0]) or tf.zeros([y.shape[0]]), "y", "z"),
+            ]
+        )
+        infer(network, {"x": ones(2, 2)}, "train")
+        model.trainable = False
+        infer(network, {"x": ones(2, 2)}, "train")
+        infer(network, {"x": ones(3, 2)}, "train")
+        assert seen == [None, 2, None, 2, 3]
+
+    def test_an_op_that_fails_either_way_raises_what_it_raised_last(self) -> None:
+        seen: list[Any] = []
+
+        def fail(x: Any, state: Any) -> Any:
+            seen.append(tuple(x.shape))
+            raise LookupError(len(seen))
+
+        network = TFNetwork(Doing(fail, "x", "y"))
+        for _ in range(2):
+            with pytest.raises(LookupError) as caught:
+                infer(network, {"x": ones(2, 3)})
+            assert caught.value.__cause__ is caught.value.__context__ is None
+        assert seen == [(None, 3), (2, 3)] * 2
+        assert network.traces == ()
+
+    def test_a_scalar_is_tried_once(self) -> None:
+        seen: list[Any] = []
+
+        def fail(x: Any, state: Any) -> Any:
+            seen.append(tuple(x.shape))
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            infer(TFNetwork(Doing(fail, "x", "y")), {"x": ones()})
+        assert seen == [()]
+
+
+class TestMany:
+    def test_traces_are_warned_of_once(self) -> None:
+        _, network = double()
+        with network(mode="infer", epoch=1):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                for number in range(7):
+                    network.run_step({"x": number})
+            with pytest.warns(UserWarning, match="traced 8 times") as caught:
+                network.run_step({"x": 7})
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                for number in range(8, 20):
+                    network.run_step({"x": number})
+        (warning,) = caught
+        assert str(warning.message) == (
+            "The ops of mode 'infer' were traced 8 times, lastly because 'x' is 7, not 6 as before"
+            f"{CONSTANT}. Each trace takes as long as many steps. network.traces tells of all of "
+            "them."
+        )
+        assert warning.filename == __file__
+
+    @pytest.mark.filterwarnings("ignore:The ops of mode")
+    def test_constants_keep_no_more_than_sixteen_of_them(self) -> None:
+        op, network = double()
+        with network(mode="infer", epoch=1):
+            for number in range(20):
+                network.run_step({"x": number})
+            for number in reversed(range(4, 20)):
+                network.run_step({"x": number})
+            assert op.runs == 20
+            # the one that was used least is gone
+            network.run_step({"x": 3})
+            assert op.runs == 21
+            network.run_step({"x": 4})
+            assert op.runs == 21
+            network.run_step({"x": 19})
+            assert op.runs == 22
+
+    def test_reasons_keep_no_more_than_the_last_of_them(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert network_tf._MOST_RECORDS == 256
+        monkeypatch.setattr(network_tf, "_MOST_RECORDS", 4)
+        _, network = double()
+        with network(mode="infer", epoch=3):
+            for number in range(6):
+                network.run_step({"x": number})
+        assert [trace.number for trace in network.traces] == [3, 4, 5, 6]
+        assert {trace.epoch for trace in network.traces} == {3}
+
+    def test_of_different_optimizers_are_not_warned_of(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(program, "_MANY_TRACES", 2)
+        model = built()
+        network = TFNetwork(regression(model))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(3):
+                model.optimizer = sgd()
+                train(network, [{"x": ones(2, 2)}])
+        assert len(network.traces) == 3

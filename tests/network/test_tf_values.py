@@ -1,0 +1,443 @@
+"""What batches and results may hold, besides tensors."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import pathlib
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet.network import TFNetwork
+from fastnet.op.tensorop import Delete, LambdaOp
+from tests.network.keras_models import infer, keras, tf
+from tests.network.tf_programs import EITHER_WAY, Counting, Doing, failing, ones, reasons
+
+pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("error")]
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Row(list):  # type: ignore[type-arg]
+    """A list of a class of its own."""
+
+
+class Point(tuple):  # type: ignore[type-arg]
+    """A tuple of a class of its own."""
+
+
+@dataclasses.dataclass
+class Record:
+    value: Any
+    name: str = "record"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    value: Any
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Thing:
+    """An object that is equal to nothing but itself."""
+
+
+def same(one: Any, two: Any) -> bool:
+    """Say whether two nests are of the same types and hold the same."""
+    if hasattr(one, "numpy") and not hasattr(one, "values"):
+        return tf.is_tensor(two) and one.dtype == two.dtype and np.array_equal(one, two)
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, collections.abc.Mapping):
+        return list(one) == list(two) and all(same(one[key], two[key]) for key in one)
+    if dataclasses.is_dataclass(one):
+        return same(vars(one), vars(two))
+    if isinstance(one, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
+        return all(
+            map(
+                np.array_equal,
+                tf.nest.flatten(one, expand_composites=True),
+                tf.nest.flatten(two, expand_composites=True),
+            )
+        )
+    return bool(one is two or one == two)
+
+
+X = tf.constant([1.0, 2.0])
+THING = Thing()
+
+CONSTANTS = [
+    "a",
+    "",
+    b"a",
+    0,
+    -3,
+    2**80,
+    1.5,
+    1j,
+    True,
+    None,
+    Color.RED,
+    pathlib.Path("a"),
+    THING,
+    Thing,
+    len,
+    (),
+    [],
+    {},
+    frozenset("ab"),
+    {1, "a"},
+    range(3),
+    ["a", 1, None],
+    {"a": (1, {"b": "c"})},
+    Pair("a", 1),
+    Record(1),
+    collections.OrderedDict(a=1),
+    np.array([THING, None]),
+    np.array(["2020-01-01"], "datetime64[D]"),
+    torch.ones(2),
+    SimpleNamespace(a=1),
+    MappingProxyType({"a": 1}),
+]
+
+NESTS = [
+    [X],
+    (X, "a"),
+    Pair(X, "a"),
+    Row([X, 1]),
+    Point((X, 1)),
+    Record(X),
+    Frozen([X]),
+    {"a": X, "b": {"c": [X, None]}},
+    collections.OrderedDict(b=X, a=1),
+    collections.UserDict(a=X),
+    [{"a": (Pair(X, Record([X])), X)}, "rest"],
+    tf.ragged.constant([[1.0], [2.0, 3.0]]),
+    tf.sparse.from_dense([[1.0, 0.0], [0.0, 2.0]]),
+    tf.IndexedSlices(ones(1, 2), tf.constant([1]), tf.constant([5, 2])),
+    {"ragged": tf.ragged.constant([["a"], ["b", "c"]]), "x": X},
+]
+
+
+class TestThroughOps:
+    @EITHER_WAY
+    @pytest.mark.parametrize("value", CONSTANTS, ids=lambda value: repr(value)[:30])
+    def test_constants_come_as_they_are(self, value: Any, eager: bool) -> None:
+        seen: list[Any] = []
+        op = Doing(lambda data, state: seen.append(data) or data, "a", "b")
+        network = TFNetwork(op)
+        with network(mode="infer", epoch=1, eager=eager):
+            for _ in range(2):
+                result = network.run_step({"a": value})
+                assert result["a"] is value
+                assert type(result["b"]) is type(value)
+        assert len(seen) == (2 if eager else 1)
+        for one in (*seen, result["b"]):
+            if isinstance(value, (np.ndarray, torch.Tensor)):
+                assert np.array_equal(one, value)
+            else:
+                assert one == value
+
+    @EITHER_WAY
+    @pytest.mark.parametrize("value", NESTS, ids=lambda value: repr(value)[:30])
+    def test_nests_keep_their_types(self, value: Any, eager: bool) -> None:
+        seen: list[Any] = []
+        op = Doing(lambda data, state: seen.append(data) or data, "a", "b")
+        network = TFNetwork(op)
+        with network(mode="infer", epoch=1, eager=eager):
+            for _ in range(2):
+                result = network.run_step({"a": value})
+                assert result["a"] is value
+                assert same(value, result["b"])
+        assert len(seen) == (2 if eager else 1)
+        assert type(seen[0]) is type(value)
+
+    @EITHER_WAY
+    @pytest.mark.parametrize(
+        "value",
+        [
+            np.array([1.0, 2.0]),
+            np.float32(1.5),
+            np.array(3),
+            np.array(["a", "b"]),
+            np.array(["a", "b"], object),
+            np.bool_(True),
+            np.zeros((0, 3)),
+            np.ma.masked_array([1.0, 2.0], [False, False]),
+            np.arange(6).reshape(2, 3).T,
+            tf.Variable([1.0, 2.0]),
+        ],
+        ids=lambda value: repr(value)[:30],
+    )
+    def test_arrays_and_variables_are_tensors_in_a_graph(self, value: Any, eager: bool) -> None:
+        network = TFNetwork(Doing(lambda data, state: tf.identity(data), "a", "b"))
+        batch = {"a": value}
+        result = infer(network, batch, eager=eager)
+        assert result["a"] is batch["a"] is value
+        assert tf.is_tensor(result["b"])
+        assert np.array_equal(result["b"], tf.convert_to_tensor(value))
+
+    @EITHER_WAY
+    def test_variables_are_read_in_each_step(self, eager: bool) -> None:
+        value = tf.Variable([1.0])
+        network = TFNetwork(LambdaOp(lambda data: 2 * data, "a", "b"))
+        with network(mode="infer", epoch=1, eager=eager):
+            for number in (1.0, 3.0):
+                value.assign([number])
+                assert network.run_step({"a": value})["b"].numpy() == [2 * number]
+
+    def test_the_variables_of_keras_are_tensors(self) -> None:
+        weight = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]).weights[0]
+        network = TFNetwork(LambdaOp(lambda data: data + 1, "a", "b"))
+        for eager in (False, True):
+            assert np.array_equal(infer(network, {"a": weight}, eager=eager)["b"], weight + 1)
+
+    @EITHER_WAY
+    def test_ops_compute_with_what_is_no_tensor(self, eager: bool) -> None:
+        def combine(x: Any, options: Any) -> Any:
+            y = x * options["scale"] if options["on"] else x
+            return {"y": y, "names": [*options["names"], "y"]}
+
+        network = TFNetwork(LambdaOp(combine, ["x", "options"], "out"))
+        options = {"scale": 3, "on": True, "names": ["x"]}
+        result = infer(network, {"x": X, "options": options}, eager=eager)["out"]
+        assert result["y"].numpy().tolist() == [3.0, 6.0]
+        assert result["names"] == ["x", "y"]
+        result = infer(network, {"x": X, "options": {**options, "on": False}}, eager=eager)["out"]
+        assert result["y"].numpy().tolist() == [1.0, 2.0]
+
+    @EITHER_WAY
+    def test_what_an_op_makes_of_nothing(self, eager: bool) -> None:
+        made = {"a": 1, "b": [None, "c", (1.5, b"d")], "e": {1, 2}, "f": tf.zeros((0, 2))}
+        network = TFNetwork(Doing(lambda data, state: dict(made), None, "out"))
+        result = infer(network, {}, eager=eager)["out"]
+        assert result.pop("f").shape == (0, 2)
+        assert result == {"a": 1, "b": [None, "c", (1.5, b"d")], "e": {1, 2}}
+
+    @EITHER_WAY
+    def test_arrays_that_an_op_makes(self, eager: bool) -> None:
+        network = TFNetwork(Doing(lambda data, state: np.arange(3), None, "out"))
+        assert np.array_equal(infer(network, {}, eager=eager)["out"], [0, 1, 2])
+
+    @EITHER_WAY
+    def test_what_passes_between_ops_may_be_anything(self, eager: bool) -> None:
+        network = TFNetwork(
+            [
+                Doing(lambda x, state: SimpleNamespace(x=x, of=(one for one in [x])), "x", "thing"),
+                Doing(lambda thing, state: thing.x + next(thing.of), "thing", "y"),
+                Delete("thing"),
+            ]
+        )
+        for size in (2, 3):
+            result = infer(network, {"x": ones(size)}, eager=eager)
+            assert result["y"].numpy().tolist() == [2.0] * size
+            assert set(result) == {"x", "y"}
+
+    @EITHER_WAY
+    def test_a_composite_that_an_op_makes(self, eager: bool) -> None:
+        network = TFNetwork(
+            LambdaOp(lambda x: tf.RaggedTensor.from_row_lengths(x, [1, 2]), "x", "y")
+        )
+        for x in ([1, 2, 3], [4, 5, 6]):
+            result = infer(network, {"x": tf.constant(x)}, eager=eager)["y"]
+            assert result.to_list() == [x[:1], x[1:]]
+
+    @EITHER_WAY
+    def test_strings_that_are_tensors(self, eager: bool) -> None:
+        network = TFNetwork(LambdaOp(lambda x: tf.strings.join([x, x]), "x", "y"))
+        result = infer(network, {"x": tf.constant(["a", "b"])}, eager=eager)
+        assert result["y"].numpy().tolist() == [b"aa", b"bb"]
+
+    @EITHER_WAY
+    def test_a_dataset_that_an_op_reads(self, eager: bool) -> None:
+        data = tf.data.Dataset.range(4)
+        network = TFNetwork(LambdaOp(lambda data: data.reduce(np.int64(0), tf.add), "data", "sum"))
+        assert infer(network, {"data": data}, eager=eager)["sum"].numpy() == 6
+
+    @EITHER_WAY
+    def test_resources_that_an_op_returns(self, eager: bool) -> None:
+        network = TFNetwork(
+            [
+                LambdaOp(lambda x: tf.data.Dataset.from_tensors(x)._variant_tensor, "x", "variant"),
+                LambdaOp(lambda x: x + 1, "x", "y"),
+            ]
+        )
+        result = infer(network, {"x": X}, eager=eager)
+        assert result["variant"].dtype == tf.variant
+        assert result["y"].numpy().tolist() == [2.0, 3.0]
+
+
+class TestBatch:
+    @EITHER_WAY
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            dict,
+            collections.OrderedDict,
+            collections.ChainMap,
+            collections.UserDict,
+            MappingProxyType,
+            lambda batch: collections.defaultdict(int, batch),
+        ],
+    )
+    def test_is_any_mapping_and_the_result_a_dict(self, kind: Any, eager: bool) -> None:
+        batch = kind({"x": X, "other": THING})
+        result = infer(TFNetwork(Counting("x", "y")), batch, eager=eager)
+        assert type(result) is dict
+        assert list(result) == ["x", "other", "y"]
+        assert result["other"] is THING
+        assert dict(batch) == {"x": X, "other": THING}
+
+    @EITHER_WAY
+    def test_without_what_ops_read_makes_up_nothing(self, eager: bool) -> None:
+        batch = collections.defaultdict(int, {"x": 1})
+        network = TFNetwork(LambdaOp(lambda x, z: x, ["x", "zz"], "y"))
+        with pytest.raises(KeyError):
+            infer(network, batch, eager=eager)
+        assert dict(batch) == {"x": 1}
+
+    @EITHER_WAY
+    def test_may_be_empty(self, eager: bool) -> None:
+        assert infer(TFNetwork([]), {}, eager=eager) == {}
+        assert infer(TFNetwork([]), {"x": 1}, eager=eager) == {"x": 1}
+        network = TFNetwork(LambdaOp(lambda: 3, None, "y"))
+        assert infer(network, {}, eager=eager) == {"y": 3}
+
+    @EITHER_WAY
+    def test_of_ops_that_write_nothing(self, eager: bool) -> None:
+        total = tf.Variable(0.0)
+        network = TFNetwork(LambdaOp(lambda x: total.assign_add(tf.reduce_sum(x)), "x"))
+        with network(mode="infer", epoch=1, eager=eager):
+            for _ in range(3):
+                assert set(network.run_step({"x": X})) == {"x"}
+        assert total.numpy() == 9.0
+
+    @EITHER_WAY
+    def test_a_key_that_is_written_over(self, eager: bool) -> None:
+        network = TFNetwork([LambdaOp(lambda x: x + 1, "x", "x")] * 3)
+        batch = {"x": X}
+        with network(mode="infer", epoch=1, eager=eager):
+            for _ in range(2):
+                assert network.run_step(batch)["x"].numpy().tolist() == [4.0, 5.0]
+        assert batch == {"x": X}
+
+    @EITHER_WAY
+    def test_keys_need_not_be_names(self, eager: bool) -> None:
+        keys = ["a b", "a_b", "/", " ", "epoch", "epoch_0", "ключ", "1"]
+        network = TFNetwork(LambdaOp(lambda *values: sum(values), keys, "sum"))
+        batch = {key: tf.constant(float(place)) for place, key in enumerate(keys)}
+        assert infer(network, batch, eager=eager)["sum"].numpy() == 28.0
+
+
+class TestResults:
+    def test_containers_are_fresh_in_each_step(self) -> None:
+        network = TFNetwork(Doing(lambda x, state: {"x": [x, 1], "set": {1}}, "x", "y"))
+        with network(mode="infer", epoch=1):
+            one = network.run_step({"x": X})
+            one["y"]["x"].append(2)
+            one["y"]["set"].add(3)
+            one["y"]["new"] = 1
+            two = network.run_step({"x": X})
+        assert list(two["y"]) == ["x", "set"]
+        assert len(two["y"]["x"]) == 2
+        assert two["y"]["set"] == {1}
+
+    @EITHER_WAY
+    def test_can_be_written_to(self, eager: bool) -> None:
+        batch = {"x": X, "rest": 1}
+        network = TFNetwork(Counting("x", "y"))
+        with network(mode="infer", epoch=1, eager=eager):
+            for _ in range(2):
+                result = network.run_step(batch)
+                assert set(result) == {"x", "rest", "y"}
+                result.clear()
+        assert set(batch) == {"x", "rest"}
+
+    def test_what_an_op_writes_into_its_input_does_not_get_into_the_batch(self) -> None:
+        def write(data: Any, state: Any) -> Any:
+            data["new"] = data["x"] + 1
+            return data
+
+        network = TFNetwork(Doing(write, "data", "out"))
+        data = {"x": X}
+        for _ in range(2):
+            result = infer(network, {"data": data})
+            assert result["out"]["new"].numpy().tolist() == [2.0, 3.0]
+            assert list(data) == ["x"]
+
+    def test_what_the_program_changes_in_a_batch_is_another_batch(self) -> None:
+        op = Counting("data", "out")
+        network = TFNetwork(op)
+        names = ["a"]
+        data = {"names": names, "x": X}
+        assert infer(network, {"data": data})["out"]["names"] == ["a"]
+        names.append("b")
+        result = infer(network, {"data": data})["out"]
+        assert result["names"] == ["a", "b"]
+        result["names"].append("c")
+        assert infer(network, {"data": data})["out"]["names"] == names == ["a", "b"]
+        assert op.runs == 2
+        assert reasons(network)[1] == "'data' holds something else than before"
+
+    def test_arrays_of_the_batch_are_not_shared(self) -> None:
+        array = np.ones(1000, "float32")
+        result = infer(TFNetwork(Counting("x", "y")), {"x": array})
+        array[:] = 7
+        assert np.array_equal(result["y"], np.ones(1000))
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("make", "name"),
+        [
+            (object, "object"),
+            (lambda: [1, {"a": (object(),)}], "object"),
+            (lambda: {Thing()}, "Thing"),
+            (lambda: Record(Thing()), "Thing"),
+            (lambda: Pair(1, Thing()), "Thing"),
+            (lambda: (one for one in [1]), "generator"),
+            (lambda: torch.ones(2), "Tensor"),
+            (lambda: np.array([Thing()]), "ndarray"),
+            (lambda: MappingProxyType({"a": 1}), "mappingproxy"),
+            (lambda: Color.RED, "Color"),
+        ],
+        ids=str,
+    )
+    def test_what_a_graph_cannot_make_anew(self, make: Any, name: str) -> None:
+        op = Doing(lambda x, state: make(), "x", "y")
+        network = TFNetwork([Counting("x", "z"), op])
+        with failing(
+            TypeError,
+            f"Doing (op 1, inputs ['x'], outputs ['y']) writes 'y', which is, or holds, a value of "
+            f"type {name}. A graph cannot make such a value anew in each step. Return tensors, or "
+            "open the network with eager=True.",
+            [
+                "This was while the ops were traced into a graph. To run them one by one, and look "
+                "into each, open the network with eager=True."
+            ],
+        ):
+            infer(network, {"x": X})
+        assert type(infer(network, {"x": X}, eager=True)["y"]) is type(make())
+
+    def test_names_the_last_op_that_wrote_it(self) -> None:
+        network = TFNetwork(
+            [
+                Doing(lambda x, state: x, "x", "y"),
+                Doing(lambda x, state: [x, Thing()], ["x"], ["w", "y"]),
+            ]
+        )
+        with pytest.raises(TypeError, match=r"^Doing \(op 1, .*writes 'y', .*type Thing\."):
+            infer(network, {"x": X})

@@ -1,0 +1,77 @@
+"""What tests of `TFNetwork` share: ops that count, and expectations of errors and traces."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fastnet.network import TFNetwork
+from fastnet.op.tensorop import TensorOp
+from tests.network.keras_models import tf
+
+EITHER_WAY = pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+
+TRACING = (
+    "This was while the ops were traced into a graph. To run them one by one, and look into each, "
+    "open the network with eager=True."
+)
+CONSTANT = "; a value that is no tensor is part of the graph"
+
+
+class Counting(TensorOp):
+    """Hands its input through, and counts how often Python does so."""
+
+    runs = 0
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        self.runs += 1
+        return data
+
+
+class Doing(TensorOp):
+    """Calls a function with data and state; AutoGraph leaves both alone."""
+
+    def __init__(self, fn: Callable[[Any, Any], Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fn = tf.autograph.experimental.do_not_convert(fn)
+
+    def forward(self, data: Any, state: dict[str, Any]) -> Any:
+        return self.fn(data, state)
+
+
+def reasons(network: TFNetwork) -> list[str]:
+    """List why a network has traced."""
+    assert [trace.number for trace in network.traces] == list(range(1, len(network.traces) + 1))
+    return [trace.reason for trace in network.traces]
+
+
+def first(mode: str = "infer") -> str:
+    """Return the reason of a mode's first trace."""
+    return f"first step in mode '{mode}'"
+
+
+def ones(*shape: int, dtype: str = "float32") -> Any:
+    """Return a tensor of ones."""
+    return tf.ones(shape, dtype)
+
+
+@contextmanager
+def failing(
+    kind: type[BaseException], text: str | None, notes: Sequence[str] = ()
+) -> Iterator[list[BaseException]]:
+    """Expect an error by its type, which no derived one stands in for, its text and its notes."""
+    caught: list[BaseException] = []
+    with pytest.raises(kind) as info:
+        yield caught
+    error = info.value
+    caught.append(error)
+    assert type(error) is kind
+    if sys.version_info >= (3, 11):
+        assert text is None or str(error) == text
+        assert list(getattr(error, "__notes__", [])) == list(notes)
+    else:
+        assert text is None or str(error).startswith(text)

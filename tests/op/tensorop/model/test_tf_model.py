@@ -1,0 +1,597 @@
+"""ModelOp of Keras models: outputs, those of layers, what they are fed with, and how they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fastnet.errors import MissingKeyError
+from fastnet.network import TFNetwork
+from fastnet.network.build import build
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.keras_models import (
+    BY_NAME,
+    KERAS_3,
+    assert_close,
+    infer,
+    keras,
+    layers,
+    line,
+    same_weights,
+    train,
+    twins,
+    weights,
+)
+from tests.network.programs import raising
+
+pytestmark = pytest.mark.tf
+
+EAGER = pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+X = tf.constant([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.5, 0.0, 2.0]])
+
+
+def made(model: Any, optimizer: Any = None, **kwargs: Any) -> Any:
+    return build(lambda: model, optimizer, **kwargs)
+
+
+class TestMaking:
+    def test_settings(self) -> None:
+        model = made(line())
+        op = ModelOp(model, "x", "y", "eval", "!a", trainable=False, gradients=False)
+        assert op.model is model
+        assert (op.inputs, op.outputs) == (["x"], ["y"])
+        assert (op.mode, op.ds_id) == ({"eval"}, {"!a"})
+        assert (op.trainable, op.gradients) == (False, False)
+        assert op.get_fe_models() == {model}
+        assert op.fe_retain_graph() is None
+
+    def test_a_model_that_was_not_built(self) -> None:
+        with raising(
+            AssertionError,
+            "ModelOp takes a model that fastnet.build has made ready, but this Sequential is not. "
+            "Pass it through fastnet.build first.",
+        ):
+            ModelOp(line(), "x", "y")
+
+    def test_trainable_without_gradients(self) -> None:
+        with raising(
+            AssertionError,
+            "ModelOp of 'm' is trainable, so gradients must be True. Pass trainable=False to run "
+            "the model without them.",
+        ):
+            ModelOp(made(line(), model_name="m"), "x", "y", gradients=False)
+
+    def test_in_a_network_of_another_framework(self) -> None:
+        op = ModelOp(made(line(), model_name="m"), "x", "y")
+        op.build("tf")
+        with raising(
+            ValueError,
+            "ModelOp of 'm' holds a model of framework 'tf', but its network runs on 'torch'. Put "
+            "models of one framework into a network.",
+        ):
+            op.build("torch")
+
+
+class Pair(keras.Model):
+    def call(self, a: Any, b: Any) -> Any:
+        return 10 * a + b
+
+
+class PairTraining(keras.Model):
+    def call(self, a: Any, b: Any, training: bool = False) -> Any:
+        return (10 * a + b) if training else (a + b)
+
+
+class OnePair(keras.Model):
+    def call(self, pair: Any, training: bool = False) -> Any:
+        return 10 * pair[0] + pair[1]
+
+
+class Several(keras.Model):
+    def call(self, *inputs: Any) -> Any:
+        return 10 * inputs[0][0] + inputs[0][1]
+
+
+class Scaled(keras.Model):
+    def call(self, a: Any, scale: Any = 3.0) -> Any:
+        return a * scale
+
+
+class Named(keras.Model):
+    def call(self, data: Any) -> Any:
+        return data["left"] - data["right"]["deep"]
+
+
+class KeywordOnly(keras.Model):
+    def call(self, pair: Any, *, minus: bool = False) -> Any:
+        return pair[0] - pair[1]
+
+
+@EAGER
+class TestInputs:
+    def result(self, model: Any, inputs: Any, eager: bool, batch: Any = None, **mode: Any) -> Any:
+        batch = batch or {"a": tf.constant([[2.0]]), "b": tf.constant([[1.0]])}
+        network = TFNetwork([ModelOp(made(model), inputs, "y")])
+        return infer(network, batch, eager=eager, **mode)["y"].numpy().tolist()
+
+    def test_several_for_a_model_that_takes_several(self, eager: bool) -> None:
+        assert self.result(Pair(), ["a", "b"], eager) == [[21]]
+        assert self.result(Pair(), ("b", "a"), eager) == [[12]]
+
+    def test_several_and_whether_it_trains(self, eager: bool) -> None:
+        assert self.result(PairTraining(), ["a", "b"], eager) == [[3]]
+        assert self.result(PairTraining(), ["a", "b"], eager, mode="train") == [[21]]
+
+    def test_several_for_a_model_that_takes_one(self, eager: bool) -> None:
+        assert self.result(OnePair(), ["a", "b"], eager) == [[21]]
+        assert self.result(KeywordOnly(), ["a", "b"], eager) == [[1]]
+
+    def test_several_for_a_model_that_takes_any(self, eager: bool) -> None:
+        """As in torch: `*inputs` is one parameter, and gets the list."""
+        assert self.result(Several(), ["a", "b"], eager) == [[21]]
+
+    def test_one_for_a_model_that_could_take_more(self, eager: bool) -> None:
+        assert self.result(Scaled(), "b", eager) == [[3]]
+        assert self.result(Scaled(), ["b", "a"], eager) == [[2]]
+
+    def test_a_functional_model(self, eager: bool) -> None:
+        a, b = layers.Input((1,)), layers.Input((1,))
+        model = keras.Model([a, b], layers.Subtract()([a, b]))
+        assert self.result(model, ["a", "b"], eager) == [[1]]
+        assert self.result(model, ["b", "a"], eager) == [[-1]]
+
+    def test_containers(self, eager: bool) -> None:
+        batch = {"d": {"left": tf.constant([[5.0]]), "right": {"deep": tf.constant([[3.0]])}}}
+        assert self.result(Named(), "d", eager, batch) == [[2]]
+        inputs = {name: layers.Input((1,), name=name) for name in ("left", "right")}
+        model = keras.Model(inputs, layers.Subtract()(list(inputs.values())))
+        flat = {"d": {"left": tf.constant([[5.0]]), "right": tf.constant([[3.0]])}}
+        assert self.result(model, "d", eager, flat) == [[2]]
+
+    @pytest.mark.parametrize("kind", ["float32", "float64"])
+    def test_arrays(self, eager: bool, kind: str) -> None:
+        model, twin = twins(line)
+        x = np.array([[1, 2], [3, 4]], dtype=kind)
+        y = infer(TFNetwork([ModelOp(made(model), "x", "y")]), {"x": x}, eager=eager)["y"]
+        np.testing.assert_allclose(y, twin(tf.constant(x, tf.float32)), rtol=1e-6)
+
+    def test_several_outputs(self, eager: bool) -> None:
+        x = layers.Input((4,))
+        model = keras.Model(x, [layers.Dense(2)(x), layers.Dense(3)(x)])
+        op = ModelOp(made(model), "x", ["a", "b"])
+        result = infer(TFNetwork([op]), {"x": X}, eager=eager)
+        for key, wanted in zip("ab", model(X), strict=True):
+            np.testing.assert_allclose(result[key], wanted, rtol=1e-6)
+
+
+def dropping() -> Any:
+    return keras.Sequential([layers.Input((4,)), layers.Dropout(0.5), layers.BatchNormalization()])
+
+
+class Dropping(keras.Model):
+    """A model that does not ask whether it is training; its layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = layers.Dropout(0.5)
+        self.norm = layers.BatchNormalization()
+
+    def call(self, x: Any) -> Any:
+        return self.norm(self.drop(x))
+
+
+@EAGER
+@pytest.mark.parametrize("make", [dropping, Dropping])
+class TestTraining:
+    def run(self, make: Any, eager: bool, mode: str, **op: Any) -> tuple[bool, bool]:
+        """Tell whether values were dropped, and whether averages moved."""
+        model = make()
+        model(X)
+        before = weights(model)
+        network = TFNetwork([ModelOp(made(model), "x", "y", **op)])
+        # by far too large for a standard deviation, and so scaled where it acts as in training
+        y = infer(network, {"x": tf.ones((64, 4)) * 1000}, mode, eager)["y"].numpy()
+        return len(np.unique(y.round(3))) > 1, not same_weights(model, before)
+
+    def test_in_training(self, eager: bool, make: Any) -> None:
+        assert self.run(make, eager, "train") == (True, True)
+
+    @pytest.mark.parametrize("mode", ["eval", "test", "infer"])
+    def test_otherwise(self, eager: bool, make: Any, mode: str) -> None:
+        assert self.run(make, eager, mode) == (False, False)
+
+    def test_not_trainable(self, eager: bool, make: Any) -> None:
+        assert self.run(make, eager, "train", trainable=False) == (False, False)
+        assert self.run(make, eager, "train", trainable=False, gradients=False) == (False, False)
+
+
+class Block(layers.Layer):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.up = layers.Dense(5, activation="tanh", name="up")
+        self.down = layers.Dense(3, name="down")
+
+    def call(self, x: Any) -> Any:
+        return self.down(self.up(x))
+
+
+class Derived(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = layers.Dense(4, name="first")
+        self.block = Block(name="block")
+        self.many = [layers.Dense(2, name="one"), layers.Dense(2, name="two")]
+        self.idle = layers.Dense(7, name="idle")
+
+    def call(self, x: Any) -> Any:
+        x = self.block(self.first(x))
+        for layer in self.many:
+            x = layer(x)
+        return x
+
+
+def functional() -> Any:
+    x = layers.Input((4,), name="in")
+    y = layers.Dense(4, name="first")(x)
+    y = keras.Sequential(
+        [layers.Input((4,)), layers.Dense(5, name="up"), layers.Dense(3, name="down")], name="block"
+    )(y)
+    return keras.Model(x, layers.Dense(2, name="one")(y))
+
+
+def sequential() -> Any:
+    return keras.Sequential(
+        [layers.Input((4,)), layers.Dense(4, name="first"), layers.Dense(2, name="one")]
+    )
+
+
+def unbuilt() -> Any:
+    return keras.Sequential([layers.Dense(4, name="first"), layers.Dense(2, name="one")])
+
+
+def by_hand(model: Any, x: Any) -> dict[str, Any]:
+    """Run the layers of one of the models above, one after the other."""
+    found = {}
+    named = {layer.name: layer for layer in model.layers}
+    for name in ("first", "block", "one", "two"):
+        if name == "block" and name in named:
+            block = named[name]
+            parts = {layer.name: layer for layer in getattr(block, "layers", [])}
+            found["up"] = (parts.get("up") or block.up)(x)
+            found["down"] = (parts.get("down") or block.down)(found["up"])
+            found["block"] = x = found["down"]
+        elif name in named:
+            found[name] = x = named[name](x)
+    return found
+
+
+# a place for each name: a layer comes before its own, and inputs count
+PLACES = {
+    functional: {"first": 1, "block": 2, "up": 4, "down": 5, "one": 6},
+    sequential: {"first": 1, "one": 2},
+    unbuilt: {"first": 0, "one": 1},
+    Derived: {"first": 0, "block": 1, "up": 2, "down": 3, "one": 4, "two": 5},
+}
+
+
+@EAGER
+class TestIntermediateLayers:
+    @pytest.mark.parametrize("make", PLACES, ids=lambda make: make.__name__)
+    def test_by_name_and_by_place(self, make: Any, eager: bool) -> None:
+        model = made(make())
+        places = PLACES[make]
+        keys = [*places, *[str(place) for place in places.values()]]
+        op = ModelOp(
+            model, "x", ["y", *keys], intermediate_layers=[*places.keys(), *places.values()]
+        )
+        network = TFNetwork([op])
+        for size in (2, 2, 1):
+            x = X[:size]
+            result = infer(network, {"x": x}, eager=eager)
+            wanted = by_hand(model, x)
+            for name, place in places.items():
+                np.testing.assert_allclose(result[name], wanted[name], rtol=1e-5, atol=1e-6)
+                np.testing.assert_array_equal(result[str(place)], result[name])
+            np.testing.assert_array_equal(result["y"], result[list(places)[-1]])
+
+    @pytest.mark.parametrize(("place", "name"), [(-1, "one"), (-2, "down"), (-7, None)])
+    def test_places_from_the_end(self, place: int, name: str | None, eager: bool) -> None:
+        model = made(functional())
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
+        if name is None:
+            # the model's input, which is no step of its own
+            with pytest.raises(RuntimeError, match="did not run"):
+                infer(TFNetwork([op]), {"x": X}, eager=eager)
+            return
+        h = infer(TFNetwork([op]), {"x": X}, eager=eager)["h"]
+        np.testing.assert_allclose(h, by_hand(model, X)[name], rtol=1e-5, atol=1e-6)
+
+    def test_a_layer_of_several_outputs(self, eager: bool) -> None:
+        x = layers.Input((3, 2))
+        whole, _, _ = layers.LSTM(4, return_state=True, name="lstm")(x)
+        model = made(keras.Model(x, layers.Dense(1)(whole)))
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="lstm")
+        found = infer(TFNetwork([op]), {"x": tf.ones((2, 3, 2))}, eager=eager)["h"]
+        wanted = model.get_layer("lstm")(tf.ones((2, 3, 2)))
+        assert len(found) == 3
+        for own, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(own, other, rtol=1e-5)
+
+    def test_a_layer_that_runs_twice_gives_its_last_output(self, eager: bool) -> None:
+        x = layers.Input((2,))
+        shared = layers.Dense(2, name="shared")
+        model = made(keras.Model(x, layers.Dense(1)(shared(shared(x)))))
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="shared")
+        h = infer(TFNetwork([op]), {"x": tf.ones((1, 2))}, eager=eager)["h"]
+        np.testing.assert_allclose(h, shared(shared(tf.ones((1, 2)))), rtol=1e-5)
+
+    def test_several_model_outputs_come_first(self, eager: bool) -> None:
+        x = layers.Input((4,))
+        hidden = layers.Dense(2, name="hidden")(x)
+        model = made(keras.Model(x, [layers.Dense(1)(hidden), layers.Dense(3)(hidden)]))
+        op = ModelOp(model, "x", ["a", "b", "h"], intermediate_layers="hidden")
+        result = infer(TFNetwork([op]), {"x": X}, eager=eager)
+        assert [tuple(result[key].shape) for key in "abh"] == [(2, 1), (2, 3), (2, 2)]
+
+    def test_two_ops_of_one_model(self, eager: bool) -> None:
+        model = made(functional())
+        network = TFNetwork(
+            [
+                ModelOp(model, "x", ["y", "h"], intermediate_layers="up"),
+                ModelOp(model, "z", ["w", "k"], intermediate_layers=["up"]),
+                ModelOp(model, "z", "plain"),
+            ]
+        )
+        result = infer(network, {"x": X, "z": 2 * X}, eager=eager)
+        for key, x in (("h", X), ("k", 2 * X)):
+            np.testing.assert_allclose(result[key], by_hand(model, x)["up"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(result["plain"], result["w"])
+
+    def test_gradients_flow_through_them(self, eager: bool) -> None:
+        """A loss on a layer's output trains what comes before it, and leaves the rest."""
+        model, twin = twins(functional)
+        model = made(model, lambda: BY_NAME.SGD(0.1))
+        network = TFNetwork(
+            [
+                ModelOp(model, "x", ["y", "h", "k"], intermediate_layers=["first", "up"]),
+                LambdaOp(lambda h, k: tf.reduce_mean(h**2) + tf.reduce_sum(k), ["h", "k"], "loss"),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        train(network, [{"x": X}] * 3, eager)
+        optimizer = BY_NAME.SGD(0.1)
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                h = twin.get_layer("first")(X)
+                k = twin.get_layer("block").get_layer("up")(h)
+                loss = tf.reduce_mean(h**2) + tf.reduce_sum(k)
+            trained = [*twin.get_layer("first").weights]
+            trained += twin.get_layer("block").get_layer("up").weights
+            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+        assert_close(model, twin)
+
+    def test_in_training_mode(self, eager: bool) -> None:
+        model = made(
+            keras.Sequential([layers.Input((4,)), layers.Dropout(0.5, name="drop")]), "sgd"
+        )
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="drop")
+        network = TFNetwork([op])
+        result = infer(network, {"x": tf.ones((64, 4))}, "train", eager)
+        assert set(np.unique(result["h"])) == {0.0, 2.0}
+        assert set(np.unique(infer(network, {"x": X}, "eval", eager)["h"])) == set(np.unique(X))
+
+    def test_layers_are_as_they_were(self, eager: bool) -> None:
+        model = made(functional())
+        inner = model.get_layer("block").get_layer("up")
+        # one that somebody has given a call of its own
+        calls: list[int] = []
+        plain = inner.call
+
+        def own(x: Any, **rest: Any) -> Any:
+            calls.append(1)
+            return plain(x, **rest)
+
+        object.__setattr__(inner, "call", own)
+        op = ModelOp(model, "x", ["y", "h", "k"], intermediate_layers=["first", "up"])
+        infer(TFNetwork([op]), {"x": X}, eager=eager)
+        assert calls
+        assert "call" not in vars(model.get_layer("first"))
+        assert vars(inner)["call"] is own
+
+    def test_after_an_error_too(self, eager: bool) -> None:
+        fails: list[int] = []
+
+        class Failing(layers.Layer):
+            def call(self, x: Any) -> Any:
+                if fails:
+                    raise ArithmeticError("inside")
+                return x * 2
+
+        x = layers.Input((4,))
+        model = made(keras.Model(x, Failing(name="last")(layers.Dense(4, name="first")(x))))
+        op = ModelOp(model, "x", ["y", "h", "k"], intermediate_layers=["first", "last"])
+        network = TFNetwork([op])
+        fails.append(1)
+        with pytest.raises(Exception, match="inside"):
+            infer(network, {"x": X}, eager=eager)
+        for name in ("first", "last"):
+            assert "call" not in vars(model.get_layer(name))
+        fails.clear()
+        result = infer(network, {"x": X}, eager=eager)
+        np.testing.assert_array_equal(result["k"], result["h"] * 2)
+
+    def test_a_layer_that_does_not_run(self, eager: bool) -> None:
+        op = ModelOp(made(Derived()), "x", ["y", "h"], intermediate_layers="idle")
+        with pytest.raises(RuntimeError, match="idle") as caught:
+            infer(TFNetwork([op]), {"x": X}, eager=eager)
+        assert str(caught.value) == (
+            "The intermediate layer 'idle' did not run in the model's forward pass, so it has no "
+            "output. Name a layer that runs on every pass."
+        )
+        assert "call" not in vars(op.model.idle)
+
+
+class TestLayersThatThereAreNot:
+    def model(self) -> Any:
+        return made(functional(), model_name="m")
+
+    def names(self, model: Any) -> str:
+        found = [layer.name for layer in model._flatten_layers(include_self=False)]
+        (below,) = set(found) - {"in", "first", "block", "up", "down", "one"}
+        return f"['in', 'first', 'block', '{below}', 'up', 'down', 'one']"
+
+    def test_a_name(self) -> None:
+        model = self.model()
+        with raising(
+            MissingKeyError,
+            "intermediate_layers asks for the layer 'frist' of Functional, which has none of this "
+            f"name. Did you mean 'first'? Its layers are {self.names(model)}.",
+        ):
+            ModelOp(model, "x", ["y", "h"], intermediate_layers="frist")
+
+    @pytest.mark.parametrize("place", [7, -8])
+    def test_a_place(self, place: int) -> None:
+        model = self.model()
+        with raising(
+            IndexError,
+            f"intermediate_layers asks for layer {place} of Functional, which has 7, those in "
+            f"other layers counted: {self.names(model)}.",
+        ):
+            ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
+
+    def test_among_many(self) -> None:
+        many = keras.Sequential([layers.Dense(1, name=f"d{n}") for n in range(12)])
+        with raising(
+            MissingKeyError,
+            "intermediate_layers asks for the layer 'x' of Sequential, which has none of this "
+            "name. Its layers are ['d0', 'd1', 'd2', 'd3', 'd4', 'd5', 'd6', 'd7'] and 4 more.",
+        ):
+            ModelOp(made(many), "x", ["y", "h"], intermediate_layers="x")
+
+    def test_fewer_outputs_than_values(self) -> None:
+        with raising(
+            ValueError,
+            "ModelOp of 'm' writes the model's output and those of the intermediate layers ['up'], "
+            "but its outputs are ['y']. Name a key for each: the model's first, then one a layer.",
+        ):
+            ModelOp(self.model(), "x", "y", intermediate_layers="up")
+
+    def test_no_name_at_all(self) -> None:
+        with raising(
+            ValueError,
+            "ModelOp of 'm' asks for the intermediate layer 1.5 of type float. Give names or "
+            "places.",
+        ):
+            ModelOp(self.model(), "x", ["y", "h"], intermediate_layers=1.5)  # type: ignore[arg-type]
+
+
+@EAGER
+class TestWithoutGradients:
+    def test_no_gradients_reach_what_is_before(self, eager: bool) -> None:
+        """The second model hands none back, and so the first learns from its own loss only."""
+        (first, twin), second = twins(line), made(line(), model_name="second")
+        first = made(first, lambda: BY_NAME.SGD(0.1), model_name="first")
+        before = weights(second)
+        network = TFNetwork(
+            [
+                ModelOp(first, "x", "y"),
+                LambdaOp(lambda y: tf.concat([y, y], axis=1), "y", "yy"),
+                ModelOp(second, "yy", "z", trainable=False, gradients=False),
+                LambdaOp(
+                    lambda y, z: tf.reduce_mean(y**2) + tf.reduce_mean(z**2), ["y", "z"], "loss"
+                ),
+                UpdateOp(first, "loss"),
+            ]
+        )
+        x = tf.constant([[1.0, 2.0]])
+        train(network, [{"x": x}] * 2, eager)
+        optimizer = BY_NAME.SGD(0.1)
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(twin(x) ** 2)
+            trained = twin.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+        assert_close(first, twin)
+        assert same_weights(second, before)
+
+    def test_frozen_in_effect_but_passing_them_on(self, eager: bool) -> None:
+        (first, twin), second = twins(line), made(line(), model_name="second")
+        first = made(first, lambda: BY_NAME.SGD(0.1), model_name="first")
+        network = TFNetwork(
+            [
+                ModelOp(first, "x", "y"),
+                LambdaOp(lambda y: tf.concat([y, y], axis=1), "y", "yy"),
+                ModelOp(second, "yy", "z", trainable=False),
+                LambdaOp(lambda z: tf.reduce_mean(z**2), "z", "loss"),
+                UpdateOp(first, "loss"),
+            ]
+        )
+        x = tf.constant([[1.0, 2.0]])
+        train(network, [{"x": x}], eager)
+        with tf.GradientTape() as tape:
+            y = twin(x)
+            loss = tf.reduce_mean(second(tf.concat([y, y], axis=1)) ** 2)
+        trained = twin.trainable_variables
+        BY_NAME.SGD(0.1).apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+        assert_close(first, twin)
+
+    def test_no_tape_where_nothing_takes_gradients(self, eager: bool) -> None:
+        tapes: list[Any] = []
+
+        class Look(LambdaOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                tapes.append(state["tape"])
+                return data
+
+        model = made(line())
+        network = TFNetwork(
+            [
+                ModelOp(model, "x", "y", trainable=False, gradients=False),
+                Look(lambda y: y, "y", "z"),
+            ]
+        )
+        infer(network, {"x": tf.ones((1, 2))}, "train", eager)
+        assert tapes == [None]
+
+
+class TestAgainstFastEstimator:
+    """The same places and names stand for the same layers, where its models are Keras 2's."""
+
+    @pytest.mark.skipif(KERAS_3, reason="FastEstimator stops at Keras 2")
+    @pytest.mark.parametrize("make", [functional, sequential, Derived])
+    def test_places(self, make: Any) -> None:
+        fe = pytest.importorskip("fastestimator")
+        from fastestimator.op.tensorop.model import ModelOp as TheirModelOp
+
+        model, twin = make(), make()
+        for one in (model, twin):
+            one(X)
+        twin.set_weights(model.get_weights())
+        model = made(model)
+        count = len(list(model._flatten_layers(include_self=False)))
+        compared = 0
+        theirs = fe.build(lambda: twin, None)
+        for place in range(-1, count):
+            their_op = TheirModelOp(theirs, "x", ["y", "h"], intermediate_layers=place)
+            their_op.build("tf")
+            state = {"mode": "eval", "tape": None, "epoch": 1}
+            try:
+                wanted = their_op.forward(X, state)
+            except KeyError:  # an input, or a layer that does not run
+                continue
+            finally:
+                for layer in twin._flatten_layers(include_self=False):
+                    if hasattr(layer, "fe_original_call"):
+                        layer.call = layer.fe_original_call
+                        del layer.fe_original_call
+            op = ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
+            own = infer(TFNetwork([op]), {"x": X}, "eval", eager=True)
+            np.testing.assert_array_equal(own["h"], wanted[1])
+            np.testing.assert_array_equal(own["y"], wanted[0])
+            compared += 1
+        assert compared >= 4

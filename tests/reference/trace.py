@@ -1,0 +1,315 @@
+"""Steps through traced functions: values as lists of places, compared one by one."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+MOST_TRACES = 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slot:
+    type: Any = None
+    shape: tuple[int | None, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Slot({self.type!r}, {self.shape!r})"
+
+
+class Parts:
+    def __init__(self, kind: Any, slots: Iterable[Slot]) -> None:
+        self.kind = kind
+        self.slots = tuple(slots)
+        for slot in self.slots:
+            if not isinstance(slot, Slot):
+                raise TypeError(f"slots holds a {type(slot).__name__}, not a Slot")
+
+    def __repr__(self) -> str:
+        return f"Parts({self.kind!r}, {self.slots!r})"
+
+
+class TensorKind:
+    def __init__(
+        self,
+        cls: type,
+        type_of: Callable[[Any], Any],
+        shape_of: Callable[[Any], Any],
+        convert: Callable[[Any], Any],
+        split: Callable[[Any], Any],
+        join: Callable[[Any, list[Any]], Any],
+    ) -> None:
+        self.cls = cls
+        self.type_of = type_of
+        self.shape_of = shape_of
+        self.convert = convert
+        self.split = split
+        self.join = join
+
+    def form_of(self, value: Any) -> Any:
+        tensor = self.tensor_of(value)
+        if tensor is not None:
+            return Slot(self.type_of(tensor), self.shape_of(tensor))
+        split = None if value is None else self.split(value)
+        if split is not None:
+            kind, tensors = split
+            return Parts(kind, [self.form_of(tensor) for tensor in tensors])
+        return rebuild(value, self.form_of)
+
+    def tensor_of(self, value: Any) -> Any:
+        if type(value) is self.cls:
+            return value
+        return None if value is None or type(value) is str else self.convert(value)
+
+    def take(self, value: Any, form: Any) -> list[Any]:
+        """List the tensors of a value; raise Misfit where it does not look like the form."""
+        if isinstance(form, Slot):
+            tensor = self.tensor_of(value)
+            insist(tensor is not None and self.accepts(form, tensor))
+            return [tensor]
+        if isinstance(form, Parts):
+            split = self.split(value)
+            insist(split is not None)
+            kind, tensors = split
+            insist(kind == form.kind and len(tensors) == len(form.slots))
+            insist(all(map(self.accepts, form.slots, tensors)))
+            return list(tensors)
+        insist(type(value) is type(form))
+        places = places_of(form)
+        if places is None:
+            insist(value is form or same(value, form))
+            return []
+        own = {exactly(place): part for place, part in places_of(value) or ()}
+        insist(own.keys() == {exactly(place) for place, _ in places})
+        if isinstance(form, collections.OrderedDict):
+            insist(list(value) == list(form))
+        return [tensor for place, part in places for tensor in self.take(own[exactly(place)], part)]
+
+    def accepts(self, slot: Slot, tensor: Any) -> bool:
+        shape = self.shape_of(tensor)
+        if self.type_of(tensor) != slot.type:
+            return False
+        if slot.shape is None or shape is None:
+            return slot.shape is None
+        return len(shape) == len(slot.shape) and all(
+            wanted in (None, length) for length, wanted in zip(shape, slot.shape, strict=True)
+        )
+
+
+class Misfit(Exception):
+    pass
+
+
+def insist(fits: bool) -> None:
+    if not fits:
+        raise Misfit
+
+
+def places_of(data: Any) -> list[tuple[Any, Any]] | None:
+    """List the parts of a container, each with its place; None for anything else."""
+    if isinstance(data, MutableMapping):
+        return list(data.items())
+    if isinstance(data, list | tuple):
+        return list(enumerate(data))
+    if dataclasses.is_dataclass(data) and not isinstance(data, type | Slot):
+        names = [field.name for field in dataclasses.fields(data)]
+        return [(name, getattr(data, name)) for name in names if hasattr(data, name)]
+    return None
+
+
+def exactly(constant: Any) -> Any:
+    """Spell a constant out, so that what is equal is alike too: 1 and True are not."""
+    if isinstance(constant, float | complex):
+        return type(constant), repr(constant)
+    if isinstance(constant, tuple):
+        return type(constant), tuple(map(exactly, constant))
+    if isinstance(constant, set | frozenset):
+        return type(constant), frozenset(map(exactly, constant))
+    return type(constant), constant
+
+
+def same(value: Any, form: Any) -> bool:
+    try:
+        equal = value == form
+        if type(form) in (float, complex) or isinstance(form, set | frozenset):
+            equal = exactly(value) == exactly(form)
+        return bool(equal) and getattr(equal, "shape", ()) == ()
+    except Exception:
+        return False
+
+
+def rebuild(data: Any, fn: Callable[[Any], Any]) -> Any:
+    places = places_of(data)
+    if places is None:
+        return kept(data)
+    parts = [fn(part) for _, part in places]
+    if isinstance(data, MutableMapping | list):
+        result = own_copy(data)
+        for (place, _), part in zip(places, parts, strict=True):
+            result[place] = part
+        return result
+    if hasattr(data, "n_sequence_fields"):
+        return type(data)(parts, data.__reduce__()[1][1])
+    if isinstance(data, tuple):
+        result = tuple.__new__(type(data), parts)
+        vars(result).update(vars(data)) if hasattr(data, "__dict__") else None
+        return result
+    result = object.__new__(type(data))
+    names = {name for cls in type(data).__mro__ for name in getattr(cls, "__slots__", ())}
+    for name in names.union(getattr(data, "__dict__", ())) - {"__dict__", "__weakref__"}:
+        if hasattr(data, name):
+            object.__setattr__(result, name, getattr(data, name))
+    for (name, _), part in zip(places, parts, strict=True):
+        object.__setattr__(result, name, part)
+    return result
+
+
+def own_copy(data: Any) -> Any:
+    if isinstance(data, dict | list | collections.UserDict):
+        result = copy.copy(data)
+    else:
+        items = list(data.items())
+        result = copy.deepcopy(data, {id(part): part for item in items for part in item})
+    if result is data or type(result) is not type(data):
+        name = type(data).__name__
+        raise TypeError(
+            f"a copy of a {name} is not another {name}: its copying returns something else"
+        )
+    return result
+
+
+def kept(value: Any) -> Any:
+    if type(value).__hash__ is not None:
+        return value
+    try:
+        result = copy.copy(value)
+    except Exception:
+        return value
+    return result if type(result) is type(value) and same(value, result) else value
+
+
+def map_form(form: Any, fn: Callable[[Any], Any]) -> Any:
+    if isinstance(form, Slot | Parts):
+        return fn(form)
+    return rebuild(form, lambda part: map_form(part, fn))
+
+
+class Trace:
+    def __init__(
+        self,
+        call: Callable[[list[Any]], Sequence[Any]],
+        inputs: Iterable[Any],
+        outputs: dict[str, Any],
+    ) -> None:
+        self.call = call
+        self._inputs = list(inputs)
+        self._outputs = dict(outputs)
+
+    @property
+    def inputs(self) -> list[Any]:
+        return list(self._inputs)
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        return dict(self._outputs)
+
+
+class TracedStep:
+    def __init__(
+        self,
+        keys: Iterable[str],
+        kind: TensorKind,
+        trace: Callable[[list[Any]], Trace],
+        context: Iterable[str] = (),
+    ) -> None:
+        self.keys = tuple(keys)
+        self.kind = kind
+        self.context = tuple(context)
+        self._trace = trace
+        self._traces: list[Trace] = []
+
+    @property
+    def traces(self) -> list[Trace]:
+        return list(self._traces)
+
+    @traces.setter
+    def traces(self, traces: Iterable[Trace]) -> None:
+        checked = list(traces)
+        for trace in checked:
+            if not isinstance(trace, Trace):
+                raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
+        self._traces = checked[:MOST_TRACES]
+
+    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        values = self._read(batch)
+        trace = self._find(values)
+        if trace is None:
+            trace = self._trace(list(values))
+            if not isinstance(trace, Trace):
+                raise TypeError(f"tracing returned a {type(trace).__name__}, not a Trace")
+            self._put_first(trace)
+            self._check(trace, values)
+        context = [state[key] for key in self.context]
+        results = list(trace.call(context + self._tensors(trace, values)))
+        return {**batch, **self._outputs(trace, results)}
+
+    def fits(self, batch: Mapping[str, Any]) -> bool:
+        return all(key in batch for key in self.keys) and self._find(self._read(batch)) is not None
+
+    def _read(self, batch: Mapping[str, Any]) -> list[Any]:
+        for key in self.keys:
+            if key not in batch:
+                raise KeyError(key)
+        return [batch[key] for key in self.keys]
+
+    def _tensors(self, trace: Trace, values: list[Any]) -> list[Any]:
+        return self.kind.take(values, trace.inputs)
+
+    def _find(self, values: list[Any]) -> Trace | None:
+        for trace in self._traces:
+            try:
+                self._tensors(trace, values)
+            except Misfit:
+                continue
+            self._put_first(trace)
+            return trace
+        return None
+
+    def _put_first(self, trace: Trace) -> None:
+        self._traces = [trace, *(other for other in self._traces if other is not trace)]
+        del self._traces[MOST_TRACES:]
+
+    def _check(self, trace: Trace, values: list[Any]) -> None:
+        if len(trace.inputs) != len(values):
+            raise RuntimeError(
+                f"A trace has {len(trace.inputs)} inputs, but its step reads {len(values)} keys."
+            )
+        for key, value, form in zip(self.keys, values, trace.inputs, strict=True):
+            try:
+                self.kind.take(value, form)
+            except Misfit:
+                raise RuntimeError(
+                    f"The value of '{key}', of type {type(value).__name__}, does not fit what was "
+                    "just traced for it: it changed meanwhile, or does not equal itself."
+                ) from None
+
+    def _outputs(self, trace: Trace, results: list[Any]) -> dict[str, Any]:
+        places: list[Slot | Parts] = []
+        map_form(trace.outputs, places.append)
+        count = sum(len(place.slots) if isinstance(place, Parts) else 1 for place in places)
+        if len(results) != count:
+            raise RuntimeError(
+                f"A traced function returned {len(results)} tensors, but its outputs are made of "
+                f"{count}."
+            )
+        tensors: Iterator[Any] = iter(results)
+
+        def put(part: Slot | Parts) -> Any:
+            if isinstance(part, Slot):
+                return next(tensors)
+            return self.kind.join(part.kind, [next(tensors) for _ in part.slots])
+
+        return map_form(trace.outputs, put)  # type: ignore[no-any-return]

@@ -1,0 +1,42 @@
+"""The programs in README.md run, and do what is said beside them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(program: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(program, str(README), "exec"), names)
+    return names
+
+
+def test_there_is_one_in_each_framework() -> None:
+    assert ["import torch" in program for program in PROGRAMS] == [True, False]
+    assert ["import tensorflow" in program for program in PROGRAMS] == [False, True]
+
+
+def test_torch() -> None:
+    pytest.importorskip("torch")
+    result = run(PROGRAMS[0])["result"]
+    assert set(result) == {"image", "label", "scores", "loss"}
+    assert result["scores"].shape == (32, 10)
+
+
+@pytest.mark.tf
+def test_tensorflow(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorflow")
+    program = PROGRAMS[1]
+    names = run(program)
+    assert names["result"]["scores"].shape == (7, 10)
+    # what it prints is what its own comment says
+    said = re.search(r"print\(.*\)  # (.*)", program)
+    assert said is not None
+    assert capsys.readouterr().out.strip() == said[1]

@@ -1,0 +1,1209 @@
+"""Steps through traced functions."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import gc
+import math
+import os
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kernel.traces import (
+    Array,
+    Derived,
+    Framework,
+    Pair,
+    Plain,
+    Store,
+    Tensor,
+    shapes_of,
+)
+from tests.reference import Kernel
+from tests.test_nest import (
+    Checked,
+    HandSlottedIce,
+    Ice,
+    Labels,
+    ManyFields,
+    ManySlots,
+    Old,
+    Picky,
+    Point,
+    Registry,
+    Slotted,
+    SlottedIce,
+)
+
+
+@pytest.fixture
+def framework(kernel: Kernel) -> Framework:
+    return Framework(kernel)
+
+
+CONTAINERS: list[Callable[[Any], Any]] = [
+    lambda part: {"a": part, "b": 2},
+    lambda part: {1: part, None: 2},
+    lambda part: {"a": part, 1: 2},
+    lambda part: collections.OrderedDict(a=part, b=2),
+    lambda part: collections.defaultdict(list, {"a": part, "b": 2}),
+    lambda part: collections.Counter({"a": part}),
+    lambda part: collections.UserDict({"a": part, "b": 2}),
+    lambda part: collections.ChainMap({"a": part}, {"b": 2}),
+    lambda part: Registry("name", a=part),
+    lambda part: Store({"a": part, "b": 2}),
+    lambda part: [part, 2],
+    lambda part: Labels([part, 2], "name"),
+    lambda part: (part, 2),
+    lambda part: Point(part, 2),
+    lambda part: Point(x=2, y=part),
+    lambda part: Old(part, 2),
+    lambda part: Picky(part, second=2),
+    lambda part: Plain(part, 2),
+    lambda part: Ice(part, 2),
+    lambda part: Slotted(part, 2),
+    lambda part: SlottedIce(part, 2),
+    lambda part: HandSlottedIce(part, 2),
+    lambda part: Checked(part, seed=7),
+    lambda part: time.struct_time((part, *range(8))),
+    lambda part: os.terminal_size((part, 2)),
+]
+
+
+class TestStep:
+    def test_traces_once_and_calls_with_flat_tensors(self, framework: Framework) -> None:
+        step = framework.step(["x", "y"], context=["epoch"], outputs={"z": "first"})
+        x, y, epoch = Tensor("float", 4, 3), Tensor("int", 4), Tensor("int")
+        state = {"epoch": epoch, "mode": "train"}
+        batch = {"y": y, "x": x, "other": "kept"}
+        result = step.step(batch, state)
+        assert result == {"y": y, "x": x, "other": "kept", "z": epoch}
+        assert batch == {"y": y, "x": x, "other": "kept"}
+        again = step.step(batch, state)
+        assert again == result
+        assert again is not result
+        assert framework.traced == [[x, y]]
+        assert framework.called == [[epoch, x, y]] * 2
+
+    def test_the_first_axis_may_be_left_open(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        for size in (4, 7, 1, 0):
+            step.step({"x": Tensor("float", size, 3)}, {})
+        assert len(framework.traced) == 1
+        for other in (
+            Tensor("float", 4, 2),
+            Tensor("float", 4),
+            Tensor("float", 4, 3, 1),
+            Tensor("double", 4, 3),
+            Tensor("float"),
+        ):
+            before = len(framework.traced)
+            step.step({"x": other}, {})
+            assert len(framework.traced) == before + 1
+
+    def test_a_tensor_without_a_shape(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        unknown = Tensor("float", shape=None)
+        step.step({"x": Tensor("float", 4, 3)}, {})
+        step.step({"x": unknown}, {})
+        assert len(framework.traced) == 2
+        # any shape at all
+        step.step({"x": Tensor("float", 2, 2, 2)}, {})
+        step.step({"x": Tensor("float")}, {})
+        assert len(framework.traced) == 2
+        step.step({"x": Tensor("int", shape=None)}, {})
+        assert len(framework.traced) == 3
+
+    def test_values_that_stand_for_tensors(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        array, derived = Array("float", 5, 3), Derived("float", 6, 3)
+        step.step({"x": Tensor("float", 4, 3)}, {})
+        step.step({"x": array}, {})
+        step.step({"x": derived}, {})
+        assert len(framework.traced) == 1
+        assert framework.called[1] == [array.tensor]
+        assert framework.called[2] == [derived]
+        step.step({"x": Array("int", 5, 3)}, {})
+        assert len(framework.traced) == 2
+
+    def test_what_was_traced_first_for_an_array(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        step.step({"x": Array("float", 4, 3)}, {})
+        step.step({"x": Tensor("float", 4, 3)}, {})
+        assert len(framework.traced) == 1
+
+    def test_values_of_several_tensors(self, framework: Framework) -> None:
+        step = framework.step(["x", "y"], outputs={"z": "x"})
+        tensors = [Tensor("float", 4), Tensor("int", 4), Tensor("int", 2)]
+        pair = Pair("pair", tensors[:2])
+        result = step.step({"x": pair, "y": tensors[2]}, {})
+        assert framework.called == [tensors]
+        assert type(result["z"]) is Pair
+        assert result["z"] is not pair
+        assert (result["z"].kind, result["z"].tensors) == ("pair", tensors[:2])
+        assert framework.step_count(step, {"x": Pair("pair", tensors[:2]), "y": tensors[2]}) == 1
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            Pair("other kind", [Tensor("float", 4), Tensor("int", 4)]),
+            Pair("pair", [Tensor("float", 4)]),
+            Pair("pair", [Tensor("float", 4), Tensor("float", 4)]),
+            Pair("pair", [Tensor("float", 4), Tensor("int", 4, 1)]),
+            Tensor("float", 4),
+            "text",
+            None,
+        ],
+    )
+    def test_other_values_of_several_tensors(self, framework: Framework, other: Any) -> None:
+        step = framework.step(["x"])
+        step.step({"x": Pair("pair", [Tensor("float", 4), Tensor("int", 4)])}, {})
+        assert framework.step_count(step, {"x": other}) == 2
+
+    def test_no_keys(self, framework: Framework) -> None:
+        step = framework.step([], context=["epoch"])
+        assert step.step({"other": 1}, {"epoch": 5}) == {"other": 1}
+        assert step.step({}, {"epoch": 6}) == {}
+        assert framework.called == [[5], [6]]
+        assert len(framework.traced) == 1
+
+    def test_the_state_is_not_written_to(self, framework: Framework) -> None:
+        state = {"epoch": Tensor("int"), "mode": "train"}
+        before = dict(state)
+        framework.step(["x"], context=["epoch"]).step({"x": Tensor()}, state)
+        assert state == before
+
+    def test_a_context_that_the_state_lacks(self, framework: Framework) -> None:
+        step = framework.step(["x"], context=["epoch"])
+        with pytest.raises(KeyError) as caught:
+            step.step({"x": Tensor()}, {"mode": "train"})
+        assert str(caught.value) == "'epoch'"
+
+    def test_what_it_says_of_itself(self, kernel: Kernel, framework: Framework) -> None:
+        step = framework.step(["b", "a"], context=["epoch"])
+        assert (step.keys, step.context, step.kind) == (("b", "a"), ("epoch",), framework.kind)
+        assert step.traces == []
+        assert framework.kind.cls is Tensor
+        assert repr(kernel.Slot("float", (None, 3))) == "Slot('float', (None, 3))"
+        assert repr(kernel.Slot()) == "Slot(None, None)"
+        parts = kernel.Parts("pair", [kernel.Slot("int")])
+        assert repr(parts) == "Parts('pair', (Slot('int', None),))"
+        call = len
+        trace = kernel.Trace(call, [1, 2], {"y": kernel.Slot()})
+        assert (trace.call, trace.inputs) == (call, [1, 2])
+        assert list(trace.outputs) == ["y"]
+
+
+class TestContainers:
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_tensors_are_found_in_order(
+        self, framework: Framework, make: Callable[[Any], Any]
+    ) -> None:
+        first, second = Tensor("float", 4), Tensor("int", 4)
+        step = framework.step(["x"])
+        batch = {"x": make([first, {"a": second}])}
+        step.step(batch, {})
+        assert framework.called == [[first, second]]
+        assert framework.step_count(step, {"x": make([first, {"a": second}])}) == 1
+        assert framework.step_count(step, {"x": make([second, {"a": second}])}) == 2
+        assert framework.step_count(step, {"x": make([first])}) == 3
+        assert framework.step_count(step, {"x": make(first)}) == 4
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_types_survive_in_forms_and_in_outputs(
+        self, framework: Framework, make: Callable[[Any], Any]
+    ) -> None:
+        tensor = Tensor("float", 4)
+        data = make(tensor)
+        form = framework.kind.form_of(data)
+        assert type(form) is type(data)
+        assert form is not data
+        result = framework.step(["x"], outputs={"y": "x"}).step({"x": data}, {})["y"]
+        assert type(result) is type(data)
+        assert result == data
+        assert result is not data
+        assert data == make(tensor)
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_a_form_is_not_changed_with_the_batch(
+        self, framework: Framework, make: Callable[[Any], Any]
+    ) -> None:
+        inner: list[Any] = [Tensor("float", 4), 1]
+        data = make(inner)
+        step = framework.step(["x"])
+        step.step({"x": data}, {})
+        inner.append(Tensor("float", 4))
+        assert framework.step_count(step, {"x": data}) == 2
+        inner.pop()
+        inner[1] = 2
+        assert framework.step_count(step, {"x": data}) == 3
+        if isinstance(data, MutableMapping) and not isinstance(data, collections.Counter):
+            data["new"] = 3
+        elif isinstance(data, list):
+            data.append(3)
+        else:
+            return
+        assert framework.step_count(step, {"x": data}) == 4
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    @pytest.mark.parametrize("outer", CONTAINERS)
+    def test_one_in_another(
+        self, framework: Framework, make: Callable[[Any], Any], outer: Callable[[Any], Any]
+    ) -> None:
+        first, second = Tensor("float", 4), Tensor("float", 5)
+        step = framework.step(["x"], outputs={"y": "x"})
+        step.step({"x": outer(make(first))}, {})
+        result = step.step({"x": outer(make(second))}, {})
+        assert result["y"] == outer(make(second))
+        assert framework.called == [[first], [second]]
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_the_batch_is_not_changed(
+        self, framework: Framework, make: Callable[[Any], Any]
+    ) -> None:
+        inner = [Tensor("float", 4)]
+        data = make(inner)
+        before = make(inner)
+        framework.step(["x"], outputs={"x": "x"}).step({"x": data}, {})
+        framework.kind.form_of(data)
+        assert data == before
+        assert inner == [inner[0]]
+
+    def test_of_another_class(self, framework: Framework) -> None:
+        tensors = [Tensor("float", 4), Tensor("float", 4)]
+        step = framework.step(["x"])
+        others = [
+            tensors,
+            tuple(tensors),
+            Labels(tensors),
+            Point(*tensors),
+            Old(*tensors),
+            Plain(*tensors),
+            Ice(*tensors),
+            dict(zip("xy", tensors, strict=True)),
+            collections.OrderedDict(zip("xy", tensors, strict=True)),
+            collections.UserDict(zip("xy", tensors, strict=True)),
+        ]
+        for count, data in enumerate(others, 1):
+            assert framework.step_count(step, {"x": data}) == count
+        for data in others:
+            assert framework.step_count(step, {"x": data}) == len(others)
+
+    @pytest.mark.parametrize("make", [dict, collections.UserDict, Store, collections.defaultdict])
+    def test_keys_in_another_order(self, framework: Framework, make: Callable[..., Any]) -> None:
+        a, b = Tensor("float", 4), Tensor("float", 4)
+        make = make if make is not collections.defaultdict else lambda d: make_default(d)
+        step = framework.step(["x"], outputs={"y": "x"})
+        step.step({"x": make({"a": a, "b": b})}, {})
+        result = step.step({"x": make({"b": b, "a": a})}, {})
+        assert framework.called == [[a, b], [a, b]]
+        assert list(result["y"].items()) == [("a", a), ("b", b)]
+        assert len(framework.traced) == 1
+
+    def test_keys_of_an_ordered_dict_in_another_order(self, framework: Framework) -> None:
+        a, b = Tensor("float", 4), Tensor("float", 4)
+        step = framework.step(["x"])
+        step.step({"x": collections.OrderedDict(a=a, b=b)}, {})
+        step.step({"x": collections.OrderedDict(b=b, a=a)}, {})
+        assert len(framework.traced) == 2
+        assert framework.called == [[a, b], [b, a]]
+
+    @pytest.mark.parametrize("make", [dict, collections.OrderedDict, collections.UserDict, Store])
+    def test_other_keys(self, framework: Framework, make: Callable[..., Any]) -> None:
+        tensor = Tensor("float", 4)
+        step = framework.step(["x"])
+        keys: list[list[Any]] = [["a", "b"], ["a", "c"], ["a"], ["a", "b", "c"], [], [1], [True]]
+        for count, some in enumerate(keys, 1):
+            data = make(dict.fromkeys(some, tensor))
+            assert framework.step_count(step, {"x": data}) == count
+            assert framework.step_count(step, {"x": make(data)}) == count
+
+    def test_a_default_dict_makes_up_nothing(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        step.step({"x": make_default({"a": Tensor()})}, {})
+        data = make_default({"b": Tensor()})
+        assert framework.step_count(step, {"x": data}) == 2
+        assert list(data) == ["b"]
+
+    def test_lengths(self, framework: Framework) -> None:
+        tensor = Tensor("float", 4)
+        step = framework.step(["x"])
+        for count, length in enumerate((2, 3, 1, 0), 1):
+            assert framework.step_count(step, {"x": [tensor] * length}) == count
+        for length in range(4):
+            assert framework.step_count(step, {"x": [tensor] * length}) == 4
+
+    def test_attributes_survive(self, framework: Framework) -> None:
+        def through(data: Any) -> Any:
+            return framework.step(["x"], outputs={"y": "x"}).step({"x": data}, {})["y"]
+
+        tensor = Tensor()
+        assert through(Labels([tensor], "name")).name == "name"
+        assert through(Registry("name", x=tensor)).name == "name"
+        assert through(Picky(tensor, second=1)).note == "kept"
+        assert through(Checked(tensor, seed=7)).extra == "kept"
+        assert through(make_default({"x": tensor}))["new"] == 0
+        assert through(Store({"x": tensor}, "name")).name == "name"
+
+    def test_slots_that_are_no_fields_survive(self, framework: Framework) -> None:
+        @dataclasses.dataclass
+        class Noted:
+            __slots__ = ("note", "x")
+            x: Any
+
+        data = Noted(Tensor())
+        data.note = "kept"  # type: ignore[misc]
+        assert framework.kind.form_of(data).note == "kept"
+
+    def test_hidden_fields_of_a_struct_sequence_survive(self, framework: Framework) -> None:
+        parts = (Tensor(), *range(8), "zone", 3600)
+        form = framework.kind.form_of(time.struct_time(parts))  # type: ignore[arg-type]
+        assert (form.tm_zone, form.tm_gmtoff) == ("zone", 3600)
+
+    def test_a_field_that_is_not_there(self, framework: Framework) -> None:
+        step = framework.step(["x"], outputs={"y": "x"})
+        whole, half = Plain(Tensor(), Tensor()), Plain(Tensor(), Tensor())
+        del half.x
+        assert framework.step_count(step, {"x": whole}) == 1
+        assert framework.step_count(step, {"x": half}) == 2
+        assert framework.step_count(step, {"x": half}) == 2
+        assert framework.step_count(step, {"x": whole}) == 2
+        assert vars(step.step({"x": half}, {})["y"]) == {"y": half.y}
+
+    def test_fields_come_in_order(self, framework: Framework) -> None:
+        for cls in (ManyFields, ManySlots):
+            tensors = [Tensor(f"t{place}") for place in range(6)]
+            step = framework.step(["x"])
+            step.step({"x": cls(*tensors)}, {})
+            assert framework.called.pop() == tensors
+
+    def test_a_dataclass_itself_is_a_constant(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        assert framework.kind.form_of(Plain) is Plain
+        assert framework.step_count(step, {"x": Plain}) == 1
+        assert framework.step_count(step, {"x": Plain}) == 1
+        assert framework.step_count(step, {"x": Ice}) == 2
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            collections.deque([Tensor()]),
+            types.MappingProxyType({"x": Tensor()}),
+            (part for part in [Tensor()]),
+            {Tensor()},
+            frozenset([Tensor()]),
+            {"x": Tensor()}.values(),
+        ],
+    )
+    def test_what_is_no_container(self, framework: Framework, data: Any) -> None:
+        step = framework.step(["x"])
+        step.step({"x": data}, {})
+        assert framework.called == [[]]
+
+    def test_a_copy_that_is_no_copy(self, framework: Framework) -> None:
+        class Same(dict[str, Any]):
+            def __copy__(self) -> Same:
+                return self
+
+        class Other(list[Any]):
+            def __copy__(self) -> list[Any]:
+                return list(self)
+
+        class SameStore(Store):
+            def __deepcopy__(self, memo: Any) -> SameStore:
+                return self
+
+        tensor = Tensor()
+        for data in (Same(x=tensor), Other([tensor]), SameStore({"x": tensor})):
+            with pytest.raises(TypeError) as caught:
+                framework.kind.form_of([data])
+            name = type(data).__name__
+            assert str(caught.value) == (
+                f"a copy of a {name} is not another {name}: its copying returns something else"
+            )
+            assert list(data.values() if hasattr(data, "values") else data) == [tensor]
+
+    def test_a_mapping_that_shares_its_items_with_its_copies(self, framework: Framework) -> None:
+        store = Store({"x": Tensor(), "y": [1]})
+        before = dict(store)
+        form = framework.kind.form_of(store)
+        assert dict(store) == before
+        assert type(form) is Store
+        assert form["y"] == [1]
+        assert form["y"] is not store["y"]
+        chain = collections.ChainMap({"a": Tensor()}, {"b": Tensor()})
+        form = framework.kind.form_of(chain)
+        chain.maps[1]["c"] = 3
+        assert list(form) == ["b", "a"]
+
+
+def make_default(data: dict[str, Any]) -> Any:
+    return collections.defaultdict(int, data)
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Loud(str):
+    pass
+
+
+CONSTANTS: list[tuple[Any, Any]] = [
+    ("text", "other"),
+    (b"bytes", b"other"),
+    (1, 2),
+    (1.5, 2.5),
+    (1j, 2j),
+    (True, False),
+    (None, "None"),
+    (Colour.RED, Colour.BLUE),
+    (range(3), range(4)),
+    (int, float),
+    (..., None),
+    (len, max),
+    (2**70, 2**70 + 1),
+    ({1, 2}, {1, 3}),
+    (frozenset("ab"), frozenset("a")),
+    (bytearray(b"a"), bytearray(b"b")),
+    (collections.deque([1]), collections.deque([2])),
+    (Loud("text"), Loud("other")),
+]
+
+
+class TestConstants:
+    @pytest.mark.parametrize(("constant", "other"), CONSTANTS)
+    def test_another_one_is_another_trace(
+        self, framework: Framework, constant: Any, other: Any
+    ) -> None:
+        step = framework.step(["x", "y"])
+        tensor = Tensor()
+        assert framework.step_count(step, {"x": constant, "y": tensor}) == 1
+        assert framework.step_count(step, {"x": constant, "y": tensor}) == 1
+        assert framework.step_count(step, {"x": other, "y": tensor}) == 2
+        assert framework.step_count(step, {"x": [constant], "y": tensor}) == 3
+        assert framework.step_count(step, {"x": [constant], "y": tensor}) == 3
+        assert framework.step_count(step, {"x": [other], "y": tensor}) == 4
+        assert framework.step_count(step, {"x": constant, "y": tensor}) == 4
+        assert framework.called == [[tensor]] * 7
+
+    @pytest.mark.parametrize(
+        "likes",
+        [
+            (1, True, 1.0, 1 + 0j, np.True_),
+            (0.0, -0.0, 0, False),
+            (0j, -0j, complex(0.0, -0.0)),
+            ("text", Loud("text")),
+            (b"a", bytearray(b"a"), "a"),
+            ((1,), (True,), (1.0,), [1]),
+            ({1}, {True}, {1.0}, frozenset([1])),
+            ({(1, 2)}, {(True, 2)}),
+            ({1: 2}, {True: 2}, {1.0: 2}, {1: 2.0}),
+            ({(1,): 2}, {(True,): 2}),
+            (Plain(1, 2), Plain(True, 2), Ice(1, 2)),
+            (None, False, (), [], {}, set()),
+        ],
+    )
+    def test_what_is_equal_need_not_be_alike(
+        self, framework: Framework, likes: tuple[Any, ...]
+    ) -> None:
+        step = framework.step(["x"])
+        for count, constant in enumerate(likes, 1):
+            assert framework.step_count(step, {"x": constant}) == count
+        for constant in likes:
+            assert framework.step_count(step, {"x": constant}) == len(likes)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: float("nan"),
+            lambda: complex(0.0, float("nan")),
+            lambda: complex(float("nan"), 1.0),
+            lambda: [float("nan"), {"a": float("nan")}],
+            lambda: float("inf"),
+            lambda: -0.0 * 1,
+            lambda: Plain(1, float("nan")),
+            lambda: "".join(["te", "xt"]),
+            lambda: b"".join([b"te", b"xt"]),
+            lambda: int("123456"),
+            lambda: {"".join(["te", "xt"]), 1},
+            lambda: Ice((1, 2.0), frozenset([Ice(1, 2)])),
+        ],
+    )
+    def test_equal_ones_made_anew(self, framework: Framework, make: Callable[[], Any]) -> None:
+        step = framework.step(["x"])
+        for _ in range(3):
+            assert framework.step_count(step, {"x": make()}) == 1
+
+    def test_one_that_is_never_equal(self, framework: Framework) -> None:
+        class Never:
+            def __eq__(self, other: object) -> bool:
+                return False
+
+            def __hash__(self) -> int:
+                return 0
+
+        step = framework.step(["x"])
+        never = Never()
+        assert framework.step_count(step, {"x": never}) == 1
+        # itself it is
+        assert framework.step_count(step, {"x": never}) == 1
+        assert framework.step_count(step, {"x": Never()}) == 2
+
+    def test_one_that_cannot_be_compared(self, framework: Framework) -> None:
+        class Hostile:
+            def __eq__(self, other: object) -> bool:
+                raise OSError("do not compare me")
+
+            __hash__ = None  # type: ignore[assignment]
+
+        class Doubtful:
+            def __eq__(self, other: object) -> Any:
+                return self
+
+            def __bool__(self) -> bool:
+                raise ValueError("neither")
+
+            def __hash__(self) -> int:
+                return 0
+
+        for cls in (Hostile, Doubtful):
+            step, constant = framework.step(["x"]), cls()
+            framework.traced.clear()
+            assert framework.step_count(step, {"x": constant}) == 1
+            assert framework.step_count(step, {"x": constant}) == 1
+            assert framework.step_count(step, {"x": cls()}) == 2
+
+    def test_an_interrupt_while_comparing(self, framework: Framework) -> None:
+        class Interrupted:
+            def __eq__(self, other: object) -> bool:
+                raise KeyboardInterrupt
+
+            def __hash__(self) -> int:
+                return 0
+
+        step = framework.step(["x"])
+        step.step({"x": Interrupted()}, {})
+        with pytest.raises(KeyboardInterrupt):
+            step.step({"x": Interrupted()}, {})
+
+    @pytest.mark.parametrize("shape", [(), (1,), (2,), (0,), (1, 1)])
+    def test_arrays_of_objects(self, framework: Framework, shape: tuple[int, ...]) -> None:
+        # comparing them gives arrays, which are no answer: they are alike only to themselves
+        step = framework.step(["x"])
+        array = np.full(shape, "text", dtype=object)
+        assert framework.step_count(step, {"x": array}) == 1
+        assert framework.step_count(step, {"x": array}) == 1
+        flat = np.full((array.size, 1), "text", dtype=object)
+        assert framework.step_count(step, {"x": flat}) == 2
+        assert framework.step_count(step, {"x": flat}) == 2
+
+    def test_a_comparison_that_gives_a_scalar_of_numpy(self, framework: Framework) -> None:
+        class Measured:
+            def __init__(self, size: float) -> None:
+                self.size = np.float64(size)
+
+            def __eq__(self, other: Any) -> Any:
+                return self.size == other.size
+
+            def __hash__(self) -> int:
+                return 0
+
+        step = framework.step(["x"])
+        assert framework.step_count(step, {"x": Measured(1)}) == 1
+        assert framework.step_count(step, {"x": Measured(1)}) == 1
+        assert framework.step_count(step, {"x": Measured(2)}) == 2
+
+    @pytest.mark.parametrize(
+        ("make", "change"),
+        [
+            (lambda: bytearray(b"a"), lambda data: data.append(98)),
+            (lambda: collections.deque([1]), lambda data: data.append(2)),
+            (lambda: {1}, lambda data: data.add(2)),
+            (lambda: collections.UserList([1]), lambda data: data.append(2)),
+        ],
+    )
+    def test_one_that_the_program_changes(
+        self, framework: Framework, make: Callable[[], Any], change: Callable[[Any], None]
+    ) -> None:
+        step = framework.step(["x"], outputs={"y": "x"})
+        data = make()
+        result = step.step({"x": data}, {})["y"]
+        assert result == data
+        assert result is not data
+        # neither what came in nor what came out is what a trace goes by
+        change(result)
+        assert framework.step_count(step, {"x": data}) == 1
+        change(data)
+        assert framework.step_count(step, {"x": data}) == 2
+        assert framework.step_count(step, {"x": make()}) == 2
+        assert step.step({"x": make()}, {})["y"] == make()
+
+    def test_a_constant_that_becomes_a_tensor(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        for count, value in enumerate([1, Tensor(), "text", None, Array(), [Tensor()]], 1):
+            expected = count if count < 5 else count - 1  # an array is a tensor
+            assert framework.step_count(step, {"x": value}) == expected
+
+
+class TestBatch:
+    @pytest.mark.parametrize(
+        "mapping",
+        [
+            dict,
+            collections.OrderedDict,
+            collections.UserDict,
+            Store,
+            lambda batch: types.MappingProxyType(batch),
+            lambda batch: collections.ChainMap({}, batch),
+            lambda batch: collections.ChainMap(batch, {"x": 99}),
+            lambda batch: collections.defaultdict(lambda: 7, batch),
+        ],
+    )
+    def test_any_mapping(self, framework: Framework, mapping: Callable[[Any], Any]) -> None:
+        x = Tensor()
+        other = [2]
+        batch = mapping({"x": x, "other": other})
+        step = framework.step(["x"], outputs={"y": "x", "x": "first"})
+        for _ in range(2):
+            assert step.fits(batch) is bool(framework.traced)
+            result = step.step(batch, {})
+            assert type(result) is dict
+            assert result == {"x": x, "other": [2], "y": x}
+            assert result["other"] is other
+            result["x"] = result["new"] = 0
+            assert dict(batch) == {"x": x, "other": [2]}
+        assert len(framework.traced) == 1
+        absent = framework.step(["x", "absent"])
+        assert absent.fits(batch) is False
+        with pytest.raises(KeyError) as caught:
+            absent.step(batch, {})
+        assert caught.value.args == ("absent",)
+        assert dict(batch) == {"x": x, "other": [2]}
+        assert len(framework.traced) == 1
+
+    def test_outputs_lie_over_the_batch_in_its_order(self, framework: Framework) -> None:
+        step = framework.step(["x"], outputs={"z": "first", "w": "first", "x": "first"})
+        result = step.step({"a": 0, "z": 0, "x": Tensor(), "b": 0}, {})
+        assert list(result) == ["a", "z", "x", "b", "w"]
+
+    def test_keys_that_are_no_strings(self, framework: Framework) -> None:
+        tensor = Tensor()
+        step = framework.step([(1, 2), None], outputs={3: "first"})
+        result = step.step({(1, 2): tensor, None: 4, "x": 5}, {})
+        assert result == {(1, 2): tensor, None: 4, "x": 5, 3: tensor}
+        with pytest.raises(KeyError) as caught:
+            step.step({None: 4}, {})
+        assert caught.value.args == ((1, 2),)
+
+    def test_a_key_whose_comparison_raises(self, framework: Framework) -> None:
+        class Hostile:
+            def __hash__(self) -> int:
+                return hash("x")
+
+            def __eq__(self, other: object) -> bool:
+                raise OSError("do not compare me")
+
+        step = framework.step(["x"])
+        with pytest.raises(OSError, match=r"^do not compare me$"):
+            step.step({Hostile(): 1}, {})
+
+    @pytest.mark.parametrize("batch", [None, 3])
+    def test_no_mapping(self, framework: Framework, batch: Any) -> None:
+        step = framework.step(["x"])
+        with pytest.raises(TypeError):
+            step.step(batch, {})
+        with pytest.raises(TypeError):
+            step.fits(batch)
+
+    @pytest.mark.parametrize("state", [None, [], 3])
+    def test_no_state(self, kernel: Kernel, framework: Framework, state: Any) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python does not check its arguments")
+        with pytest.raises(TypeError):
+            framework.step(["x"]).step({"x": 1}, state)
+
+
+class TestTraces:
+    def test_the_last_used_comes_first(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        batches = [{"x": Tensor(name)} for name in "abc"]
+        for batch in batches:
+            step.step(batch, {})
+        a, b, c = reversed(step.traces)
+        assert step.traces == [c, b, a]
+        step.step(batches[0], {})
+        assert step.traces == [a, c, b]
+        step.step(batches[2], {})
+        step.step(batches[2], {})
+        assert step.traces == [c, a, b]
+        step.step({"x": Tensor("d")}, {})
+        assert step.traces[1:] == [c, a, b]
+
+    def test_one_that_fits_in_part_leaves_nothing_behind(self, framework: Framework) -> None:
+        step = framework.step(["x", "y"], context=["epoch"])
+        tensors = [Tensor("float", size) for size in range(6)]
+        for number, tensor in enumerate(tensors):
+            batch = {"x": [tensor, {"a": tensor}], "y": number % 3}
+            step.step(batch, {"epoch": number})
+        assert framework.called == [
+            [number, tensor, tensor] for number, tensor in enumerate(tensors)
+        ]
+        assert len(framework.traced) == 3
+
+    def test_the_least_used_of_many_is_dropped(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        for number in range(16):
+            step.step({"x": number}, {})
+        assert len(step.traces) == 16
+        assert framework.step_count(step, {"x": 0}) == 16
+        assert framework.step_count(step, {"x": 16}) == 17
+        assert len(step.traces) == 16
+        # it was used in the meantime; the next one was not
+        assert framework.step_count(step, {"x": 0}) == 17
+        assert framework.step_count(step, {"x": 1}) == 18
+        assert framework.step_count(step, {"x": 2}) == 19
+        assert [trace.inputs[0] for trace in step.traces[:4]] == [2, 1, 0, 16]
+
+    def test_a_dropped_one_is_released(self, kernel: Kernel, framework: Framework) -> None:
+        class Call:
+            def __call__(self, tensors: list[Any]) -> list[Any]:
+                return []
+
+        calls: list[weakref.ref[Call]] = []
+
+        def trace(values: list[Any]) -> Any:
+            call = Call()
+            calls.append(weakref.ref(call))
+            return kernel.Trace(call, values, {})
+
+        step = kernel.TracedStep(["x"], framework.kind, trace)
+        for number in range(40):
+            step.step({"x": number}, {})
+        gc.collect()
+        assert [call() is not None for call in calls] == [False] * 24 + [True] * 16
+
+    def test_they_may_be_chosen_among(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        for number in range(4):
+            step.step({"x": number}, {})
+        kept = step.traces[1:3]
+        step.traces = iter(kept)
+        assert step.traces == kept
+        assert step.fits({"x": 2})
+        assert not step.fits({"x": 3})
+        # it is a list of the program's own
+        step.traces.clear()
+        assert step.traces == kept[:1] + kept[1:]
+        step.traces = [step.traces[0]] * 20
+        assert len(step.traces) == 16
+
+    @pytest.mark.parametrize("wrong", [None, 3, len])
+    def test_what_is_no_trace(self, kernel: Kernel, framework: Framework, wrong: Any) -> None:
+        step = kernel.TracedStep(["x"], framework.kind, lambda values: wrong)
+        name = type(wrong).__name__
+        with pytest.raises(TypeError) as caught:
+            step.step({"x": 1}, {})
+        assert str(caught.value) == f"tracing returned a {name}, not a Trace"
+        with pytest.raises(TypeError) as caught:
+            step.traces = [wrong]
+        assert str(caught.value) == f"traces holds a {name}, not a Trace"
+        assert step.traces == []
+        with pytest.raises(TypeError) as caught:
+            kernel.Parts("pair", [wrong])
+        assert str(caught.value) == f"slots holds a {name}, not a Slot"
+
+    def test_tracing_that_raises(self, kernel: Kernel, framework: Framework) -> None:
+        errors = [OSError("full"), None]
+
+        def trace(values: list[Any]) -> Any:
+            error = errors.pop(0)
+            if error is not None:
+                raise error
+            return kernel.Trace(
+                lambda tensors: tensors, [kernel.Slot("float")], {"y": kernel.Slot()}
+            )
+
+        step = kernel.TracedStep(["x"], framework.kind, trace)
+        with pytest.raises(OSError, match=r"^full$"):
+            step.step({"x": Tensor("float")}, {})
+        assert step.traces == []
+        tensor = Tensor("float", 3)
+        assert step.step({"x": tensor}, {}) == {"x": tensor, "y": tensor}
+
+    def test_tracing_may_choose_among_those_before(
+        self, kernel: Kernel, framework: Framework
+    ) -> None:
+        def trace(values: list[Any]) -> Any:
+            step.traces = step.traces[:1]
+            values.clear()
+            return kernel.Trace(lambda tensors: [], list(waiting.pop(0)), {})
+
+        waiting = [[1], [2], [3]]
+        step = kernel.TracedStep(["x"], framework.kind, trace)
+        for number in (1, 2, 3):
+            assert step.step({"x": number}, {}) == {"x": number}
+        assert [trace.inputs for trace in step.traces] == [[3], [2]]
+
+    def test_tracing_that_steps(self, kernel: Kernel, framework: Framework) -> None:
+        def trace(values: list[Any]) -> Any:
+            if values[0]:
+                step.step({"x": values[0] - 1}, {})
+            return kernel.Trace(lambda tensors: [], values, {})
+
+        step = kernel.TracedStep(["x"], framework.kind, trace)
+        assert step.step({"x": 3}, {}) == {"x": 3}
+        assert [trace.inputs for trace in step.traces] == [[3], [2], [1], [0]]
+
+    def test_a_trace_that_does_not_fit_what_it_was_made_for(
+        self, kernel: Kernel, framework: Framework
+    ) -> None:
+        def step_of(*inputs: Any) -> Any:
+            trace = kernel.Trace(len, inputs, {})
+            return kernel.TracedStep(["x", "y"], framework.kind, lambda values: trace)
+
+        batch = {"x": Tensor("float"), "y": [3]}
+        slot = kernel.Slot("float")
+        with pytest.raises(RuntimeError) as caught:
+            step_of(slot).step(batch, {})
+        assert str(caught.value) == "A trace has 1 inputs, but its step reads 2 keys."
+        with pytest.raises(RuntimeError) as caught:
+            step_of(slot, [4]).step(batch, {})
+        assert str(caught.value) == (
+            "The value of 'y', of type list, does not fit what was just traced for it: it changed "
+            "meanwhile, or does not equal itself."
+        )
+        step = step_of(slot, [3])
+        step.traces = [kernel.Trace(len, [], {}), kernel.Trace(len, [slot] * 3, {})]
+        assert not step.fits(batch)
+
+    @pytest.mark.parametrize("returned", [0, 1, 3])
+    def test_a_call_that_returns_another_number_of_tensors(
+        self, kernel: Kernel, framework: Framework, returned: int
+    ) -> None:
+        slot = kernel.Slot()
+        for outputs in (
+            {"a": slot, "b": slot},
+            {"a": [slot, {"b": slot}]},
+            {"a": kernel.Parts("pair", [slot, slot]), "b": "constant"},
+        ):
+            trace = kernel.Trace(lambda tensors: [Tensor()] * returned, [], outputs)
+            step = kernel.TracedStep([], framework.kind, lambda values, trace=trace: trace)
+            with pytest.raises(RuntimeError) as caught:
+                step.step({}, {})
+            assert str(caught.value) == (
+                f"A traced function returned {returned} tensors, but its outputs are made of 2."
+            )
+
+    @pytest.mark.parametrize("make", [list, tuple, iter])
+    def test_what_a_call_may_return(
+        self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]
+    ) -> None:
+        slot = kernel.Slot()
+        a, b = Tensor("a"), Tensor("b")
+        for outputs, expected in (
+            ({"a": slot, "b": slot}, {"a": a, "b": b}),
+            ({"a": [slot, (slot,)], "b": None}, {"a": [a, (b,)], "b": None}),
+        ):
+            trace = kernel.Trace(lambda tensors: make([a, b]), [], outputs)
+            step = kernel.TracedStep([], framework.kind, lambda values, trace=trace: trace)
+            assert step.step({}, {}) == expected
+
+    def test_a_call_that_raises(self, kernel: Kernel, framework: Framework) -> None:
+        def fail(tensors: list[Any]) -> Any:
+            raise OSError("device full")
+
+        step = kernel.TracedStep(
+            ["x"], framework.kind, lambda values: kernel.Trace(fail, values, {})
+        )
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"^device full$"):
+                step.step({"x": 1}, {})
+        assert len(step.traces) == 1
+
+    def test_constants_in_outputs(self, kernel: Kernel, framework: Framework) -> None:
+        slot, tensor = kernel.Slot(), Tensor()
+        inner = [1, "a"]
+        outputs = {"a": slot, "b": "text", "c": inner, "d": (None, 2.5), "e": {"k": slot}}
+        trace = kernel.Trace(lambda tensors: [tensor, tensor], [], outputs)
+        step = kernel.TracedStep([], framework.kind, lambda values: trace)
+        expected = {"a": tensor, "b": "text", "c": [1, "a"], "d": (None, 2.5), "e": {"k": tensor}}
+        result = step.step({}, {})
+        assert result == expected
+        # what comes back is the program's own
+        result["c"].append(3)
+        assert step.step({}, {}) == expected
+
+
+class TestFits:
+    def test_fits(self, framework: Framework) -> None:
+        step = framework.step(["x", "y"])
+        batch = {"x": Tensor("float", 4), "y": ["a"]}
+        assert step.fits(batch) is False
+        assert framework.traced == []
+        step.step(batch, {})
+        assert step.fits(batch) is True
+        assert step.fits({"x": Tensor("float", 9), "y": ["a"], "other": 1}) is True
+        assert step.fits({"x": Tensor("float", 4), "y": ["b"]}) is False
+        assert step.fits({"x": Tensor("int", 4), "y": ["a"]}) is False
+        assert step.fits({"x": Tensor("float", 4)}) is False
+        assert step.fits({}) is False
+        assert len(framework.called) == 1
+
+    def test_needs_no_context(self, framework: Framework) -> None:
+        step = framework.step(["x"], context=["epoch"])
+        step.step({"x": Tensor()}, {"epoch": 1})
+        assert step.fits({"x": Tensor()})
+
+    def test_what_fits_comes_first(self, framework: Framework) -> None:
+        step = framework.step(["x"])
+        for number in range(3):
+            step.step({"x": number}, {})
+        assert step.fits({"x": 0})
+        assert [trace.inputs for trace in step.traces] == [[0], [2], [1]]
+
+
+class TestForms:
+    def test_of_a_tensor(self, framework: Framework) -> None:
+        for value in (Tensor("float", 4, 3), Array("float", 4, 3), Derived("float", 4, 3)):
+            slot = framework.kind.form_of(value)
+            assert (slot.type, slot.shape) == ("float", (4, 3))
+        slot = framework.kind.form_of(Tensor("int", shape=None))
+        assert (slot.type, slot.shape) == ("int", None)
+
+    def test_of_several_tensors(self, kernel: Kernel, framework: Framework) -> None:
+        form = framework.kind.form_of(Pair("kind", [Tensor("a", 1), Tensor("b", shape=None)]))
+        assert type(form) is kernel.Parts
+        assert form.kind == "kind"
+        assert [(slot.type, slot.shape) for slot in form.slots] == [("a", (1,)), ("b", None)]
+
+    def test_of_a_nest(self, framework: Framework) -> None:
+        nest = {"a": [Tensor("a", 1), 2.5, None], "b": (Point("text", Tensor("b")), {1})}
+        assert shapes_of(framework.kind.form_of(nest)) == {
+            "a": [("a", (1,)), 2.5, None],
+            "b": (Point("text", ("b", ())), {1}),
+        }
+
+    @pytest.mark.parametrize("value", [None, 3, 2.5, True, "text", b"bytes", object(), Plain, len])
+    def test_of_a_constant(self, framework: Framework, value: Any) -> None:
+        assert framework.kind.form_of(value) is value
+        assert framework.kind.form_of([value])[0] is value
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_mapped(self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]) -> None:
+        pair = Pair("kind", [Tensor("c")])
+        form = framework.kind.form_of(make([Tensor("a"), pair, "text"]))
+        seen: list[Any] = []
+        mapped = kernel.map_form(form, lambda part: seen.append(part) or len(seen))
+        assert mapped == make([1, 2, "text"])
+        assert type(mapped) is type(form)
+        assert [type(part) for part in seen] == [kernel.Slot, kernel.Parts]
+        assert form == make([seen[0], seen[1], "text"])
+
+    def test_mapped_without_a_tensor(self, kernel: Kernel) -> None:
+        def fail(part: Any) -> Any:
+            raise AssertionError(part)
+
+        for form in (None, 3, 2.5, "text", True, (1, 2), Plain):
+            assert kernel.map_form(form, fail) is form or form == (1, 2)
+        inner: list[Any] = []
+        mapped = kernel.map_form((inner, {"a": inner}), fail)
+        assert mapped == ([], {"a": []})
+        mapped[0].append(1)
+        assert inner == []
+
+
+class TestErrors:
+    def test_one_in_a_callback(self, kernel: Kernel, framework: Framework) -> None:
+        error = OSError("device lost")
+
+        def broken(value: Any) -> Any:
+            if failing:
+                raise error
+            return attribute(value)
+
+        for name in ("type_of", "shape_of", "convert", "split"):
+            failing = False
+            attribute: Any = getattr(framework.kind, name)
+            value = Array("float", 4) if name == "convert" else Tensor("float", 4)
+            value = Pair("kind", [Tensor()]) if name == "split" else value
+            kind = framework.new_kind(**{name: broken})
+            step = framework.step(["x"], kind=kind)
+            step.step({"x": [value]}, {})
+            failing = True
+            for call in (
+                lambda: step.step({"x": [value]}, {}),  # noqa: B023
+                lambda: step.fits({"x": [value]}),  # noqa: B023
+                lambda: kind.form_of([value]),  # noqa: B023
+            ):
+                with pytest.raises(OSError, match=r"^device lost$") as caught:
+                    call()
+                assert caught.value is error
+            failing = False
+            assert step.fits({"x": [value]})
+
+    def test_one_while_a_value_is_joined(self, framework: Framework) -> None:
+        def fail(kind: Any, tensors: list[Any]) -> Any:
+            raise OSError(f"{kind} of {len(tensors)}")
+
+        kind = framework.new_kind(join=fail)
+        step = framework.step(["x"], outputs={"y": "x"}, kind=kind)
+        with pytest.raises(OSError, match=r"^pair of 2$"):
+            step.step({"x": Pair("pair", [Tensor(), Tensor()])}, {})
+
+    def test_a_shape_that_is_no_tuple(self, kernel: Kernel, framework: Framework) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python does not check types")
+        kind = framework.new_kind(shape_of=lambda tensor: [1])
+        with pytest.raises(TypeError):
+            kind.form_of(Tensor())
+        step = kernel.TracedStep(["x"], kind, None)
+        step.traces = [kernel.Trace(len, [kernel.Slot("float", (1,))], {})]
+        with pytest.raises(TypeError, match="tuple"):
+            step.fits({"x": Tensor("float", 1)})
+
+    @pytest.mark.parametrize("make", CONTAINERS[:10])
+    def test_a_nest_that_holds_itself(
+        self, kernel: Kernel, framework: Framework, make: Callable[[Any], Any]
+    ) -> None:
+        inner: list[Any] = []
+        data = make(inner)
+        inner.append(data)
+        with pytest.raises(RecursionError):
+            framework.kind.form_of(data)
+        with pytest.raises(RecursionError):
+            kernel.map_form(data, len)
+        step = framework.step(["x"])
+        with pytest.raises(RecursionError):
+            step.step({"x": data}, {})
+        step.step({"x": make([])}, {})
+        # along a form the walk ends
+        assert not step.fits({"x": data})
+        assert not step.fits({"x": inner})
+
+    def test_a_nest_that_is_too_deep(self, kernel: Kernel, framework: Framework) -> None:
+        def nest(depth: int) -> Any:
+            data: Any = Tensor()
+            for _ in range(depth):
+                data = [data]
+            return data
+
+        step = framework.step(["x"], outputs={"y": "x"})
+        shallow = step.step({"x": nest(50)}, {})["y"]
+        assert shapes_of(shallow) == shapes_of(nest(50))
+        deep = nest(100_000)
+        with pytest.raises(RecursionError):
+            step.step({"x": deep}, {})
+        with pytest.raises(RecursionError):
+            kernel.map_form(deep, len)
+        step.traces = [kernel.Trace(len, [deep], {})]
+        with pytest.raises(RecursionError) as caught:
+            step.fits({"x": nest(100_000)})
+        if kernel.compiled:
+            assert str(caught.value) == ("maximum recursion depth exceeded while matching a batch")
+
+    @pytest.mark.parametrize("make", [dict, list, Labels, collections.OrderedDict, Store])
+    def test_data_that_a_callback_changes(
+        self, framework: Framework, make: Callable[..., Any]
+    ) -> None:
+        changing = False
+
+        def type_of(tensor: Tensor) -> Any:
+            if changing:
+                data.clear()
+            return tensor.type
+
+        kind = framework.new_kind(type_of=type_of)
+        step = framework.step(["x"], kind=kind)
+        tensors = [Tensor() for _ in range(50)]
+        data = make(tensors) if issubclass(make, list) else make(dict(enumerate(tensors)))
+        step.step({"x": data}, {})
+        changing = True
+        # Python's own KeyError or RuntimeError may come of it, but no other thing's memory
+        with contextlib.suppress(KeyError, RuntimeError):
+            assert step.fits({"x": data}) in (True, False)
+        assert len(data) == 0
+        changing = False
+        assert not step.fits({"x": data})
+
+    def test_a_step_that_was_not_set_up(self, kernel: Kernel) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python cannot crash")
+        for work in (
+            lambda: kernel.TracedStep.__new__(kernel.TracedStep).step({}, {}),
+            lambda: kernel.TracedStep.__new__(kernel.TracedStep).fits({"x": 1}),
+            lambda: kernel.TensorKind.__new__(kernel.TensorKind).form_of([1]),
+        ):
+            with pytest.raises(TypeError):
+                work()
+        step = kernel.TracedStep(["x"], Framework(kernel).kind, None)
+        step.traces = [kernel.Trace.__new__(kernel.Trace)]
+        with pytest.raises(TypeError):
+            step.fits({"x": 1})
+        empty = kernel.Slot.__new__(kernel.Slot)
+        step.traces = [kernel.Trace(len, [empty], {})]
+        assert not step.fits({"x": Tensor("float")})
+        parts = kernel.Parts.__new__(kernel.Parts)
+        step.traces = [kernel.Trace(len, [parts], {})]
+        with pytest.raises(TypeError):
+            step.fits({"x": Pair(None, [Tensor()])})
+        with pytest.raises(TypeError):
+            kernel.TracedStep(["x"], None, None)
+        with pytest.raises(TypeError):
+            kernel.Trace(len, [], None)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
+def test_no_reference_is_leaked(kernel: Kernel, framework: Framework) -> None:
+    tensor, other, text = Tensor("float", 4), Tensor("int", 4), "a text of its own"
+    pair = Pair("kind", [tensor, other])
+    batches = [{"x": make([tensor, pair, text]), "other": other} for make in CONTAINERS]
+    batches += [{"x": make(text), "other": other} for make in CONTAINERS]
+    state = {"epoch": tensor}
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            step = framework.step(["x"], context=["epoch"], outputs={"y": "x", "z": "first"})
+            for batch in batches:
+                assert not step.fits(batch)
+                step.step(batch, state)
+                step.step(batch, state)
+                for wrong in ({"x": pair}, {"x": [text, other]}, {"other": 1}):
+                    assert not step.fits(wrong)
+            framework.traced.clear()
+            framework.called.clear()
+
+    def counts() -> list[int]:
+        gc.collect()
+        held = (tensor, other, text, pair, framework.kind, kernel.Slot, Point, Ice, state)
+        return [sys.getrefcount(each) for each in held]
+
+    work(3)
+    before, objects, blocks = counts(), len(gc.get_objects()), sys.getallocatedblocks()
+    work(60 if kernel.compiled else 10)
+    assert counts() == before
+    assert abs(len(gc.get_objects()) - objects) < 20
+    assert abs(sys.getallocatedblocks() - blocks) < 200
+
+
+def test_signs_of_zero_and_not_a_number_reach_the_trace(framework: Framework) -> None:
+    step = framework.step(["x"], outputs={"y": "x"})
+
+    def through(value: float) -> Iterator[float]:
+        for _ in range(2):
+            yield step.step({"x": value}, {})["y"]
+
+    assert [math.copysign(1, found) for found in through(0.0)] == [1, 1]
+    assert [math.copysign(1, found) for found in through(-0.0)] == [-1, -1]
+    assert [math.isnan(found) for found in through(math.nan)] == [True, True]
