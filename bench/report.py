@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workloads", nargs="+", choices=list(BY_NAME), metavar="NAME", help="only these"
     )
-    parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these, and the bare loops")
+    parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these, and the baselines")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a rough look")
     parser.add_argument("--rounds", type=int, help="rounds of each program")
     parser.add_argument(

@@ -22,7 +22,6 @@ _WORKLOADS = (
     "nest_detach",
     "slicing_16",
     "tf_mlp_train",
-    "tf_mlp_infer",
     "tf_open_epoch",
     "tf_traces_train",
 )

@@ -74,15 +74,15 @@ def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
         if benchmark.disabled:
             benchmark(program.run_once)
             return
-        timings = timing.interleave(programs, _ROUNDS, _ROUND_NS)
+        plain = {} if program.plain is None else {"plain": program.plain}
+        timings = timing.interleave({**programs, **plain}, _ROUNDS, _ROUND_NS)
         for reference in workload.references:
             if reference in timings and not workload.over_a_step:
                 ratio = timings[peer].ratio_to(timings[reference])
                 benchmark.extra_info[f"ratio to {peers.load(reference).NAME}"] = ratio.median
-        if program.plain is not None:
-            step = timing.interleave({"step": program.plain}, _ROUNDS, _ROUND_NS)["step"]
-            over = timings[peer].excess_over(step).median
-            benchmark.extra_info["ms more than a step"] = over / 1e6
+        if plain:
+            excess = timings[peer].excess_over(timings["plain"])
+            benchmark.extra_info["ms more than a step"] = excess.median / 1e6
         if program.steps_per_call > 1:
             benchmark.name += f" x {program.steps_per_call} steps"
         if program.fresh is None:

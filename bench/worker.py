@@ -53,7 +53,7 @@ def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Me
 
     Args:
         name: The workload's name.
-        only: The peers to take, or None for all. The bare loops always take part.
+        only: The peers to take, or None for all. The baselines always take part.
         rounds: How many rounds each program is timed; 0 checks results and times nothing.
         round_ns: About how long a round of one program lasts.
 

@@ -20,14 +20,14 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
 
-import fastnet  # noqa: E402
-from fastnet.network import TFNetwork  # noqa: E402
-from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp  # noqa: E402
-from fastnet.op.tensorop import Delete, LambdaOp, TensorOp  # noqa: E402
-from fastnet.op.tensorop.loss import MeanSquaredError  # noqa: E402
-from fastnet.op.tensorop.model import ModelOp, UpdateOp  # noqa: E402
-from fastnet.schedule import EpochScheduler  # noqa: E402
-from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer, SlidingSlicer  # noqa: E402
+import fastnet
+from fastnet.network import TFNetwork
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer, SlidingSlicer
 
 keras = tf.keras
 

@@ -98,7 +98,8 @@ def test_no_tensor() -> None:
     with pytest.raises(ValueError, match="Unrecognized") as caught:
         AxisSlicer(0, slice="x")._slice_batch(["a", "b"])
     assert str(caught.value) == (
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got ['a', 'b']."
+        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
+        "['a', 'b']."
     )
 
 

@@ -77,5 +77,6 @@ def test_no_tensor() -> None:
     with pytest.raises(ValueError, match="Unrecognized") as caught:
         mean("text")
     assert str(caught.value) == (
-        "Unrecognized tensor type str: expected a tensor of torch, tensorflow or numpy, but got 'text'."
+        "Unrecognized tensor type str: expected a tensor of torch, tensorflow or numpy, but got "
+        "'text'."
     )

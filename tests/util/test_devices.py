@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fastnet.util import get_device, get_num_devices, get_num_gpus  # noqa: E402
+from fastnet.util import get_device, get_num_devices, get_num_gpus
 
 CACHED = (get_device, get_num_devices, get_num_gpus)
 

@@ -358,9 +358,8 @@ def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
     own = module.startswith("fastnet.") and not getattr(op, "calls_user_code", False)
 
     def run(data: Any, state: State) -> Any:
-        convert = forward if own else as_graph_code(forward)
         with tf.name_scope(name):
-            return convert(data, state)
+            return as_graph_code(forward, convert=not own)(data, state)
 
     return run
 

@@ -128,7 +128,7 @@ class Record:
     note: str
 
 
-Pair = collections.namedtuple("Pair", ["a", "b"])  # noqa: PYI024
+Pair = collections.namedtuple("Pair", ["a", "b"])
 
 
 class TestToTensor:

@@ -120,22 +120,23 @@ def autograph_status() -> AbstractContextManager[Any]:
     return status
 
 
-def as_graph_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let AutoGraph turn a function's conditions and loops over tensors into those of a graph.
+def as_graph_code(function: Callable[..., Any], convert: bool) -> Callable[..., Any]:
+    """Let a function run while a graph is traced.
 
     Args:
-        function: The function. One that AutoGraph cannot read runs as it is.
+        function: The function.
+        convert: Whether AutoGraph is to turn its conditions and loops over tensors into those of
+            the graph. What AutoGraph cannot read runs as it is.
 
     Returns:
-        A function for use while a graph is traced. It raises what `function` raises, and not what
-        AutoGraph makes of that.
+        A function that raises what `function` raises, and not what AutoGraph makes of that.
     """
     autograph = tf.__internal__.autograph
-    converted = autograph.tf_convert(function, autograph.control_status_ctx())
+    run_it = autograph.tf_convert(function, autograph.control_status_ctx()) if convert else function
 
     def run(*args: Any) -> Any:
         try:
-            return converted(*args)
+            return run_it(*args)
         except Exception as error:
             source = _source_error(error)
             if source is error:
@@ -147,16 +148,23 @@ def as_graph_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _source_error(error: Exception) -> Exception:
-    """Find the error that AutoGraph has wrapped, with a note of where it was raised."""
-    source = error.__context__
+    """Find the error that AutoGraph has wrapped, with notes of where it was raised."""
+    layers = []
+    wrapper: Any = error
+    while str(wrapper).startswith("Exception encountered when calling"):
+        # the layers of Keras 2 call AutoGraph too, and wrap what it has wrapped
+        layers.append(str(wrapper).partition("\n")[0])
+        wrapper = wrapper.__context__
+    source = getattr(wrapper, "__context__", None)
     origin = getattr(source, "ag_error_metadata", None)
     if origin is None or not isinstance(source, Exception):
         return error
-    for frame in origin.translated_stack:
-        if not _is_foreign(frame.filename):
-            add_note(source, _line(frame.filename, frame.lineno, frame.function_name))
-            break
-    return source
+    frames = [one for one in origin.translated_stack if not _is_foreign(one.filename)]
+    for frame in frames[:1]:
+        add_note(source, _line(frame.filename, frame.lineno, frame.function_name))
+    for layer in layers:
+        add_note(source, layer)
+    return _source_error(source)
 
 
 def source_of(graph: Any, node: str) -> str | None:

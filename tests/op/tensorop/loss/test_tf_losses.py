@@ -367,7 +367,7 @@ class TestErrors:
     def test_truth_of_another_length(self, eager: bool) -> None:
         network = TFNetwork([CrossEntropy(("p", "t"), "loss", from_logits=True)])
         batch = {"p": tf.zeros((4, 3)), "t": tf.zeros((5,), tf.int64)}
-        with pytest.raises(Exception, match="(?s)shape|dimension") as caught:
+        with pytest.raises(Exception, match=r"(?s)shape|dimension") as caught:
             infer(network, batch, "eval", eager)
         notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
         assert "Raised by CrossEntropy (op 0, inputs ['p', 't'], outputs ['loss'])." in notes

@@ -697,7 +697,7 @@ class TestErrors:
         model = made(line(), EpochScheduler({1: "sgd", 2: None}), model_name="m")
         network = TFNetwork(regression(model))
         train(network, [X], eager)
-        with pytest.raises(ValueError, match="^Model 'm' is to be updated, but it has no optimi"):
+        with pytest.raises(ValueError, match=r"^Model 'm' is to be updated, but it has no optimi"):
             train(network, [X], eager, epoch=2)
         train(network, [X], eager)
 
