@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import ChainMap, OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Iterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,6 +158,34 @@ class TestContainers:
         default = to_tensor(defaultdict(list, x=1), "np")
         assert default.default_factory is list
         assert type(to_tensor(UserDict(x=1), "np")["x"]) is np.ndarray
+
+    def test_a_mapping_that_keeps_its_items_in_an_attribute(self) -> None:
+        class Store(MutableMapping):  # type: ignore[type-arg]
+            def __init__(self, items: dict[str, Any]) -> None:
+                self._items = items
+
+            def __getitem__(self, key: str) -> Any:
+                return self._items[key]
+
+            def __setitem__(self, key: str, value: Any) -> None:
+                self._items[key] = value
+
+            def __delitem__(self, key: str) -> None:
+                del self._items[key]
+
+            def __iter__(self) -> Iterator[str]:
+                return iter(self._items)
+
+            def __len__(self) -> int:
+                return len(self._items)
+
+        array, kept = np.ones(2), torch.ones(1)
+        store = Store({"x": array, "kept": kept})
+        result = to_tensor(store, "torch")
+        assert type(result) is Store
+        assert torch.equal(result["x"], torch.ones(2, dtype=torch.float64))
+        assert result["kept"] is kept
+        assert store["x"] is array
 
     def test_chain_map(self) -> None:
         first, second = {"x": 1}, {"x": 2, "y": 3}

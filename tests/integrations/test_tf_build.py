@@ -22,7 +22,7 @@ pytestmark = MARKS
 
 keras = tf.keras
 
-OPTIMIZERS = ["adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd"]
+OPTIMIZERS = ["adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", None]
 
 
 def attributes(model: Any) -> dict[str, Any]:
@@ -40,9 +40,14 @@ def attributes(model: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(
-    "optimizer", [*OPTIMIZERS, None, lambda: keras.optimizers.Adam(0.1, beta_1=0.8)]
+    ("optimizer", "mixed"),
+    [
+        *((name, False) for name in OPTIMIZERS),
+        ("adam", True),
+        (None, True),
+        (lambda: keras.optimizers.Adam(0.1, beta_1=0.8), True),
+    ],
 )
 def test_one_model(sides: Sides, optimizer: Any, mixed: bool) -> None:
     def program(lib: Any) -> Any:

@@ -440,6 +440,116 @@ class TestDeleteOfAKeyOfTheBatch:
             assert_same(result, in_a_graph)
 
 
+class AsksWhetherItTrains(keras.Model):  # type: ignore[misc]
+    """One input, and an argument that is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = keras.layers.Dense(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.layer(x) * (2.0 if training else 1.0)
+
+
+class TestModelsThatAskWhetherTheyTrain:
+    @staticmethod
+    def results(lib: Any) -> Any:
+        def build() -> Any:
+            model = AsksWhetherItTrains()
+            model(tf.zeros((1, 6)))
+            return model
+
+        model = lib.build(build, "sgd", model_name="asks")
+        network = trainer(lib, model)
+        (batch,) = batches(1)
+        expected = model.layer(batch["x"])
+        (evaluated,) = steps(network, [batch], "eval", eager=True)
+        (trained,) = steps(network, [batch], eager=True)
+        return expected, evaluated["y"], trained["y"]
+
+    def test_get_a_batch_in_pieces(self, sides: Sides) -> None:
+        with pytest.raises(TypeError, match="multiple values for argument 'training'"):
+            self.results(sides.fastestimator)
+
+    def test_are_told(self, sides: Sides) -> None:
+        expected, evaluated, trained = self.results(sides.fastnet)
+        assert_same(evaluated, expected)
+        assert_same(trained, expected * 2)
+
+
+class TestModelsThatHaveNotSeenAnInput:
+    @staticmethod
+    def trained(lib: Any, **layer_settings: Any) -> Any:
+        def build() -> Any:
+            return keras.Sequential([keras.layers.Dense(3, **layer_settings)])
+
+        model = lib.build(build, "adam", model_name="lazy")
+        return steps(trainer(lib, model), batches(3)), model
+
+    def test_are_refused(self, sides: Sides) -> None:
+        with pytest.raises(ValueError, match="have not yet been created"):
+            self.trained(sides.fastestimator)
+
+    def test_are_trained(self, sides: Sides) -> None:
+        results, model = self.trained(sides.fastnet)
+        start_over()
+        # the same model, which knows its input from the start
+        expected, other = self.trained(sides.fastestimator, input_shape=(6,))
+        assert_same((results, model), (expected, other))
+
+
+class TestRegularizersInMixedPrecision:
+    @staticmethod
+    def weights(lib: Any) -> Any:
+        def build() -> Any:
+            dense = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.l2(0.1))
+            return keras.Sequential([keras.layers.Input((6,)), dense])
+
+        model = lib.build(build, "sgd", model_name="regular", mixed_precision=True)
+        before = model.get_weights()
+        steps(trainer(lib, model), batches(1), eager=True)
+        return before, model.get_weights()
+
+    def test_fail(self, sides: Sides) -> None:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="half"):
+            self.weights(sides.fastestimator)
+
+    def test_count(self, sides: Sides) -> None:
+        before, after = self.weights(sides.fastnet)
+        batch = batches(1)[0]
+        # a step of SGD by hand, in full precision; float16 has 11 bits
+        kernel, bias = (tf.Variable(value) for value in before)
+        with tf.GradientTape() as tape:
+            logits = batch["x"] @ kernel + bias
+            losses = tf.nn.softmax_cross_entropy_with_logits(batch["onehot"], logits)
+            loss = tf.reduce_mean(losses) + 0.1 * tf.reduce_sum(tf.square(kernel))
+        for variable, gradient in zip(
+            (kernel, bias), tape.gradient(loss, (kernel, bias)), strict=True
+        ):
+            variable.assign_sub(0.01 * gradient)
+        np.testing.assert_allclose(after[0], kernel.numpy(), atol=1e-4)
+        np.testing.assert_allclose(after[1], bias.numpy(), atol=1e-4)
+
+
+class TestResultsThatAreNoTensors:
+    """What an op returns is the same in a graph as eagerly."""
+
+    @staticmethod
+    def result(lib: Any, eager: bool) -> Any:
+        network = of_function(lib, lambda x: {"x": x, "number": 3, "word": "a", "nothing": None})
+        return steps(network, [{"x": ONES}], "infer", eager=eager)[0]["y"]
+
+    def test_become_tensors_in_a_graph(self, sides: Sides) -> None:
+        result = self.result(sides.fastestimator, eager=False)
+        assert tf.is_tensor(result["number"])
+        assert tf.is_tensor(result["word"])
+
+    def test_stay_what_they_are(self, sides: Sides) -> None:
+        expected = self.result(sides.fastestimator, eager=True)
+        for eager in (False, True):
+            assert_same(self.result(sides.fastnet, eager), expected)
+
+
 class TestErrorsOfOps:
     """An error of the program's own, raised while an op is traced."""
 

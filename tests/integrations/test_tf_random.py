@@ -102,19 +102,19 @@ def compare(
     assert_same(results[1], results[0])
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(graphs.ops, graphs.openings, batch_keys)
 def test_ops(sides: Sides, ops: list[Any], opening: Opening, keys: set[str]) -> None:
     compare(sides, (ops, [], []), opening, keys, eager=True)
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(graphs.ops, graphs.openings, batch_keys)
 def test_ops_in_a_graph(sides: Sides, ops: list[Any], opening: Opening, keys: set[str]) -> None:
     compare(sides, (ops, [], []), opening, keys, eager=False)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(graphs.ops, graphs.pops, graphs.openings, batch_keys)
 def test_postprocessing(
     sides: Sides, ops: list[Any], pops: list[Any], opening: Opening, keys: set[str]
@@ -125,7 +125,7 @@ def test_postprocessing(
     compare(sides, (ops, pops, []), opening, keys - deleted, eager=True)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(graphs.ops, graphs.slicers, graphs.openings, batch_keys)
 def test_slicers(
     sides: Sides, ops: list[Any], slicers: list[Any], opening: Opening, keys: set[str]
@@ -198,7 +198,7 @@ def trained(
     return told, [memory(model) for model in models]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(updates, runs, st.tuples(optimizers, optimizers).map(list))
 def test_any_training(
     sides: Sides, drawn: list[Update], program_runs: list[Run], choice: list[Any]
@@ -207,7 +207,7 @@ def test_any_training(
     assert_same(actual, expected)
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow])
 @given(updates, runs, st.tuples(optimizers, optimizers).map(list))
 def test_any_training_in_a_graph(
     sides: Sides, drawn: list[Update], program_runs: list[Run], choice: list[Any]

@@ -15,7 +15,17 @@ import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.network.keras_models import assert_close, infer, keras, line, loop, tf, train, twins
+from tests.network.keras_models import (
+    KERAS_3,
+    assert_close,
+    infer,
+    keras,
+    line,
+    loop,
+    tf,
+    train,
+    twins,
+)
 from tests.network.tf_programs import EITHER_WAY, TRACING, failing, ones
 
 pytestmark = pytest.mark.tf
@@ -378,15 +388,18 @@ class TestErrors:
             infer(TFNetwork(LambdaOp(fail, "x", "y")), {"x": ones()})
 
     def test_keep_what_they_came_of(self) -> None:
+        def look_up(x: Any) -> Any:
+            return {}[3]
+
         def fail(x: Any) -> Any:
             try:
-                return {}[3]
+                return look_up(x)
             except KeyError as error:
                 raise Refusal("no", 1) from error
 
         def fail_too(x: Any) -> Any:
             try:
-                return {}[3]
+                return look_up(x)
             except KeyError:
                 raise Refusal("no", 1)  # noqa: B904
 
@@ -396,6 +409,39 @@ class TestErrors:
             assert repr(caught.value.__context__) == "KeyError(3)"
             assert caught.value.__suppress_context__ is (function is fail)
             assert (repr(caught.value.__cause__) == "KeyError(3)") is (function is fail)
+
+    @pytest.mark.parametrize("error", [Refusal("no", 1), ValueError("no"), KeyError("no")])
+    @pytest.mark.parametrize("in_a_function", [False, True])
+    def test_in_the_code_of_a_model(self, error: Exception, in_a_function: bool) -> None:
+        class Failing(keras.Model):
+            on = False
+
+            def call(self, x: Any) -> Any:
+                if self.on:
+                    raise error
+                return x
+
+        error.__dict__.pop("__notes__", None)
+        model = Failing()
+        model(ones(1, 2))
+        model.on = True
+        fastnet.build(lambda: model, None, model_name="net")
+        op = LambdaOp(lambda x: model(x), "x", "y") if in_a_function else ModelOp(model, "x", "y")
+        with pytest.raises(Exception, match="no") as caught:
+            infer(TFNetwork(op), {"x": ones(2, 2)})
+        notes = caught.value.__notes__
+        assert notes[-2:] == [
+            f"Raised by {type(op).__name__} (op 0, inputs ['x'], outputs ['y']).",
+            TRACING,
+        ]
+        if KERAS_3:  # which wraps errors by itself, also eagerly
+            assert str(caught.value).strip("'").startswith("Exception encountered when calling")
+        else:
+            assert caught.value is error
+            assert line_of(Failing.call, 2) in notes
+            assert (
+                f"Exception encountered when calling layer '{model.name}' (type Failing)." in notes
+            )
 
     def test_that_are_no_exceptions_pass_through(self) -> None:
         with pytest.raises(KeyboardInterrupt) as caught:

@@ -322,8 +322,10 @@ class TestWhatNoGraphHolds:
         data: list[Any] = []
         data.append(data)
         network = TFNetwork(Counting("x", "y"))
-        with pytest.raises(RecursionError):
+        with pytest.raises(RecursionError) as caught:
             infer(network, {"x": data})
+        note = "The value under 'x' holds itself, or is nested too deeply."
+        assert note in caught.value.__notes__
         assert infer(network, {"x": 1})["y"] == 1
 
 

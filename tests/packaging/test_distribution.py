@@ -54,7 +54,7 @@ def wheel_metadata(distributions: Distributions) -> Message:
 
 
 def test_kernel_is_the_four_modules() -> None:
-    assert KERNEL == ["_execute", "_nest", "_resolve", "_slice"]
+    assert KERNEL == ["_execute", "_nest", "_resolve", "_slice", "_trace"]
 
 
 @pytest.mark.parametrize("name", KERNEL)
@@ -120,7 +120,15 @@ def test_metadata_has_an_extra_for_each_framework_and_each_kind_of_work(
     distributions: Distributions,
 ) -> None:
     metadata = wheel_metadata(distributions)
-    assert set(metadata.get_all("Provides-Extra") or []) == {"bench", "demo", "dev", "tf", "torch"}
+    assert set(metadata.get_all("Provides-Extra") or []) == {
+        "bench",
+        "demo",
+        "demo-tf",
+        "dev",
+        "tf",
+        "tf-cpu",
+        "torch",
+    }
     requires = metadata.get_all("Requires-Dist") or []
     assert 'torch>=2.4; extra == "torch"' in requires
     assert 'tensorflow>=2.15; extra == "tf"' in requires

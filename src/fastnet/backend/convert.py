@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import UserDict
 from collections.abc import Callable, MutableMapping
 from functools import partial
 from importlib import import_module
@@ -122,13 +123,22 @@ def _array(value: Any) -> Any:
     return np.array(value)
 
 
+def _copy_of(data: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
+    """Copy a mapping and what it keeps its items in, but not the items."""
+    if isinstance(data, (dict, UserDict)):
+        return copy.copy(data)
+    # a plain copy of a class that keeps them in an attribute would share them
+    kept = {id(part): part for item in data.items() for part in item}
+    return copy.deepcopy(data, kept)
+
+
 def map_leaves(data: Any, fn: Callable[[Any], Any]) -> Any:
     """Apply a function to whatever in a nest is no container."""
     if type(data) is dict:
         return {key: map_leaves(value, fn) for key, value in data.items()}
     if isinstance(data, MutableMapping):
         # of whatever class: its copy has the settings that a new one would lack
-        mapped = copy.copy(data)
+        mapped = _copy_of(data)
         for key, value in data.items():
             mapped[key] = map_leaves(value, fn)
         return mapped

@@ -28,6 +28,7 @@ def get_lr(model: Model) -> float:
     """
     optimizers = module_for(model, "optimizers")
     require_built(model, "get_lr")
+    _require_optimizer(model, "get_lr")
     rate: float = optimizers.get_lr(model)
     return rate
 
@@ -54,6 +55,7 @@ def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
     """
     optimizers = module_for(model, "optimizers")
     require_built(model, "set_lr")
+    _require_optimizer(model, "set_lr")
     optimizers.set_lr(model, lr, weight_decay)
 
 
@@ -71,4 +73,12 @@ def require_built(model: Model, function: str) -> None:
         raise AssertionError(
             f"{function} takes a model from fastnet.build, but this {type(model).__name__} was not "
             "made by it."
+        )
+
+
+def _require_optimizer(model: Model, function: str) -> None:
+    if model.current_optimizer is None:
+        raise ValueError(
+            f"{function} is about an optimizer's learning rate, but model '{model.model_name}' has "
+            "no optimizer now. Give fastnet.build an optimizer_fn."
         )

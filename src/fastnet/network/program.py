@@ -292,7 +292,7 @@ class _Static:
     def _trace(self, values: list[Any]) -> Trace:
         program = self._program
         started = time.perf_counter()
-        exact = [KIND.form_of(value) for value in values]
+        exact = [_form_of(*entry) for entry in zip(program.keys, values, strict=True)]
         if self._latest is None:
             reason = program.first_reason(self._states)
         else:
@@ -349,6 +349,14 @@ class _Static:
             if covers(any_size(forms), other.inputs):
                 forms = join_shapes(forms, other.inputs)
         return forms
+
+
+def _form_of(key: str, value: Any) -> Any:
+    try:
+        return KIND.form_of(value)
+    except RecursionError as error:
+        add_note(error, f"The value under '{key}' holds itself, or is nested too deeply.")
+        raise
 
 
 def _in_graph(op: Any, place: int, forward: Forward) -> Forward:

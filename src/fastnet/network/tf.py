@@ -36,7 +36,7 @@ class TFNetwork(BaseNetwork):
     A trace is for batches of any size, so that while it is made ``x.shape[0]`` is None, and
     ``x.shape[0] == 8`` false; ``tf.shape(x)[0]`` is the size. Values in a batch that are no tensors
     and no arrays (strings, ints, None) are constants of the graph, so that another value is another
-    trace.
+    trace. Optimizers that are assigned, and layers that are frozen, count from the next opening on.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.

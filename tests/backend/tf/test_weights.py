@@ -39,8 +39,8 @@ def save(model: Any, folder: Path, ending: str) -> str:
 def trained() -> Any:
     """Return a model that was compiled and trained by Keras, with metrics."""
     model = mlp()
-    model.compile("adam", "mse", metrics=["mae"])
-    model.fit(np.ones((4, 6)), np.ones((4, 3)), verbose=0)
+    model.compile("adam", "mse", metrics=["mae"], run_eagerly=True)
+    model.train_on_batch(np.ones((4, 6)), np.ones((4, 3)))
     return model
 
 

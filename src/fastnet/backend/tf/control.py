@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ["choose", "one_of", "repeat_while"]
+__all__ = ["choose", "one_of", "repeat_while", "when"]
 
 T = TypeVar("T")
 
@@ -61,3 +61,18 @@ def repeat_while(
     )
     result: T = last
     return result
+
+
+def when(condition: Any, yes: Callable[[], T], no: Callable[[], T]) -> T:
+    """Do one of two things, as a condition says.
+
+    Args:
+        condition: True, False, or a tensor of one of them.
+        yes: What to do if it holds.
+        no: What to do else; it returns tensors of the same types.
+
+    Returns:
+        What the chosen one returns.
+    """
+    chosen: T = tf.cond(tf.convert_to_tensor(condition), yes, no)
+    return chosen

@@ -155,16 +155,16 @@ def _source_error(error: Exception) -> Exception:
         # the layers of Keras 2 call AutoGraph too, and wrap what it has wrapped
         layers.append(str(wrapper).partition("\n")[0])
         wrapper = wrapper.__context__
-    source = getattr(wrapper, "__context__", None)
+    source: Any = getattr(wrapper, "__context__", None)
     origin = getattr(source, "ag_error_metadata", None)
-    if origin is None or not isinstance(source, Exception):
+    if not str(wrapper).startswith("in user code:") or origin is None:
         return error
     frames = [one for one in origin.translated_stack if not _is_foreign(one.filename)]
     for frame in frames[:1]:
         add_note(source, _line(frame.filename, frame.lineno, frame.function_name))
     for layer in layers:
         add_note(source, layer)
-    return _source_error(source)
+    return _source_error(source)  # which a layer may have wrapped before
 
 
 def source_of(graph: Any, node: str) -> str | None:

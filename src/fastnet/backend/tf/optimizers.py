@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from fastnet.backend.tf.gradients import model_name, optimizer_of
 
 __all__ = [
     "get_lr",
     "has_schedule",
     "inner_optimizer",
+    "let_decay_change",
     "set_lr",
     "set_weight_decay",
     "weight_decay_of",
@@ -19,8 +22,10 @@ __all__ = [
 def get_lr(model: Any) -> float:
     """Read the learning rate of a model's current optimizer, of a schedule what it says now."""
     optimizer = inner_optimizer(optimizer_of(model))
-    rate = optimizer.learning_rate
-    # Keras 2's older optimizers give the schedule itself
+    rate = getattr(optimizer, "_learning_rate", None)
+    if not callable(rate):
+        # where it is a schedule, Keras 2's newer optimizers give what it said in the last step
+        rate = optimizer.learning_rate
     return float(rate(optimizer.iterations) if callable(rate) else rate)
 
 
@@ -34,6 +39,7 @@ def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
             f"that its optimizer, {kind}, was made with decides it. Make the optimizer with a "
             "number as its learning_rate."
         )
+    lr = float(lr)
     before = weight_decay_of(optimizer)
     if before is None and weight_decay is not None:
         raise ValueError(
@@ -45,7 +51,7 @@ def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
             rate = get_lr(model)
             weight_decay = before * lr / rate if rate else before
         set_weight_decay(optimizer, weight_decay)
-    optimizer.learning_rate = float(lr)
+    optimizer.learning_rate = lr
 
 
 def inner_optimizer(optimizer: Any) -> Any:
@@ -72,3 +78,21 @@ def set_weight_decay(optimizer: Any, weight_decay: float) -> None:
         optimizer.weight_decay.assign(weight_decay)
     else:
         optimizer.weight_decay = weight_decay
+
+
+def let_decay_change(optimizer: Any) -> None:
+    """Put the weight decay of an optimizer into a variable, which graphs read in every step.
+
+    Args:
+        optimizer: The optimizer, before anything is traced.
+    """
+    inner = inner_optimizer(optimizer)
+    decay = weight_decay_of(inner)
+    if decay is not None and not hasattr(inner.weight_decay, "assign"):
+        inner.weight_decay = tf.Variable(
+            decay,
+            trainable=False,
+            dtype="float32",
+            name="weight_decay",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )

@@ -74,6 +74,9 @@ def without_optimizer(model: Any) -> Iterator[None]:
         for name in ("current_optimizer", "optimizer")
         if name in attributes
     }
+    if "optimizer" in hidden:
+        # Keras 2 asks for it when it saves layers
+        attributes["optimizer"] = None
     try:
         yield
     finally:

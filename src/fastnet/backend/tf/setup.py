@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from fastnet.backend.framework import framework_of
 from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.backend.tf.optimizers import let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
 from fastnet.errors import add_note
@@ -175,6 +176,7 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
     if optimizer is None or not model.built:
         return
     try:
+        let_decay_change(optimizer)
         if not hasattr(optimizer, "build"):
             optimizer._create_all_weights(model.trainable_variables)
         elif not is_ready(optimizer):

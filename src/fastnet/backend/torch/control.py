@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-__all__ = ["choose", "one_of", "repeat_while"]
+__all__ = ["choose", "one_of", "repeat_while", "when"]
 
 T = TypeVar("T")
 
@@ -59,3 +59,17 @@ def repeat_while(
         value = body(value)
         count += 1
     return value
+
+
+def when(condition: Any, yes: Callable[[], T], no: Callable[[], T]) -> T:
+    """Do one of two things, as a condition says.
+
+    Args:
+        condition: True or False.
+        yes: What to do if it holds.
+        no: What to do else.
+
+    Returns:
+        What the chosen one returns.
+    """
+    return yes() if condition else no()

@@ -14,6 +14,9 @@ from fastnet.backend.torch.weights import load_weights, read_file, unwrap
 
 __all__ = ["load_model", "save_model"]
 
+# what optimizers remember in the shape of a parameter; some remember other things in other shapes
+_OF_PARAMETERS = ("exp_avg", "momentum_buffer", "square_avg")
+
 
 def save_model(
     model: torch.nn.Module, stem: str, save_optimizer: bool, save_architecture: bool
@@ -81,28 +84,49 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
 
 def _require_fit(state: Any, optimizer: torch.optim.Optimizer, path: str) -> None:
     """Check what torch does not, or does without saying which file it is about."""
-    complaint = None
-    if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
-        complaint = "it holds something else than an optimizer's state"
-    else:
-        saved, own = (
-            [len(group["params"]) for group in groups]
-            for groups in (state["param_groups"], optimizer.param_groups)
-        )
-        settings, own_settings = (
-            {name for group in groups for name in group}
-            for groups in (state["param_groups"], optimizer.param_groups)
-        )
-        if saved != own:
-            complaint = f"its groups have {saved} parameters, but those of the model's have {own}"
-        elif settings - own_settings and own_settings - settings:
-            complaint = (
-                f"its settings are {sorted(settings)}, but those of the model's are "
-                f"{sorted(own_settings)}"
-            )
+    complaint = _complaint(state, optimizer)
     if complaint:
         raise ValueError(
             f"The optimizer file '{path}' is not of the model's optimizer, "
             f"{type(optimizer).__name__}: {complaint}. Leave load_optimizer out, or give the model "
             "the optimizer that was saved."
         )
+
+
+def _complaint(state: Any, optimizer: torch.optim.Optimizer) -> str | None:
+    if not _is_state(state):
+        return "it holds something else than an optimizer's state"
+    groups, own_groups = state["param_groups"], optimizer.param_groups
+    counts, own_counts = ([len(group["params"]) for group in each] for each in (groups, own_groups))
+    if counts != own_counts:
+        return f"its groups have {counts} parameters, but those of the model's have {own_counts}"
+    settings, own_settings = (
+        {name for group in each for name in group} for each in (groups, own_groups)
+    )
+    if settings - own_settings and own_settings - settings:
+        return f"its settings are {sorted(settings)}, but those of the model's are " + str(
+            sorted(own_settings)
+        )
+    for group, own_group in zip(groups, own_groups, strict=True):
+        for place, parameter in zip(group["params"], own_group["params"], strict=True):
+            for name, value in state["state"].get(place, {}).items():
+                if name in _OF_PARAMETERS and getattr(value, "shape", None) != parameter.shape:
+                    return (
+                        f"it has '{name}' of the shape {tuple(getattr(value, 'shape', ()))} for a "
+                        f"parameter of the shape {tuple(parameter.shape)}"
+                    )
+    return None
+
+
+def _is_state(state: Any) -> bool:
+    if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
+        return False
+    memories, groups = state["state"], state["param_groups"]
+    return (
+        isinstance(memories, dict)
+        and all(isinstance(memory, dict) for memory in memories.values())
+        and isinstance(groups, list)
+        and all(
+            isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups
+        )
+    )

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
+from fastnet.backend.dispatch import implementation
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import State, Tensor
 from fastnet.util import to_list
@@ -86,6 +87,21 @@ class Gather(TensorOp):
         indices, tensors = data[: self.num_indices], data[self.num_indices :]
         if len(indices) == 1:
             indices = indices * len(tensors)
-        if not indices or any(each.shape[0] == 0 for each in indices):
+
+        def largest() -> list[Tensor]:
             return [self._largest(tensor, [1], False) for tensor in tensors]
-        return [self._gather(*pair) for pair in zip(tensors, indices, strict=True)]
+
+        def gathered() -> list[Tensor]:
+            return [self._gather(*pair) for pair in zip(tensors, indices, strict=True)]
+
+        lengths = [each.shape[0] for each in indices]
+        if not indices or 0 in lengths:
+            return largest()
+        if None not in lengths:
+            return gathered()
+        # known only in the step, and the same for all but where an op is to fail anyway
+        control = import_module(f"{implementation(tensors[0]).__name__}.control")
+        chosen: list[Tensor] = control.when(
+            backend.get_shape(indices[0])[0] == 0, largest, gathered
+        )
+        return chosen

@@ -200,8 +200,7 @@ class TestLossesOfTheModelsOwn:
 
 @EAGER
 class TestMerging:
-    @ALL_KINDS
-    @pytest.mark.parametrize("merge", [2, 3])
+    @pytest.mark.parametrize(("merge", "kind"), [(3, BY_NAME), (2, KINDS[-1])])
     def test_as_by_hand(self, eager: bool, merge: int, kind: Any) -> None:
         model, twin = twins(mlp)
         data = batches(7)
@@ -308,6 +307,34 @@ class TestMerging:
                 network.run_step({"g": gradients})
                 moved.append(round(float((before[0] - weights(model)[0])[0, 0])))
         assert moved == [0, 1, 2, 3, 3, 5]
+
+    @pytest.mark.parametrize(("fails", "defer"), [(0, False), (1, False), (1, True)])
+    def test_a_step_that_fails(self, eager: bool, fails: int, defer: bool) -> None:
+        """Run op by op it counts for nothing; in a graph it may, but no update is left out."""
+        model, twin = twins(mlp)
+        data = batches(5)
+        ops = supervised(made(model, sgd()), merge_grad=2, defer=defer)
+        network = TFNetwork([*ops, LambdaOp(lambda x, n: tf.gather(x, n), ["x", "n"], "z")])
+        counted, moved = [], []
+        with network(mode="train", epoch=1, eager=eager):
+            for number, batch in enumerate(data):
+                bad = number == fails
+                before = weights(model)
+                try:
+                    network.run_step({**batch, "n": tf.constant([99 if bad else 0])})
+                except tf.errors.InvalidArgumentError:
+                    assert bad
+                    if fails == 1 and not defer:
+                        counted.append(batch)  # the update was made before
+                else:
+                    assert not bad
+                    counted.append(batch)
+                moved.append(not same_weights(model, before))
+        assert moved[fails] is False or not defer or not eager
+        assert any(moved[fails + 1 : fails + 3])
+        if eager:
+            loop(twin, BY_NAME.SGD(0.1), counted, classify, 2)
+            assert_close(model, twin)
 
     def test_mixed_precision(self, eager: bool) -> None:
         model = build(mlp, sgd(), mixed_precision=True)
@@ -433,8 +460,7 @@ class TestMixedPrecision:
         assert_close(model, twin, 1e-3)
         assert scale_of(model.optimizer) == scale_of(twin.optimizer) == 2**15
 
-    @ALL_KINDS
-    @pytest.mark.parametrize("merge", [1, 2])
+    @pytest.mark.parametrize(("kind", "merge"), [(BY_NAME, 1), (KINDS[-1], 2)])
     def test_a_step_that_overflows_is_skipped(self, eager: bool, kind: Any, merge: int) -> None:
         model = build(line, lambda: kind.SGD(0.1), mixed_precision=True)
         network = TFNetwork(regression(model, merge_grad=merge))
@@ -457,7 +483,7 @@ class TestMixedPrecision:
         assert_close(model, twin)
 
     @pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no loss_scale_factor")
-    @pytest.mark.parametrize("merge", [1, 2])
+    @pytest.mark.parametrize("merge", [2])
     def test_a_loss_scale_factor(self, eager: bool, merge: int) -> None:
         model, twin = twins(mlp)
         data = batches(4)
@@ -474,7 +500,7 @@ def scale_of(optimizer: Any) -> float:
 
 @EAGER
 class TestWarmup:
-    @pytest.mark.parametrize("merge", [1, 2])
+    @pytest.mark.parametrize("merge", [2])
     def test_makes_no_update(self, eager: bool, merge: int) -> None:
         model, twin = twins(mlp)
         data = batches(4)
@@ -500,21 +526,19 @@ class TestFrozenLayers:
     @pytest.mark.parametrize("make", [mlp, late])
     def test_that_are_thawed_later(self, eager: bool, kind: Any, make: Any) -> None:
         """An optimizer that takes no new variables has those of frozen layers from the start."""
-        model, twin = make(), make()
-        for one in (model, twin):
-            one.layers[0].trainable = False
         data = batches(4)
+        keras.utils.set_random_seed(4)
+        model = make()
+        model.layers[0].trainable = False
         model = made(model, lambda: kind.Adam(0.01))
         network = TFNetwork(supervised(model))
-        if not model.built:
-            # its variables are made by a step, and the twin's are to be the same
-            with network(mode="eval", epoch=1, eager=eager):
-                network.run_step(data[0])
-            twin(data[0]["x"])
-        twin.set_weights(model.get_weights())
-        frozen = [np.array(value) for value in model.layers[0].get_weights()]
-        train(network, data[:2], eager)
-        for now, then in zip(model.layers[0].get_weights(), frozen, strict=True):
+        train(network, data[:1], eager)
+        keras.utils.set_random_seed(4)
+        twin = make()
+        twin(data[0]["x"])
+        twin.layers[0].trainable = False
+        train(network, data[1:2], eager)
+        for now, then in zip(*(one.layers[0].get_weights() for one in (model, twin)), strict=True):
             np.testing.assert_array_equal(now, then)
         model.layers[0].trainable = True
         train(network, data[2:], eager, epoch=2)
@@ -565,8 +589,7 @@ class TestSparseGradients:
         return [{"x": tf.constant(words), "t": truth} for words in self.DATA * 2]
 
     @ALL_KINDS
-    @pytest.mark.parametrize("name", ["SGD", "Adam"])
-    @pytest.mark.parametrize("merge", [1, 2])
+    @pytest.mark.parametrize(("name", "merge"), [("SGD", 1), ("Adam", 2)])
     def test_as_by_hand(self, eager: bool, kind: Any, name: str, merge: int) -> None:
         model, twin = twins(embedding)
         make = getattr(kind, name)
@@ -575,7 +598,7 @@ class TestSparseGradients:
         loop(twin, make(0.1), self.data(), classify, merge)
         assert_close(model, twin, 1e-4)
 
-    @pytest.mark.parametrize("merge", [1, 2])
+    @pytest.mark.parametrize("merge", [2])
     def test_in_mixed_precision(self, eager: bool, merge: int) -> None:
         model = build(embedding, sgd(), mixed_precision=True)
         twin = build(embedding, sgd(), mixed_precision=True)

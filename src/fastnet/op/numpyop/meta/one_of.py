@@ -44,7 +44,8 @@ class OneOf(MetaNumpyOp):
                         f"{getattr(first, name)} and its op {place} {getattr(op, name)}."
                     )
         count = len(numpy_ops)
-        if probs and (len(probs) != count or min(probs) < 0 or abs(sum(probs) - 1) > 1e-8):
+        # written so that NaN is refused
+        if probs and not (len(probs) == count and min(probs) >= 0 and abs(sum(probs) - 1) <= 1e-8):
             raise AssertionError(
                 f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
                 f"{list(probs)}."

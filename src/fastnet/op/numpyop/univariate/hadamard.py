@@ -20,7 +20,8 @@ class Hadamard(PerArray):
 
     Args:
         inputs: The key or keys of indices, each an int or an array of ints.
-        outputs: The key or keys to write, as many; shape (..., code_length), 1 or -1, float32.
+        outputs: The key or keys to write, as many; 1 or -1, float32, of shape
+            (..., code_length), where axes of length 1 are left out of the indices' shape.
         n_classes: How many classes there are.
         code_length: The length of the codes, a power of 2. None for the least that is enough.
         mode: The mode or modes to run in; "!mode" for all but one; None for all.
@@ -57,4 +58,4 @@ class Hadamard(PerArray):
         Returns:
             A code for each.
         """
-        return self._codes[np.array(data)]
+        return self._codes[np.squeeze(np.array(data)).astype(np.int64)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fastnet import backend
-from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.op.tensorop.gradient.taker import ADVICE, GradientTaker
 from fastnet.types import State, Tensor
 
 
@@ -22,6 +22,9 @@ class FGSM(GradientTaker):
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
+    Raises:
+        ValueError: If there is not one output.
+
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
 
@@ -37,6 +40,9 @@ class FGSM(GradientTaker):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
+        if len(self.outputs) != 1:
+            raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
+        self.out_list = False
         self.epsilon = epsilon
         self.clip_low = clip_low
         self.clip_high = clip_high
@@ -51,9 +57,16 @@ class FGSM(GradientTaker):
 
         Returns:
             The moved inputs.
+
+        Raises:
+            ValueError: If the loss does not depend on the inputs, or they were not watched.
         """
         clean, loss = data
-        gradient = self._gradient(loss, clean, tape=state.get("tape"), retain_graph=retain_graph)
+        gradient = self.differentiate(loss, clean, state, retain_graph)
+        if gradient is None:
+            raise ValueError(
+                f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. {ADVICE}"
+            )
         return backend.clip_by_value(
             clean + self.epsilon * backend.sign(gradient),
             min_value=self.clip_low or backend.reduce_min(clean),

@@ -84,11 +84,6 @@ class GradientOp(GradientTaker):
         else:
             sources = [self._trainable(self.model)] * self._count
         return [
-            self._gradient(
-                final,
-                source,
-                tape=state.get("tape"),
-                retain_graph=retain_graph or place + 1 < self._count,
-            )
+            self.differentiate(final, source, state, retain_graph or place + 1 < self._count)
             for place, (final, source) in enumerate(zip(finals, sources, strict=True))
         ]

@@ -7,11 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
+from fastnet.errors import add_note
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, State
 
 if TYPE_CHECKING:
     import torch
+
+ADVICE = (
+    "Put a Watch in front of the op that computes one from the other, and see that it reads what "
+    "the Watch writes."
+)
 
 
 class GradientTaker(TensorOp):
@@ -86,6 +92,28 @@ class GradientTaker(TensorOp):
             The value of the output, or a list of values.
         """
         return self.take(data, state, self.retain_graph)
+
+    def differentiate(self, final: Any, source: Any, state: State, retain_graph: bool) -> Any:
+        """Differentiate a value.
+
+        Args:
+            final: The value; its elements count alike.
+            source: What to differentiate by: a tensor, or several.
+            state: The step's context; in TensorFlow with the tape.
+            retain_graph: Whether the graph is walked again.
+
+        Returns:
+            A gradient of the shape of its source, or several; None where there is none.
+
+        Raises:
+            RuntimeError: If torch recorded nothing to differentiate.
+        """
+        try:
+            return self._gradient(final, source, tape=state.get("tape"), retain_graph=retain_graph)
+        except RuntimeError as error:
+            if "require grad" in str(error):
+                add_note(error, ADVICE)
+            raise
 
     def take(self, data: Any, state: State, retain_graph: bool) -> Any:
         """Do the op's work.

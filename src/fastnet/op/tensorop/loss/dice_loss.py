@@ -81,9 +81,16 @@ class DiceLoss(LossOp):
             The loss.
         """
         y_pred, y_true = data
+        functions = implementation(y_pred)
         weights = self._weights
         if weights is None and self._row is not None:
-            weights = implementation(y_pred).from_numpy(self._row, y_pred)
+            weights = functions.from_numpy(self._row, y_pred)
+        if weights is not None:
+            unnamed = y_pred.shape[functions.CHANNEL_AXIS] - weights.shape[1]
+            if unnamed > 0:
+                weights = backend.concat(
+                    [weights, *[backend.ones_like(weights[:, :1])] * unnamed], 1
+                )
         return -backend.dice_score(
             y_pred,
             y_true,

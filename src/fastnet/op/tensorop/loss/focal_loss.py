@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 from fastnet import backend
 from fastnet.op.tensorop.loss.loss import LossOp
@@ -18,8 +20,8 @@ class FocalLoss(LossOp):
         inputs: Two keys: predictions, shape (batch, ..., classes), and truth, of the same shape, 0
             or 1.
         outputs: The key to write the loss under.
-        gamma: How fast the weight of the easy falls.
-        alpha: The weight of yes against no, between 0 and 1; less than 0 for none.
+        gamma: How fast the weight of the easy falls, 0 or more.
+        alpha: The weight of yes, from 0 to 1; that of no is the rest.
         sample_reduction: What becomes of the samples: "mean", "sum", or "none" to keep a loss for
             each.
         shape_reduction: What becomes of the classes of a sample, likewise.
@@ -29,7 +31,8 @@ class FocalLoss(LossOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not two inputs, or a reduction is none of the three.
+        ValueError: If there are not two inputs, a number is out of its range, or a reduction is
+            none of the three.
 
     Source: "Focal Loss for Dense Object Detection" (Lin et al., 2017).
     """
@@ -49,6 +52,10 @@ class FocalLoss(LossOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.require_pair()
+        if not _within(gamma, math.inf):
+            raise ValueError(f"FocalLoss's gamma is 0 or more, not {gamma!r}.")
+        if not _within(alpha, 1):
+            raise ValueError(f"FocalLoss's alpha is from 0 to 1, not {alpha!r}.")
         for name, given in (
             ("sample_reduction", sample_reduction),
             ("shape_reduction", shape_reduction),
@@ -85,3 +92,7 @@ class FocalLoss(LossOp):
             shape_reduction=self.shape_reduction,
             sample_reduction=self.sample_reduction,
         )
+
+
+def _within(value: Any, most: float) -> bool:
+    return value is not None and 0 <= value <= most

@@ -18,8 +18,7 @@ class Hinge(LossOp):
     """Compares scores with truth of 1 and -1: what is right by a margin costs nothing.
 
     Args:
-        inputs: Two keys: predictions and truth, of one shape (batch, ...). Truth of 0 and 1 counts
-            as -1 and 1.
+        inputs: Two keys: predictions and truth, of one shape (batch, ...).
         outputs: The key to write the loss under: a scalar, or, without averaging, a loss of the
             shape without its last axis.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.

@@ -42,7 +42,8 @@ class OneOf(MetaOp):
                     )
         count = len(tensor_ops)
         self.probs = list(probs) if probs else [1 / count] * count
-        if len(self.probs) != count or min(self.probs) < 0 or abs(sum(self.probs) - 1) > 1e-8:
+        fair = min(self.probs) >= 0 and abs(sum(self.probs) - 1) <= 1e-8  # which no NaN is
+        if len(self.probs) != count or not fair:
             raise AssertionError(
                 f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
                 f"{self.probs}."

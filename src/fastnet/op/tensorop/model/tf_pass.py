@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from fastnet.backend import to_tensor
+from fastnet.backend.tf.generation import is_keras3
+from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
@@ -50,7 +52,11 @@ class TFPass:
 
         Returns:
             What the model returns; with layers a list of that and their outputs.
+
+        Raises:
+            ValueError: If the model has no variables yet, and the step is one of several devices.
         """
+        self._require_variables()
         data = to_tensor(data, "tf")
         training = self._trainable and state["mode"] == "train"
         tape = state.get("tape")
@@ -58,6 +64,15 @@ class TFPass:
             return self._run(data, training)
         with tape.stop_recording():
             return self._run(data, training)
+
+    def _require_variables(self) -> None:
+        """Refuse to make variables where Keras 3 would make each device its own."""
+        if not self._model.built and replica_count() > 1 and is_keras3(self._model):
+            raise ValueError(
+                f"Model '{self._model.model_name}' has no variables before it knows the shape of "
+                "its input, and cannot make them in a step on several devices. Give it an Input, "
+                "or call its build(shape), in model_fn."
+            )
 
     def _run(self, data: Any, training: bool) -> Any:
         if not self._layers:

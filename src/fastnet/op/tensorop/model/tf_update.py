@@ -95,7 +95,7 @@ class TFUpdate:
                     "of this model with gradients=True, in the same step."
                 )
         if self._merge > 1:
-            update = self._merge_gradients(gradients, variables)
+            update = self._merge_gradients(gradients, variables, state)
         else:
             update = DeferredUpdate(self._model, gradients)
         if defer:
@@ -124,7 +124,7 @@ class TFUpdate:
         return list(unscale_gradients(optimizer, gradients))
 
     def _merge_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any]
+        self, gradients: Sequence[Any], variables: Sequence[Any], state: State
     ) -> Callable[[], None]:
         """Add gradients up, and give what updates with their averages once there are enough."""
         with tf.init_scope():  # what is added up outlives the step, and the graph
@@ -133,6 +133,7 @@ class TFUpdate:
             for variable, gradient in zip(variables, gradients, strict=True):
                 if gradient is not None and id(variable) not in self._sums:
                     self._sums[id(variable)] = _Sum(variable)
+        undo = self._undo_in(state)
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
                 total = self._sums[id(variable)].total
@@ -140,19 +141,37 @@ class TFUpdate:
         times = self._merged.assign_add(1, read_value=True)
 
         def update() -> tf.Tensor:
+            # more times than enough if a step failed before its update
+            share = tf.cast(self._merge, tf.float32) / tf.cast(times, tf.float32)
             averages = [
-                self._sums[id(one)].total / self._merge if id(one) in self._sums else None
+                self._sums[id(one)].average(self._merge, share) if id(one) in self._sums else None
                 for one in variables
             ]
             apply_gradients(self._model, averages)
             for each in self._sums.values():
                 each.total.assign(tf.zeros_like(each.total))
+            self._merged.assign(0)
             return tf.constant(True)
 
         def settle() -> None:
-            tf.cond(tf.equal(times % self._merge, 0), update, lambda: tf.constant(False))
+            if undo is None:
+                tf.cond(tf.greater_equal(times, self._merge), update, lambda: tf.constant(False))
+            elif times >= self._merge:
+                update()
+                undo()
 
         return settle
+
+    def _undo_in(self, state: State) -> _Undo | None:
+        """Let a step that fails forget what it has merged; what a graph has merged may count."""
+        if not tf.executing_eagerly():
+            return None
+        key = f"merge_grad of {id(self)}"
+        if key not in state["deferred"]:
+            kept = [self._merged, *[each.total for each in self._sums.values()]]
+            state["deferred"][key] = [_Undo(kept)]
+        found: _Undo = state["deferred"][key][0]
+        return found
 
     def _checked(self, gradients: Any, variables: Sequence[Any]) -> Sequence[Any]:
         if not isinstance(gradients, (list, tuple)) or len(gradients) != len(variables):
@@ -175,6 +194,23 @@ class _Sum:
     def __init__(self, variable: Any) -> None:
         self.variable = variable
         self.total = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+
+    def average(self, times: int, share: tf.Tensor) -> tf.Tensor:
+        return self.total / times * tf.cast(share, self.total.dtype)
+
+
+class _Undo:
+    """Puts variables back, unless the step ends first."""
+
+    def __init__(self, variables: list[tf.Variable]) -> None:
+        self._before = [(variable, variable.read_value()) for variable in variables]
+
+    def __call__(self) -> None:
+        self._before = []
+
+    def discard(self) -> None:
+        for variable, value in self._before:
+            variable.assign(value)
 
 
 def _share(gradient: Any) -> Any:

@@ -1,0 +1,193 @@
+"""Learning rates of Keras optimizers, read and set while graphs stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import fastnet
+from fastnet.backend import get_lr, set_lr
+from fastnet.backend.tf.optimizers import let_decay_change
+from tests.network.keras_models import (
+    KINDS,
+    batches,
+    classify,
+    keras,
+    line,
+    mlp,
+    supervised,
+    weights,
+)
+from tests.network.programs import raising
+
+pytestmark = pytest.mark.tf
+
+
+def build(optimizer: Any, make: Any = line, **settings: Any) -> Any:
+    return fastnet.build(make, optimizer, model_name="net", **settings)
+
+
+def update(model: Any, batch: Any) -> list[Any]:
+    """Return the gradients of a batch, by hand."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(classify(model(batch["x"], training=True), batch))
+    return [each.numpy() for each in tape.gradient(loss, model.trainable_variables)]
+
+
+class TestRead:
+    @pytest.mark.parametrize(
+        ("name", "rate"),
+        [("sgd", 0.01), ("adam", 0.001), ("rmsprop", 0.001), ("adadelta", 0.001)],
+    )
+    def test_of_a_name(self, name: str, rate: float) -> None:
+        assert get_lr(build(name)) == pytest.approx(rate)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_a_schedule(self, kind: Any) -> None:
+        decay = keras.optimizers.schedules.ExponentialDecay(0.4, 1, 0.5)
+        model = build(lambda: kind.SGD(decay), mlp)
+        assert get_lr(model) == pytest.approx(0.4)
+        network = fastnet.Network(supervised(model))
+        with network(mode="train", epoch=1):
+            for batch in batches(2):
+                network.run_step(batch)
+        assert get_lr(model) == pytest.approx(0.1)
+
+    def test_is_a_float(self) -> None:
+        assert type(get_lr(build("adam"))) is float
+
+
+class TestSet:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_is_read(self, kind: Any, mixed: bool) -> None:
+        model = build(lambda: kind.Adam(0.1), mixed_precision=mixed)
+        assert get_lr(model) == pytest.approx(0.1)
+        for rate in (0.5, np.float64(0.25), 1):
+            set_lr(model, rate)
+            assert get_lr(model) == rate
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+    def test_counts_from_the_next_step_on(self, kind: Any, eager: bool) -> None:
+        model = build(lambda: kind.SGD(0.1), mlp)
+        network = fastnet.Network(supervised(model))
+        data = batches(4)
+        with network(mode="train", epoch=1, eager=eager):
+            for batch, rate in zip(data, (0.1, 0.5, 0.0, 2.0), strict=True):
+                set_lr(model, rate)
+                before, gradients = weights(model), update(model, batch)
+                network.run_step(batch)
+                for old, gradient, new in zip(before, gradients, weights(model), strict=True):
+                    np.testing.assert_allclose(new, old - rate * gradient, rtol=1e-5, atol=1e-6)
+        assert len(network.traces) == (0 if eager else 1)
+
+    def test_counts_in_mixed_precision(self) -> None:
+        model = build(lambda: KINDS[-1].SGD(0.1), mlp, mixed_precision=True)
+        network = fastnet.Network(supervised(model))
+        data = batches(3)
+        with network(mode="train", epoch=1):
+            network.run_step(data[0])
+            set_lr(model, 0.0)
+            before = weights(model)
+            network.run_step(data[1])
+            np.testing.assert_array_equal(weights(model)[0], before[0])
+            set_lr(model, 1.0)
+            network.run_step(data[2])
+            assert not np.array_equal(weights(model)[0], before[0])
+        assert len(network.traces) == 1
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_schedule_stays(self, kind: Any) -> None:
+        decay = keras.optimizers.schedules.ExponentialDecay(0.4, 1, 0.5)
+        model = build(lambda: kind.SGD(decay))
+        with raising(
+            ValueError,
+            "The learning rate of model 'net' cannot be set, because a schedule that its "
+            "optimizer, SGD, was made with decides it. Make the optimizer with a number as its "
+            "learning_rate.",
+        ):
+            set_lr(model, 0.1)
+        assert get_lr(model) == pytest.approx(0.4)
+
+
+class TestWeightDecay:
+    def make(self, **settings: Any) -> Any:
+        return build(lambda: keras.optimizers.AdamW(0.5, weight_decay=0.25), **settings)
+
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_changes_with_the_rate(self, mixed: bool) -> None:
+        model = self.make(mixed_precision=mixed)
+        set_lr(model, 0.25)
+        optimizer = getattr(model.current_optimizer, "inner_optimizer", model.current_optimizer)
+        assert float(optimizer.weight_decay) == 0.125
+        set_lr(model, 0.125, weight_decay=0.5)
+        assert float(optimizer.weight_decay) == 0.5
+        assert get_lr(model) == 0.125
+
+    def test_is_gone_after_a_rate_of_nothing(self) -> None:
+        model = self.make()
+        set_lr(model, 0.0)
+        assert float(model.current_optimizer.weight_decay) == 0.0
+        set_lr(model, 0.5)
+        assert float(model.current_optimizer.weight_decay) == 0.0
+
+    def test_is_a_variable_once(self) -> None:
+        model = self.make()
+        let_decay_change(model.current_optimizer)
+        variable = model.current_optimizer.weight_decay
+        let_decay_change(model.current_optimizer)
+        set_lr(model, 1.0, 0.75)
+        assert model.current_optimizer.weight_decay is variable
+        assert float(variable) == 0.75
+
+    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+    def test_counts_from_the_next_step_on(self, eager: bool) -> None:
+        """A decay is taken off before the update: w - w * decay * rate."""
+        model = build(lambda: keras.optimizers.SGD(0.5, weight_decay=0.25), mlp)
+        network = fastnet.Network(supervised(model))
+        with network(mode="train", epoch=1, eager=eager):
+            for batch, rate, decay in zip(
+                batches(3), (0.5, 0.25, 1.0), (0.25, 0.5, 0.0), strict=True
+            ):
+                set_lr(model, rate, weight_decay=decay)
+                before, gradients = weights(model), update(model, batch)
+                network.run_step(batch)
+                for old, gradient, new in zip(before, gradients, weights(model), strict=True):
+                    wanted = old * (1 - decay * rate) - rate * gradient
+                    np.testing.assert_allclose(new, wanted, rtol=1e-5, atol=1e-6)
+        assert len(network.traces) == (0 if eager else 1)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_an_optimizer_without(self, kind: Any) -> None:
+        model = build(lambda: kind.Adam(0.5))
+        with raising(
+            ValueError,
+            "A weight decay was given for model 'net', but its optimizer, Adam, has none. Leave "
+            "weight_decay out.",
+        ):
+            set_lr(model, 0.1, weight_decay=0.1)
+        assert get_lr(model) == 0.5
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("name", "call"),
+        [("get_lr", get_lr), ("set_lr", lambda model: set_lr(model, 0.1))],
+    )
+    def test_no_optimizer(self, name: str, call: Any) -> None:
+        with raising(
+            ValueError,
+            f"{name} is about an optimizer's learning rate, but model 'net' has no optimizer now. "
+            "Give fastnet.build an optimizer_fn.",
+        ):
+            call(build(None))
+        with raising(
+            AssertionError,
+            f"{name} takes a model from fastnet.build, but this Sequential was not made by it.",
+        ):
+            call(line())

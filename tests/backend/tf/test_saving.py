@@ -1,0 +1,350 @@
+"""Keras models and their optimizers, to files and back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import fastnet
+from fastnet.backend import get_lr, load_model, save_model, set_lr
+from tests.network.keras_models import (
+    KERAS_3,
+    KINDS,
+    batches,
+    keras,
+    layers,
+    line,
+    mlp,
+    same_weights,
+    supervised,
+    train,
+    variables_of,
+    weights,
+)
+from tests.network.programs import raising
+
+pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
+
+ENDING = ".weights.h5" if KERAS_3 else ".h5"
+DECAY = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+OPTIMIZERS = {
+    "adam": "adam",
+    "rmsprop": "rmsprop",
+    **{
+        f"momentum {place}": lambda kind=kind: kind.SGD(0.1, momentum=0.9)
+        for place, kind in enumerate(KINDS)
+    },
+    "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1),
+    "a schedule": lambda: keras.optimizers.Adam(DECAY),
+}
+KIND = "Keras 3's " if KERAS_3 else "Keras 2's legacy "
+
+
+def build(optimizer: Any = "adam", make: Any = mlp, **settings: Any) -> Any:
+    return fastnet.build(make, optimizer, model_name="net", **settings)
+
+
+def steps(network: Any, data: Any, eager: bool = False) -> None:
+    train(network, data, eager=eager)
+
+
+def saved(folder: Path, optimizer: Any = "adam", make: Any = mlp, **kwargs: Any) -> tuple[Any, str]:
+    """Return a model that was trained, and the file that its weights are in."""
+    model = build(optimizer, make)
+    steps(fastnet.Network(supervised(model)), batches(3))
+    return model, save_model(model, folder, **{"save_optimizer": True, **kwargs})
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+    @pytest.mark.parametrize("traced", [False, True], ids=["fresh", "traced"])
+    def test_training_goes_on(self, tmp_path: Path, optimizer: str, traced: bool) -> None:
+        data = batches(6)
+        model, other = (build(OPTIMIZERS[optimizer]) for _ in range(2))
+        network, resumed = (fastnet.Network(supervised(each)) for each in (model, other))
+        if traced:
+            steps(resumed, batches(2, seed=5))
+        steps(network, data[:3])
+        path = save_model(model, tmp_path, save_optimizer=True)
+        before = weights(model)
+        steps(network, data[3:])
+        assert not same_weights(other, before)
+        load_model(other, path, load_optimizer=True)
+        assert same_weights(other, before)
+        steps(resumed, data[3:])
+        assert same_weights(model, other)
+        assert get_lr(model) == get_lr(other)
+        for one, two in zip(
+            variables_of(model.current_optimizer),
+            variables_of(other.current_optimizer),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one.numpy(), two.numpy())
+
+    def test_in_mixed_precision(self, tmp_path: Path) -> None:
+        data = batches(6)
+        model, other = (build("adam", mixed_precision=True) for _ in range(2))
+        network, resumed = (fastnet.Network(supervised(each)) for each in (model, other))
+        steps(network, data[:3])
+        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+        steps(network, data[3:])
+        steps(resumed, data[3:])
+        assert same_weights(model, other)
+
+    def test_of_a_rate_that_was_set(self, tmp_path: Path) -> None:
+        model, other = build(OPTIMIZERS["adamw"]), build(OPTIMIZERS["adamw"])
+        set_lr(model, 0.5, weight_decay=0.25)
+        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+        assert get_lr(other) == 0.5
+        assert float(other.current_optimizer.weight_decay) == 0.25
+
+    def test_weights_alone(self, tmp_path: Path) -> None:
+        model, path = saved(tmp_path)
+        other = build("sgd")
+        before = [each.numpy() for each in variables_of(other.current_optimizer)]
+        load_model(other, path)
+        assert same_weights(model, other)
+        after = [each.numpy() for each in variables_of(other.current_optimizer)]
+        assert all(map(np.array_equal, before, after))
+
+    def test_into_a_model_without_an_optimizer(self, tmp_path: Path) -> None:
+        model, path = saved(tmp_path)
+        other = build(None)
+        load_model(other, path)
+        assert same_weights(model, other)
+
+    def test_as_weights_path_of_build(self, tmp_path: Path) -> None:
+        model, path = saved(tmp_path)
+        assert same_weights(model, build(weights_path=path))
+
+    def test_saving_changes_nothing(self, tmp_path: Path) -> None:
+        data = batches(6)
+        model = build()
+        other = build()
+        other.set_weights(model.get_weights())
+        network, twin = (fastnet.Network(supervised(each)) for each in (model, other))
+        optimizer = model.current_optimizer
+        steps(network, data[:3])
+        steps(twin, data[:3])
+        save_model(model, tmp_path, save_optimizer=True, save_architecture=True)
+        assert model.current_optimizer is optimizer is model.optimizer
+        steps(network, data[3:])
+        steps(twin, data[3:])
+        assert same_weights(model, other)
+        assert len(network.traces) == 1
+
+
+class TestFiles:
+    def test_names(self, tmp_path: Path) -> None:
+        model = build(make=line)
+        assert save_model(model, tmp_path) == str(tmp_path / f"net{ENDING}")
+        assert os.listdir(tmp_path) == [f"net{ENDING}"]
+
+    def test_another_name(self, tmp_path: Path) -> None:
+        path = save_model(build(make=line), tmp_path / "deep" / "er", "other", save_optimizer=True)
+        assert path == str(tmp_path / "deep" / "er" / f"other{ENDING}")
+        assert sorted(os.listdir(tmp_path / "deep" / "er")) == sorted(
+            [f"other{ENDING}", "other_opt.npz"]
+        )
+
+    def test_the_architecture(self, tmp_path: Path) -> None:
+        model, path = saved(tmp_path, save_architecture=True)
+        kept = tmp_path / ("net.keras" if KERAS_3 else "net")
+        assert kept.is_file() if KERAS_3 else kept.is_dir()
+        assert sorted(os.listdir(tmp_path)) == sorted(
+            [os.path.basename(path), "net_opt.npz", kept.name]
+        )
+        again = keras.models.load_model(kept)
+        assert same_weights(model, again)
+        np.testing.assert_array_equal(again(tf.ones((2, 6))), model(tf.ones((2, 6))))
+
+    def test_are_replaced(self, tmp_path: Path) -> None:
+        saved(tmp_path, save_architecture=True)
+        model, path = saved(tmp_path, save_architecture=True)
+        other = build()
+        load_model(other, path, load_optimizer=True)
+        assert same_weights(model, other)
+        assert len(os.listdir(tmp_path)) == 3
+
+    def test_only_arrays_are_in_that_of_the_optimizer(self, tmp_path: Path) -> None:
+        model, _ = saved(tmp_path)
+        with np.load(tmp_path / "net_opt.npz", allow_pickle=False) as file:
+            kinds = {file[name].dtype.kind for name in file.files}
+            assert len(file.files) == len(variables_of(model.current_optimizer)) + 1
+        assert kinds <= set("iufU")
+
+    def test_failing_to_write_leaves_what_there_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, _ = saved(tmp_path)
+        before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+
+        def fail(*args: Any, **kwargs: Any) -> None:
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(np, "savez", fail)
+        with pytest.raises(OSError, match="the disk is full") as caught:
+            save_model(model, tmp_path, save_optimizer=True)
+        if sys.version_info >= (3, 11):
+            assert caught.value.__notes__ == [
+                f"Raised while the file '{tmp_path / 'net_opt.npz'}' was written."
+            ]
+        assert set(os.listdir(tmp_path)) == set(before)
+        assert (tmp_path / "net_opt.npz").read_bytes() == before["net_opt.npz"]
+
+
+class TestErrors:
+    """Whatever is wrong, the model and its optimizer are left as they were."""
+
+    def refused(
+        self, path: str, kind: type[Exception], text: str, model: Any = None, optimizer: bool = True
+    ) -> None:
+        model = build() if model is None else model
+        before = weights(model)
+        memory = [each.numpy() for each in variables_of(model.current_optimizer)]
+        with raising(kind, text):
+            load_model(model, path, load_optimizer=optimizer)
+        assert same_weights(model, before)
+        after = [each.numpy() for each in variables_of(model.current_optimizer)]
+        assert all(map(np.array_equal, memory, after))
+
+    def test_no_weights(self, tmp_path: Path) -> None:
+        path = str(tmp_path / f"none{ENDING}")
+        text = f"There is no weights file '{path}'. Check the path."
+        self.refused(path, ValueError, text)
+        self.refused(path, ValueError, text, optimizer=False)
+
+    def test_no_optimizer_file(self, tmp_path: Path) -> None:
+        _, path = saved(tmp_path, save_optimizer=False)
+        self.refused(
+            path,
+            AssertionError,
+            f"There is no optimizer file '{tmp_path / 'net_opt.npz'}' beside the weights. Leave "
+            "load_optimizer out, or save the model with save_optimizer=True.",
+        )
+
+    def test_a_pickle(self, tmp_path: Path) -> None:
+        """FastEstimator keeps the optimizer's state in one."""
+        marker = tmp_path / "marker"
+
+        class Hostile:
+            def __reduce__(self) -> Any:
+                return os.mkdir, (str(marker),)
+
+        _, path = saved(tmp_path, save_optimizer=False)
+        beside = tmp_path / "net_opt.pkl"
+        beside.write_bytes(pickle.dumps(Hostile()))
+        self.refused(
+            path,
+            ValueError,
+            f"The optimizer file '{beside}' is a pickle, as FastEstimator writes it. To read one "
+            "can execute anything that is in it, so fastnet does not. Load the weights alone, "
+            "with load_optimizer=False, and save both anew with save_optimizer=True.",
+        )
+        assert not marker.exists()
+
+    def test_a_pickle_among_the_arrays(self, tmp_path: Path) -> None:
+        marker = tmp_path / "marker"
+
+        class Hostile:
+            def __reduce__(self) -> Any:
+                return os.mkdir, (str(marker),)
+
+        _, path = saved(tmp_path)
+        hostile = np.array([Hostile()], dtype=object)
+        np.savez(tmp_path / "net_opt.npz", facts=hostile, **{"0": hostile})
+        with pytest.raises(ValueError, match="is damaged, or was not written by fastnet"):
+            load_model(build(), path, load_optimizer=True)
+        assert not marker.exists()
+
+    @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", None])
+    def test_a_damaged_optimizer_file(self, tmp_path: Path, content: bytes | None) -> None:
+        _, path = saved(tmp_path)
+        beside = tmp_path / "net_opt.npz"
+        beside.write_bytes(beside.read_bytes()[:-300] if content is None else content)
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            np.load(beside, allow_pickle=False)
+        self.refused(
+            path,
+            ValueError,
+            f"The optimizer file '{beside}' is damaged, or was not written by fastnet: it cannot "
+            f"be read ({caught.value!r}). Save it anew with save_model(model, save_dir, "
+            "save_optimizer=True).",
+        )
+
+    @pytest.mark.parametrize("part", [0.3, 0.9])
+    def test_damaged_weights(self, tmp_path: Path, part: float) -> None:
+        _, path = saved(tmp_path)
+        os.truncate(path, int(os.path.getsize(path) * part))
+        model = build()
+        before = weights(model)
+        memory = [each.numpy() for each in variables_of(model.current_optimizer)]
+        with pytest.raises(ValueError, match="is damaged, or of another model than Sequential"):
+            load_model(model, path, load_optimizer=True)
+        assert same_weights(model, before)
+        after = [each.numpy() for each in variables_of(model.current_optimizer)]
+        assert all(map(np.array_equal, memory, after))
+
+    def test_another_optimizer(self, tmp_path: Path) -> None:
+        _, path = saved(tmp_path)
+        self.refused(
+            path,
+            ValueError,
+            f"The optimizer file '{tmp_path / 'net_opt.npz'}' is not of the model's optimizer, "
+            f"{KIND}SGD: it is of {KIND}Adam. Leave load_optimizer out, or give the model the "
+            "optimizer that was saved.",
+            build("sgd"),
+        )
+
+    def test_an_optimizer_of_another_model(self, tmp_path: Path) -> None:
+        def wide() -> Any:
+            return keras.Sequential([layers.Input((6,)), layers.Dense(3)])
+
+        _, path = saved(tmp_path)
+        text = f"The optimizer file '{tmp_path / 'net_opt.npz'}' is not of the model's optimizer, "
+        model = build(make=wide)
+        with pytest.raises(ValueError, match="it has arrays of the shapes") as caught:
+            load_model(model, path, load_optimizer=True)
+        assert str(caught.value).startswith(f"{text}{KIND}Adam: it has arrays of the shapes [")
+        assert "(6, 3)" in str(caught.value).partition(" where the model's are ")[2]
+
+    def test_no_optimizer(self, tmp_path: Path) -> None:
+        model = build(None)
+        with raising(
+            AssertionError,
+            "save_model has save_optimizer=True, but model 'net' has no optimizer now.",
+        ):
+            save_model(model, tmp_path, save_optimizer=True)
+        assert os.listdir(tmp_path) == []
+        _, path = saved(tmp_path)
+        with raising(
+            AssertionError,
+            "load_model has load_optimizer=True, but model 'net' has no optimizer now.",
+        ):
+            load_model(model, path, load_optimizer=True)
+
+    def test_a_model_that_was_not_built(self, tmp_path: Path) -> None:
+        text = "takes a model from fastnet.build, but this Sequential was not made by it."
+        with raising(AssertionError, f"save_model {text}"):
+            save_model(mlp(), tmp_path)
+        model, path = saved(tmp_path)
+        with raising(AssertionError, f"load_model with load_optimizer=True {text}"):
+            load_model(mlp(), path, load_optimizer=True)
+        other = mlp()
+        load_model(other, path)
+        assert same_weights(model, other)
+
+    def test_no_model(self, tmp_path: Path) -> None:
+        with raising(
+            ValueError,
+            "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
+        ):
+            save_model(3, tmp_path)

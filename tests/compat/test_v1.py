@@ -1,0 +1,246 @@
+"""The API of FastEstimator 1.0 to 1.5, in torch and TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+tf = pytest.importorskip("tensorflow")
+
+from fastnet._execute import Plan
+from fastnet.compat import v1
+from fastnet.op import numpyop
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+
+pytestmark = pytest.mark.tf
+
+
+class Side:
+    """What one framework needs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.network_class = v1.TorchNetwork if name == "torch" else v1.TFNetwork
+
+    def tensor(self, *values: float) -> Any:
+        return torch.tensor(values) if self.name == "torch" else tf.constant(values)
+
+    def model(self) -> Any:
+        def make() -> Any:
+            if self.name == "torch":
+                model: Any = torch.nn.Linear(1, 1, bias=False)
+                torch.nn.init.constant_(model.weight, 3.0)
+                return model
+            dense = tf.keras.layers.Dense(1, use_bias=False)
+            model = tf.keras.Sequential([tf.keras.Input((1,)), dense])
+            model.set_weights([np.full((1, 1), 3.0, "float32")])
+            return model
+
+        return v1.build(make, "sgd", model_name="line")
+
+    def weight(self, model: Any) -> float:
+        if self.name == "torch":
+            return float(model.weight.detach())
+        return float(np.asarray(model.get_weights()[0])[0, 0])
+
+
+@pytest.fixture(params=["torch", "tf"])
+def side(request: pytest.FixtureRequest) -> Side:
+    return Side(request.param)
+
+
+def simple(side: Side, **rest: Any) -> Any:
+    return side.network_class(
+        [
+            LambdaOp(lambda x: x * 2, "x", "y"),
+            LambdaOp(lambda y, w: y + w, ["y", "w"], "z", mode="train"),
+        ],
+        **rest,
+    )
+
+
+def values(found: Any) -> Any:
+    return {key: np.asarray(value).tolist() for key, value in found.items()}
+
+
+class TestSteps:
+    @pytest.mark.parametrize("eager", [False, True])
+    def test_batch_and_prediction_come_apart(self, side: Side, eager: bool) -> None:
+        network = simple(side)
+        given = {"x": side.tensor(1, 2), "w": side.tensor(5, 6), "kept": "a"}
+        network.load_epoch("train", 1, eager=eager)
+        for _ in range(2):
+            batch, prediction = network.run_step(given)
+            assert batch is given
+            assert values(prediction) == {"y": [2, 4], "z": [7, 10]}
+        network.unload_epoch()
+        assert set(given) == {"x", "w", "kept"}
+
+    @pytest.mark.parametrize(
+        ("args", "rest", "keys", "warmup"),
+        [
+            (("train", 1), {}, {"y", "z"}, False),
+            (("train", 1, {"z"}), {}, {"z"}, False),
+            (("train", 1, {"z"}, True), {}, {"z"}, True),
+            (("train", 1, None, True), {}, {"y", "z"}, True),
+            (("train", 1, None), {"warmup": True}, {"y", "z"}, True),
+            (("train", 1, "a"), {}, {"y", "z"}, False),
+            (("train", 1, "a", {"y"}), {}, {"y"}, False),
+            (("train", 1, "a", {"y"}, True), {}, {"y"}, True),
+            (("train", 1, "a", None, True, True), {}, {"y", "z"}, True),
+            (("train", 1), {"output_keys": {"y"}, "warmup": True}, {"y"}, True),
+        ],
+    )
+    def test_both_forms_of_loading(
+        self, side: Side, args: Any, rest: Any, keys: set[str], warmup: bool
+    ) -> None:
+        network = simple(side)
+        network.load_epoch(*args, **rest)
+        assert network.epoch_state["warmup"] is warmup
+        assert network.epoch_state["mode"] == "train"
+        _, prediction = network.run_step({"x": side.tensor(1), "w": side.tensor(5)})
+        assert set(prediction) == keys == network.effective_outputs["train"]
+        network.unload_epoch()
+
+    def test_loading_again_unloads(self, side: Side) -> None:
+        network = simple(side)
+        network.unload_epoch()
+        network.load_epoch("train", 1)
+        network.load_epoch("eval", 2)
+        _, prediction = network.run_step({"x": side.tensor(1)})
+        assert values(prediction) == {"y": [2]}
+        network.unload_epoch()
+        network.unload_epoch()
+        with pytest.raises(ValueError, match="network"):
+            network.run_step({"x": side.tensor(1)})
+
+    def test_a_failed_step_leaves_the_network_usable(self, side: Side) -> None:
+        network = simple(side)
+        network.load_epoch("train", 1)
+        with pytest.raises(KeyError) as caught:
+            network.run_step({"x": side.tensor(1)})
+        assert "reads the key 'w'" in str(caught.value)
+        _, prediction = network.run_step({"x": side.tensor(1), "w": side.tensor(1)})
+        assert values(prediction) == {"y": [2], "z": [3]}
+        network.unload_epoch()
+
+    def test_a_failed_loading_leaves_the_network_usable(self, side: Side) -> None:
+        network = simple(side)
+        with pytest.raises(ValueError, match="mode"):
+            network.load_epoch("trian", 1)
+        network.load_epoch("eval", 1)
+        assert values(network.run_step({"x": side.tensor(1)})[1]) == {"y": [2]}
+        network.unload_epoch()
+
+    def test_postprocessing(self, side: Side) -> None:
+        pops = [numpyop.LambdaOp(lambda y: y + 1, "y", "p")]
+        network = simple(side, postprocessing=pops)
+        network.load_epoch("eval", 1)
+        batch, prediction = network.run_step({"x": side.tensor(1)})
+        assert set(batch) == {"x"}
+        assert values(prediction) == {"y": [2], "p": [3]}
+        assert network.epoch_postprocessing == pops
+        network.unload_epoch()
+
+    def test_transform_gives_all_together(self, side: Side) -> None:
+        network = simple(side)
+        found = network.transform({"x": side.tensor(1, 2)}, "eval")
+        assert values(found) == {"x": [1, 2], "y": [2, 4]}
+
+
+class TestTraining:
+    def test_a_model(self, side: Side) -> None:
+        model = side.model()
+        network = v1.Network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        assert isinstance(network, side.network_class)
+        data = {"x": side.tensor(1.0)[None], "t": side.tensor(1.0)[None]}
+        network.load_epoch("train", 1)
+        assert network.epoch_models == {model}
+        assert network.get_loss_keys() == {"loss"}
+        _, prediction = network.run_step(data)
+        assert values(prediction)["loss"] == 4
+        network.unload_epoch()
+        rate = float(side.weight(model))
+        # the gradient is 4, times the rate by default
+        assert rate < 3
+        network.load_epoch("train", 1, warmup=True)
+        network.run_step(data)
+        network.unload_epoch()
+        assert side.weight(model) == rate
+
+
+class TestAttributes:
+    def test_keys_and_ops(self, side: Side) -> None:
+        late = LambdaOp(lambda z: z, "z", "late", mode="train")
+        network = side.network_class(
+            [
+                LambdaOp(lambda x: x * 2, "x", "y"),
+                LambdaOp(lambda y, w: y + w, ["y", "w"], "z", mode="train"),
+                EpochScheduler({1: None, 2: late}),
+            ],
+            [numpyop.LambdaOp(lambda y, q: y, ["y", "q"], "p", mode="eval")],
+        )
+        assert network.get_effective_input_keys("train", 1) == {"x", "w"}
+        assert network.get_effective_input_keys("eval", 1) == {"x", "q"}
+        assert network.get_all_output_keys("train", 1) == {"y", "z"}
+        assert network.get_all_output_keys("train", 2) == {"y", "z", "late"}
+        assert network.get_all_output_keys("eval", 2, "a") == {"y", "p"}
+        assert network.get_loss_keys() == set()
+        assert network.effective_inputs == network.effective_outputs == {}
+        network.load_epoch("train", 2)
+        assert [op.outputs for op in network.epoch_ops] == [["y"], ["z"], ["late"]]
+        assert network.epoch_ops[-1] is late
+        assert network.epoch_state["epoch"] == 2
+        network.unload_epoch()
+        network.load_epoch("eval", 2)
+        network.unload_epoch()
+        assert network.effective_inputs == {"train": {"x", "w"}, "eval": {"x", "q"}}
+        assert network.effective_outputs == {"train": {"y", "z", "late"}, "eval": {"y", "p"}}
+
+    def test_scheduled_items(self, side: Side) -> None:
+        model = side.model()
+        ops = [ModelOp(model, "x", "y"), LambdaOp(lambda y: y, "y", "z", mode="train")]
+        pop = numpyop.LambdaOp(lambda z: z, "z", "p")
+        network = side.network_class(ops, pop)
+        assert network.get_scheduled_items("train") == [*ops, model.optimizer, pop]
+        assert network.get_scheduled_items("eval") == [*ops, pop]
+
+
+def test_a_plain_torch_step_is_one_call_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    class Counted:
+        def predict(self, batch: Any, state: Any) -> dict[str, Any]:
+            calls.append((batch, state))
+            return {"y": 1}
+
+    network = v1.TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
+    network.load_epoch("infer", 1)
+    assert isinstance(network._plan, Plan)
+    monkeypatch.setattr(network, "_plan", Counted())
+    batch = {"x": torch.ones(1)}
+    assert network.run_step(batch) == (batch, {"y": 1})
+    ((given, state),) = calls
+    assert given is batch
+    assert state is network.epoch_state
+    monkeypatch.undo()
+    network.unload_epoch()
+
+
+def test_other_names() -> None:
+    with pytest.raises(AttributeError, match=r"'fastnet\.compat\.v1' has no attribute 'Other'"):
+        v1.Other  # type: ignore[attr-defined]  # noqa: B018
+    assert v1.TorchNetwork is v1.TorchNetwork
+    assert issubclass(v1.TFNetwork, v1.EpochNetwork)

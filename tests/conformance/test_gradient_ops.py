@@ -1,0 +1,221 @@
+"""Ops that take gradients as values: by inputs, by weights, and to move inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.meta import Fuse, Repeat
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.failures import check_free
+from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.oracle import make_batches
+
+pytestmark = pytest.mark.tf
+
+X = np.array([[1, -2, 3], [0.5, 4, -1]], dtype="float32")
+
+
+def by_weights(batch: dict[str, Any], kernel: Any, bias: Any) -> tuple[Any, Any, Any]:
+    """Differentiate the mean squared error of a line by its kernel, bias and input."""
+    x, t = batch["x"], batch["t"]
+    error = 2 * (x @ kernel + bias - t) / t.size
+    return x.T @ error, error.sum(0), error @ kernel.T
+
+
+def line(fw: Framework) -> tuple[Any, Any, Any]:
+    layers = make_layers(3, 2)
+    return fw.build(layers, fw.sgd()), *layers[0]
+
+
+def prediction(model: Any) -> list[Any]:
+    return [
+        ModelOp(model, "x", "y"),
+        MeanSquaredError(("y", "t"), "loss", mode=None),
+    ]
+
+
+class TestGradientOp:
+    @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
+    @conforms
+    def test_by_inputs(self, fw: Framework, mode: str) -> Any:
+        network = fw.network(
+            [
+                Watch("x"),
+                LambdaOp(lambda x: [x**2, x * 3], "x", ["y", "z"]),
+                GradientOp("y", "dy", inputs="x"),
+                GradientOp(["y", "z"], ["a", "b"], inputs=["x", "x"]),
+                LambdaOp(lambda x: x + 1, "x", "after"),
+            ]
+        )
+        results = fw.steps(network, [{"x": X}, {"x": X[:1]}], mode)
+        for result, x in zip(results, (X, X[:1]), strict=True):
+            three = np.full_like(x, 3)
+            expected = {"dy": 2 * x, "a": 2 * x, "b": three, "x": x, "after": x + 1}
+            assert_same({key: result[key] for key in expected}, expected)
+        return results
+
+    @conforms
+    def test_by_weights(self, fw: Framework) -> Any:
+        model, kernel, bias = line(fw)
+        network = fw.network([*prediction(model), GradientOp("loss", "grads", model=model)])
+        batches = make_batches(3)
+        results = fw.steps(network, batches, "train")
+        found = []
+        for result, batch in zip(results, batches, strict=True):
+            by_kernel, by_bias, _ = by_weights(batch, kernel, bias)
+            grads = list(result["grads"])
+            if fw.target == "torch":
+                grads[0] = grads[0].T
+            assert_same(grads, [by_kernel, by_bias])
+            found.append(grads)
+        assert_same(fw.weights(model), [kernel, bias])
+        return found
+
+    @conforms
+    def test_an_update_by_its_gradients(self, fw: Framework) -> Any:
+        model, kernel, bias = line(fw)
+        batch = make_batches(1)[0]
+        network = fw.network(
+            [
+                *prediction(model),
+                GradientOp("loss", "grads", model=model, mode="train"),
+                UpdateOp(model, "loss", gradients="grads"),
+            ]
+        )
+        fw.step(network, batch, "train", desired_output_keys={"loss"})
+        by_kernel, by_bias, _ = by_weights(batch, kernel, bias)
+        assert_same(fw.weights(model), [kernel - 0.1 * by_kernel, bias - 0.1 * by_bias])
+        return fw.weights(model)
+
+    @conforms
+    def test_before_and_after_an_update_of_the_same_graph(self, fw: Framework) -> Any:
+        model, kernel, bias = line(fw)
+        batch = make_batches(1)[0]
+        network = fw.network(
+            [
+                Watch("x"),
+                *prediction(model),
+                GradientOp("loss", "dx", inputs="x"),
+                GradientOp("loss", "grads", model=model, mode="train"),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        result = fw.step(network, batch, "train", desired_output_keys={"dx", "loss"})
+        by_kernel, by_bias, by_x = by_weights(batch, kernel, bias)
+        assert_same(result["dx"], by_x)
+        assert_same(fw.weights(model), [kernel - 0.1 * by_kernel, bias - 0.1 * by_bias])
+        return result
+
+    @conforms
+    def test_inside_of_meta_ops(self, fw: Framework) -> Any:
+        inner = Fuse(
+            [
+                Watch("x"),
+                LambdaOp(lambda x: x**2, "x", "y"),
+                GradientOp("y", "g", inputs="x"),
+                LambdaOp(lambda x, g: x - 0.25 * g, ["x", "g"], "x"),
+            ]
+        )
+        result = fw.step(fw.network([Repeat(inner, 3)]), {"x": X})
+        # each time x becomes x / 2
+        assert_same(result, {"x": X / 8, "y": (X / 4) ** 2, "g": X / 2})
+        return result
+
+    @conforms
+    def test_two_values_of_one_graph_in_a_fuse(self, fw: Framework) -> Any:
+        fused = Fuse(
+            [
+                Watch("x"),
+                LambdaOp(lambda x: x**3, "x", "y"),
+                GradientOp("y", "a", inputs="x"),
+                GradientOp("y", "b", inputs="x"),
+            ]
+        )
+        network = fw.network([fused, GradientOp("y", "c", inputs="x")])
+        result = fw.step(network, {"x": X})
+        assert_same([result[key] for key in "abc"], [3 * X**2] * 3)
+        return result
+
+
+class TestFGSM:
+    @pytest.mark.parametrize("clips", [(None, None), (-0.5, 0.5), (0.0, 2.0)])
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    @conforms
+    def test_values(self, fw: Framework, mode: str, clips: tuple[Any, Any]) -> Any:
+        model, kernel, bias = line(fw)
+        low, high = clips
+        network = fw.network(
+            [
+                Watch("x"),
+                *prediction(model),
+                FGSM("x", "loss", "moved", epsilon=0.05, clip_low=low, clip_high=high),
+                ModelOp(model, "moved", "y2"),
+                MeanSquaredError(("y2", "t"), "loss2", mode=None),
+                UpdateOp(model, "loss2"),
+            ]
+        )
+        batches = make_batches(2)
+        results = fw.steps(network, batches[:1], mode)
+        x = batches[0]["x"]
+        sign = np.sign(by_weights(batches[0], kernel, bias)[2])
+        moved = np.clip(x + np.float32(0.05) * sign, low or x.min(), high or x.max())
+        assert_same(results[0]["moved"], moved)
+        if mode == "train":
+            # only the weights get gradients, through the moved inputs
+            by_kernel, by_bias, _ = by_weights({**batches[0], "x": moved}, kernel, bias)
+            assert_same(fw.weights(model), [kernel - 0.1 * by_kernel, bias - 0.1 * by_bias])
+        else:
+            assert_same(fw.weights(model), [kernel, bias])
+        results += fw.steps(network, batches[1:], mode)
+        return results, fw.weights(model)
+
+    @conforms
+    def test_a_list_of_one_output(self, fw: Framework) -> Any:
+        network = fw.network(
+            [
+                Watch(["x"]),
+                LambdaOp(lambda x: x * 2, "x", "loss"),
+                FGSM("x", "loss", ["moved"], epsilon=1.0, clip_high=100.0),
+            ]
+        )
+        result = fw.step(network, {"x": X})
+        assert_same(result, {"x": X, "loss": X * 2, "moved": X + 1})
+        return result
+
+
+class TestErrors:
+    def test_no_watch_in_front(self, fw: Framework) -> None:
+        network = fw.network(
+            [
+                Watch("w"),
+                LambdaOp(lambda x, w: x**2 + w, ["x", "w"], "loss"),
+                FGSM("x", "loss", "moved"),
+            ]
+        )
+        batch = {"x": X, "w": X}
+        for _ in range(2):
+            # torch's own error, or fastnet's where TensorFlow gives no gradient
+            with pytest.raises((RuntimeError, ValueError)) as caught:
+                fw.step(network, batch)
+            words = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+            assert "FGSM" in words
+            assert "Watch" in words
+            check_free(network)
+
+    def test_a_missing_key(self, fw: Framework) -> None:
+        network = fw.network([Watch("x"), GradientOp("loss", "g", inputs="x")])
+        with pytest.raises(KeyError) as caught:
+            fw.step(network, {"x": X})
+        assert "GradientOp (op 1, inputs ['x', 'loss'], outputs ['g']) reads the key 'loss'" in str(
+            caught.value
+        )
+        check_free(network)

@@ -1,0 +1,405 @@
+"""Ops that run other ops, alone and inside of each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+torch = pytest.importorskip("torch")
+
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.failures import check_failing_step, check_free, notes_of
+from tests.conformance.frameworks import Framework, TakeGradients, make_layers
+from tests.conformance.oracle import make_batches
+
+pytestmark = pytest.mark.tf
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+W = np.full((3, 2), 0.5, dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    tf.random.set_seed(3)
+    torch.manual_seed(3)
+    np.random.seed(3)
+
+
+def add(value: float, key: str = "x", out: str | None = None, **rest: Any) -> LambdaOp:
+    return LambdaOp(lambda x: x + value, key, out or key, **rest)
+
+
+def draws(fw: Framework, ops: list[Any], key: str = "x", count: int = 300) -> list[float]:
+    """Note what a scalar zero becomes, step after step."""
+    batch = {"x": np.zeros((), "float32"), "y": np.full((), -1, "float32")}
+    return [float(result[key]) for result in fw.steps(fw.network(ops), [batch] * count)]
+
+
+class TestFuse:
+    @conforms
+    def test_reads_and_writes_what_its_ops_do(self, fw: Framework) -> Any:
+        fused = Fuse(
+            [
+                add(1, "x", "y"),
+                LambdaOp(lambda y, w: [y @ w, y * 2], ["y", "w"], ["z", "y"]),
+                TensorOp("y", "copy"),
+            ]
+        )
+        result = fw.step(fw.network([fused, add(1, "z")]), {"x": X, "w": W, "other": "kept"})
+        assert_same(
+            result,
+            {
+                "x": X,
+                "w": W,
+                "other": "kept",
+                "y": (X + 1) * 2,
+                "z": (X + 1) @ W + 1,
+                "copy": (X + 1) * 2,
+            },
+        )
+        return result
+
+    @conforms
+    def test_in_modes_of_its_ops_and_in_a_schedule(self, fw: Framework) -> Any:
+        early = Fuse([add(1, mode="train"), add(2, mode="train")])
+        late = Fuse(add(10, mode="train"))
+        network = fw.network([EpochScheduler({1: early, 2: late, 3: None})])
+        results = [
+            fw.step(network, {"x": X}, mode, epoch)
+            for mode in ("train", "eval")
+            for epoch in (1, 2, 3)
+        ]
+        assert [float(one["x"][0, 0]) for one in results] == [3, 10, 0, 0, 0, 0]
+        return results
+
+    @conforms
+    def test_a_key_it_deletes_and_writes_again(self, fw: Framework) -> Any:
+        fused = Fuse([add(1, "x", "y"), Delete("x"), add(5, "y", "x")])
+        result = fw.step(fw.network([fused]), {"x": X})
+        assert_same(result, {"x": X + 6, "y": X + 1})
+        return result
+
+    @conforms
+    def test_a_whole_training_step(self, fw: Framework) -> Any:
+        def ops(model: Any) -> list[Any]:
+            return [
+                ModelOp(model, "x", "y", mode="train"),
+                MeanSquaredError(("y", "t"), "loss", mode="train"),
+                UpdateOp(model, "loss"),
+            ]
+
+        batches = make_batches(4)
+        outcomes = []
+        for wrap in (list, lambda made: [Fuse(made)], lambda made: [*made[:2], Fuse(made[2:])]):
+            model = fw.build(make_layers(3, 2), fw.adam())
+            network = fw.network(wrap(ops(model)))
+            assert network.get_loss_keys() == {"loss"}
+            outcomes.append((fw.steps(network, batches, "train"), fw.weights(model)))
+        for other in outcomes[1:]:
+            assert_same(other, outcomes[0])
+        assert not np.allclose(outcomes[0][1][0], make_layers(3, 2)[0][0])
+        return outcomes
+
+    @conforms
+    def test_updates_of_two_models_keep_their_graph(self, fw: Framework) -> Any:
+        layers = make_layers(3, 2), make_layers(2, 2, seed=1)
+        outcomes = []
+        for fused in (False, True):
+            first, second = (
+                fw.build(one, fw.sgd(), name)
+                for one, name in zip(layers, ("first", "second"), strict=True)
+            )
+            # what is updated at once must not be what the next gradients go through
+            updates: list[Any] = [
+                TakeGradients(fw, second, "loss", "g"),
+                UpdateOp(first, "loss"),
+                UpdateOp(second, "loss", gradients="g"),
+            ]
+            network = fw.network(
+                [
+                    ModelOp(first, "x", "h"),
+                    ModelOp(second, "h", "y"),
+                    MeanSquaredError(("y", "t"), "loss"),
+                    *([Fuse(updates)] if fused else updates),
+                ]
+            )
+            wanted = fw.steps(network, make_batches(3), "train", desired_output_keys={"loss", "y"})
+            outcomes.append((wanted, fw.weights(first), fw.weights(second)))
+        assert_same(outcomes[1], outcomes[0])
+        return outcomes
+
+
+class TestRepeat:
+    @conforms
+    def test_a_number_of_times(self, fw: Framework) -> Any:
+        square = np.diag(np.full(3, 0.5, "float32")) + np.float32(0.25)
+        ops = [Repeat(add(1)), Repeat(LambdaOp(lambda x, w: x @ w, ["x", "w"], "x"), 3)]
+        result = fw.step(fw.network(ops), {"x": X, "w": square})
+        expected = X + 1
+        for _ in range(3):
+            expected = expected @ square
+        assert_same(result["x"], expected)
+        return result
+
+    @pytest.mark.parametrize(("limit", "most"), [(20, None), (20, 2), (20, 1), (-5, None)])
+    @conforms
+    def test_while_a_condition_holds(self, fw: Framework, limit: int, most: int | None) -> Any:
+        mean = fw.mean
+        network = fw.network([Repeat(add(3), lambda x: mean(x) < limit, max_iter=most)])
+        batches = [{"x": X * factor} for factor in (1, -2, 50)]
+        results = fw.steps(network, batches)
+        for result, batch in zip(results, batches, strict=True):
+            expected, count = batch["x"] + 3, 1
+            while expected.mean() < limit and count != most:
+                expected, count = expected + 3, count + 1
+            assert_same(result["x"], expected)
+        return results
+
+    @conforms
+    def test_a_condition_on_other_keys(self, fw: Framework) -> Any:
+        mean = fw.mean
+        op = LambdaOp(lambda x: [x * 2, x], "x", ["x", "before"])
+        repeat = Repeat(op, lambda before, limit: mean(before) < mean(limit))
+        assert repeat.inputs == ["x", "limit"]
+        batch = {"x": X, "limit": np.array(12, "float32")}
+        result = fw.step(fw.network([repeat]), batch)
+        # the mean is 2.5, so 2.5, 5, 10 and 20 are what it was before
+        assert_same(result, {**batch, "x": X * 16, "before": X * 8})
+        return result
+
+    @conforms
+    def test_batches_of_different_sizes(self, fw: Framework) -> Any:
+        mean = fw.mean
+        network = fw.network([Repeat(add(1), lambda x: mean(x) < 5)])
+        batches = [{"x": np.ones((size, 3), "float32")} for size in (4, 2, 4, 1)]
+        results = fw.steps(network, batches)
+        for result, batch in zip(results, batches, strict=True):
+            assert_same(result["x"], batch["x"] + 4)
+        return results
+
+    @conforms
+    def test_gradients_through_it(self, fw: Framework) -> Any:
+        outcomes = []
+        mean = fw.mean
+        step = LambdaOp(lambda y: y * 0.5, "y", "y")
+        for middle in ([step] * 3, [Repeat(step, 3)], [Repeat(step, lambda y: mean(y) != 0, 3)]):
+            model = fw.build(make_layers(3, 2), fw.sgd())
+            network = fw.network(
+                [
+                    ModelOp(model, "x", "y"),
+                    *middle,
+                    MeanSquaredError(("y", "t"), "loss"),
+                    UpdateOp(model, "loss"),
+                ]
+            )
+            outcomes.append((fw.steps(network, make_batches(3), "train"), fw.weights(model)))
+        assert_same(outcomes[1], outcomes[0])
+        assert_same(outcomes[2], outcomes[0])
+        return outcomes
+
+    @conforms
+    def test_whole_training_steps(self, fw: Framework) -> Any:
+        model = fw.build(make_layers(3, 2), fw.sgd())
+        ops = [
+            ModelOp(model, "x", "y", mode="train"),
+            MeanSquaredError(("y", "t"), "loss", mode="train"),
+            UpdateOp(model, "loss"),
+        ]
+        batches = make_batches(2)
+        losses = [one["loss"] for one in fw.steps(fw.network(ops), batches[:1] * 4, "train")]
+        plain = fw.weights(model)
+        again = fw.build(make_layers(3, 2), fw.sgd())
+        ops = [
+            ModelOp(again, "x", "y", mode="train"),
+            MeanSquaredError(("y", "t"), "loss", mode="train"),
+            UpdateOp(again, "loss"),
+        ]
+        results = fw.steps(fw.network([Repeat(Fuse(ops), 4)]), batches[:1], "train")
+        assert_same(fw.weights(again), plain)
+        assert_same(results[0]["loss"], losses[-1])
+        return results, plain
+
+
+class TestChoices:
+    @pytest.mark.parametrize("prob", [0.0, 1.0])
+    @conforms
+    def test_sometimes_never_or_always(self, fw: Framework, prob: float) -> Any:
+        op = LambdaOp(lambda x: [x + 1, x * 2], "x", ["x", "y"])
+        network = fw.network([add(0, "x", "y"), Sometimes(op, prob)])
+        results = fw.steps(network, [{"x": X}] * 5)
+        expected = {"x": X + 1, "y": X * 2} if prob else {"x": X, "y": X}
+        assert_same(results, [expected] * 5)
+        return results
+
+    @pytest.mark.parametrize("prob", [0.2, 0.7])
+    def test_sometimes_as_often_as_it_says(self, fw: Framework, prob: float) -> None:
+        seen = draws(fw, [Sometimes(add(1), prob)])
+        assert set(seen) == {0, 1}
+        assert abs(np.mean(seen) - prob) < 0.1
+        # drawn anew in each step: neither the same nor in turns
+        assert abs(np.corrcoef(seen[1:], seen[:-1])[0, 1]) < 0.25
+
+    @pytest.mark.parametrize("probs", [None, [0.6, 0.1, 0.3], [0.0, 1.0, 0.0]])
+    def test_one_of_as_often_as_it_says(self, fw: Framework, probs: list[float] | None) -> None:
+        ops = [add(value, "x", "y") for value in (10, 20, 30)]
+        seen = draws(fw, [OneOf(*ops, probs=probs)], "y")
+        for value, expected in zip((10, 20, 30), probs or [1 / 3] * 3, strict=True):
+            assert abs(seen.count(value) / len(seen) - expected) < 0.1
+        assert set(seen) <= {10, 20, 30}
+
+    def test_the_framework_s_seed_repeats_them(self, fw: Framework) -> None:
+        runs = []
+        for seed in (1, 1, 2):
+            tf.random.set_seed(seed)
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            ops = [Sometimes(add(1)), OneOf(add(10), add(20), add(30))]
+            runs.append(draws(fw, ops, count=30))
+        assert runs[0] == runs[1] != runs[2]
+
+    def test_two_choices_are_independent(self, fw: Framework) -> None:
+        seen = draws(fw, [Sometimes(add(1)), Sometimes(add(2)), OneOf(add(0), add(4))])
+        counts = [seen.count(value) for value in range(8)]
+        assert min(counts) > 12
+        assert sum(counts) == len(seen)
+
+    @conforms
+    def test_ops_without_outputs(self, fw: Framework) -> Any:
+        network = fw.network(
+            [
+                Sometimes(LambdaOp(lambda x: None, "x"), 0.5),
+                OneOf(LambdaOp(lambda x: None, "x"), LambdaOp(lambda x: None, "x")),
+                add(1),
+            ]
+        )
+        results = fw.steps(network, [{"x": X}] * 3)
+        assert_same(results, [{"x": X + 1}] * 3)
+        return results
+
+    def test_an_update_now_and_then(self, fw: Framework) -> None:
+        model = fw.build(make_layers(3, 2), fw.sgd())
+        network = fw.network(
+            [
+                ModelOp(model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                Sometimes(UpdateOp(model, "loss"), 0.5),
+            ]
+        )
+        batch = make_batches(1)[0]
+        losses = [float(one["loss"]) for one in fw.steps(network, [batch] * 40, "train")]
+        changes = np.diff(losses) != 0
+        assert 5 < changes.sum() < 35
+        assert (np.diff(losses) <= 0).all()
+
+    def test_one_of_two_updates(self, fw: Framework) -> None:
+        models = [
+            fw.build(make_layers(3, 2, seed=seed), fw.sgd(0.01), f"model{seed}") for seed in (0, 1)
+        ]
+        network = fw.network(
+            [
+                ModelOp(models[0], "x", "a"),
+                ModelOp(models[1], "x", "b"),
+                LambdaOp(lambda a, b: a + b, ["a", "b"], "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                OneOf(*[UpdateOp(model, "loss") for model in models]),
+            ]
+        )
+        changed = []
+        before = [fw.weights(model)[0] for model in models]
+        with fw.opened(network, "train"):
+            for _ in range(20):
+                network.run_step(fw.tensors(make_batches(1)[0]))
+                after = [fw.weights(model)[0] for model in models]
+                pairs = zip(before, after, strict=True)
+                changed.append(tuple(not np.array_equal(one, two) for one, two in pairs))
+                before = after
+        assert set(changed) == {(True, False), (False, True)}
+
+
+class TestNested:
+    @conforms
+    def test_in_each_other(self, fw: Framework) -> Any:
+        mean = fw.mean
+        inner = Fuse([Repeat(add(1), 2), OneOf(add(3), add(5), probs=[0.0, 1.0])])
+        network = fw.network(
+            [
+                Sometimes(Repeat(inner, lambda x: mean(x) < 20), 1.0),
+                Fuse([Fuse([Fuse(add(1))]), Sometimes(Fuse([add(100)]), 0.0)]),
+            ]
+        )
+        result = fw.step(network, {"x": X})
+        # 2.5, then 9.5, 16.5 and 23.5
+        assert_same(result, {"x": X + 22})
+        return result
+
+    @conforms
+    def test_a_loop_in_a_loop(self, fw: Framework) -> Any:
+        mean = fw.mean
+        inner = Repeat(add(1, "y"), lambda y: mean(y) < 4)
+        outer = Repeat(
+            Fuse([inner, LambdaOp(lambda x, y: [x + y, y - y], ["x", "y"], ["x", "y"])]),
+            lambda x: mean(x) < 11,
+        )
+        result = fw.step(fw.network([outer]), {"x": X * 0, "y": X * 0})
+        assert_same(result, {"x": X * 0 + 12, "y": X * 0})
+        return result
+
+    def test_choices_in_loops_are_drawn_each_time(self, fw: Framework) -> None:
+        seen = draws(fw, [Repeat(Sometimes(add(1)), 4)], count=200)
+        assert set(seen) == {0, 1, 2, 3, 4}
+        assert abs(np.mean(seen) - 2) < 0.4
+
+
+class TestErrors:
+    @pytest.mark.parametrize("wrap", ["fuse", "sometimes", "one_of", "repeat", "nested"])
+    def test_an_op_inside_is_named(self, fw: Framework, wrap: str) -> None:
+        def check(x: Any, ok: str) -> Any:
+            if ok != "yes":
+                raise RuntimeError(f"not {ok}")
+            return x + 1
+
+        op = LambdaOp(check, ["x", "ok"], "x")
+        inside = "It was inside of another op: {} (op {}, inputs ['x', 'ok'], outputs ['x'])."
+        outer, notes = {
+            "fuse": (Fuse([add(0), op]), [inside.format("LambdaOp", 1)]),
+            "sometimes": (Sometimes(op, 1.0), [inside.format("LambdaOp", 0)]),
+            "one_of": (OneOf(op, op), [inside.format("LambdaOp", "?")]),
+            "repeat": (Repeat(op, 1), [inside.format("LambdaOp", 0)]),
+            "nested": (
+                Fuse([add(0), Repeat(op, 1)]),
+                [inside.format("LambdaOp", 0), inside.format("Repeat", 1)],
+            ),
+        }[wrap]
+        out = "['x']"
+        name = type(outer).__name__
+        if wrap == "one_of":
+            notes = []
+        notes.append(f"Raised by {name} (op 0, inputs ['x', 'ok'], outputs {out}).")
+        check_failing_step(
+            fw,
+            fw.network([outer]),
+            {"x": X, "ok": "no"},
+            {"x": X, "ok": "yes"},
+            {"x": X + 1},
+            RuntimeError,
+            "not no",
+            notes_of(fw, *notes),
+        )
+
+    def test_a_key_that_sometimes_needs(self, fw: Framework) -> None:
+        network = fw.network([Sometimes(add(1, "x", "y"), 1.0)])
+        with pytest.raises(KeyError) as caught:
+            fw.step(network, {"x": X})
+        assert "Sometimes (op 0, inputs ['x', 'y'], outputs ['y']) reads the key 'y'" in str(
+            caught.value
+        )
+        check_free(network)
+        assert_same(fw.step(network, {"x": X, "y": X}), {"x": X, "y": X + 1})

@@ -1,0 +1,164 @@
+"""Numpy ops that do the same to each input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastnet.op.numpyop import forward_numpyop
+from fastnet.op.numpyop.univariate import (
+    Binarize,
+    ChannelTranspose,
+    ExpandDims,
+    Hadamard,
+    Minmax,
+    Onehot,
+    Reshape,
+    ToArray,
+)
+
+STATE = {"mode": "train"}
+X = np.array([[1, -2, 3], [0.5, 4, -1]])
+
+
+def run(op: Any, value: Any) -> Any:
+    data = {"x": value}
+    assert forward_numpyop([op], data, STATE) is None
+    return data["y"]
+
+
+def check(actual: Any, expected: Any, dtype: str) -> None:
+    assert isinstance(actual, np.ndarray)
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+class TestValues:
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+    def test_binarize(self, dtype: str) -> None:
+        x = X.astype(dtype)
+        check(run(Binarize(1, "x", "y"), x), [[x >= 1 for x in row] for row in x], "float32")
+
+    def test_channel_transpose(self) -> None:
+        image = np.arange(24).reshape(2, 3, 4)
+        found = run(ChannelTranspose("x", "y"), image)
+        assert found.shape == (4, 2, 3)
+        assert found[3, 1, 2] == image[1, 2, 3]
+        check(run(ChannelTranspose("x", "y", axes=[1, 0]), X), X.T, "float64")
+
+    def test_expand_dims(self) -> None:
+        check(run(ExpandDims("x", "y"), X), X[..., None], "float64")
+        check(run(ExpandDims("x", "y", axis=0), X), X[None], "float64")
+
+    @pytest.mark.parametrize(("classes", "length"), [(2, None), (5, None), (5, 16), (16, 16)])
+    def test_hadamard(self, classes: int, length: int | None) -> None:
+        op = Hadamard("x", "y", n_classes=classes, code_length=length)
+        codes = run(op, np.arange(classes))
+        size = length or {2: 2, 5: 8}[classes]
+        assert codes.shape == (classes, size)
+        assert codes.dtype == "float32"
+        assert set(np.unique(codes)) == {-1, 1}
+        differ = (codes[:, None] != codes[None]).sum(-1)
+        assert (differ[~np.eye(classes, dtype=bool)] >= size // 2 - 1).all()
+        for index in (1, [1], np.array([1]), np.int64(1)):
+            np.testing.assert_array_equal(run(op, index), codes[1])
+        np.testing.assert_array_equal(run(op, [1, 0]), codes[[1, 0]])
+
+    def test_minmax(self) -> None:
+        check(run(Minmax("x", "y"), X), (X + 2) / 6, "float32")
+        check(run(Minmax("x", "y", new_min=-1, new_max=3), X), (X + 2) / 6 * 4 - 1, "float32")
+        check(run(Minmax("x", "y", new_min=2, new_max=3), np.full(3, 7)), [2] * 3, "float32")
+        bytes_ = np.array([0, 51, 255], "uint8")
+        check(run(Minmax("x", "y"), bytes_), [0, 0.2, 1], "float32")
+
+    def test_onehot(self) -> None:
+        op = Onehot("x", "y", num_classes=3)
+        for index in (2, [2], np.array([2]), np.int64(2), np.array(2, "uint8")):
+            check(run(op, index), [0, 0, 1], "float32")
+        check(run(op, [0, 2]), [[1, 0, 0], [0, 0, 1]], "float32")
+        smooth = Onehot("x", "y", num_classes=4, label_smoothing=0.2)
+        check(run(smooth, 1), [0.05, 0.85, 0.05, 0.05], "float32")
+
+    def test_reshape(self) -> None:
+        check(run(Reshape((3, -1), "x", "y"), X), X.reshape(3, 2), "float64")
+        check(run(Reshape(-1, "x", "y"), X), X.ravel(), "float64")
+
+    def test_to_array(self) -> None:
+        check(run(ToArray("x", "y"), [1, 2]), [1, 2], "int64")
+        check(run(ToArray("x", "y", dtype="float16"), 3), 3, "float16")
+        assert run(ToArray("x", "y"), X) is not X
+
+    def test_one_output_for_each_input(self) -> None:
+        data = {"a": X, "b": X - 1}
+        forward_numpyop([Binarize(1, ["a", "b"], ["c", "d"])], data, STATE)
+        np.testing.assert_array_equal(data["c"], X >= 1)
+        np.testing.assert_array_equal(data["d"], X - 1 >= 1)
+
+    def test_on_a_batch_they_see_one_sample_at_a_time(self) -> None:
+        data: dict[str, Any] = {"x": X}
+        forward_numpyop([Minmax("x", "y")], data, STATE, batched="np")
+        low = X.min(1, keepdims=True)
+        np.testing.assert_allclose(data["y"], (X - low) / (X.max(1, keepdims=True) - low), 1e-6)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda *keys: Binarize(1, *keys),
+            ChannelTranspose,
+            ExpandDims,
+            lambda *keys: Hadamard(*keys, n_classes=2),
+            Minmax,
+            lambda *keys: Onehot(*keys, num_classes=2),
+            lambda *keys: Reshape((1,), *keys),
+            ToArray,
+        ],
+    )
+    def test_counts_of_keys(self, make: Any) -> None:
+        name = type(make("x", "y")).__name__
+        for inputs, outputs in ((["x", "y"], ["z"]), (["x"], ["y", "z"]), ([], [])):
+            with pytest.raises(ValueError, match="one output") as caught:
+                make(inputs, outputs)
+            assert str(caught.value) == (
+                f"{name} writes one output for each input, but its inputs are {inputs} and its "
+                f"outputs {outputs}."
+            )
+
+    @pytest.mark.parametrize("new_max", [0.0, -1.0, float("nan")])
+    def test_minmax(self, new_max: float) -> None:
+        with pytest.raises(AssertionError) as caught:
+            Minmax("x", "y", new_max=new_max)
+        assert str(caught.value) == (
+            f"Minmax's new_max is more than its new_min, but they are {new_max} and 0.0."
+        )
+
+    @pytest.mark.parametrize(
+        ("length", "text"),
+        [
+            (6, "Hadamard's code_length is a power of 2, not 6."),
+            (0, "Hadamard's code_length is a power of 2, not 0."),
+            (
+                4,
+                "Hadamard has 5 classes, but only 4 codes of length 4. Use a code_length of 8.",
+            ),
+        ],
+    )
+    def test_hadamard(self, length: int, text: str) -> None:
+        with pytest.raises(ValueError, match="code") as caught:
+            Hadamard("x", "y", n_classes=5, code_length=length)
+        assert str(caught.value) == text
+
+    @pytest.mark.parametrize(
+        ("index", "text"),
+        [
+            (3, "Onehot has 3 classes, but got the index 3."),
+            (1.0, "Onehot's indices are ints, but it got an array of type float64."),
+        ],
+    )
+    def test_onehot(self, index: Any, text: str) -> None:
+        with pytest.raises(AssertionError) as caught:
+            Onehot("x", "y", num_classes=3).forward([index], STATE)
+        assert str(caught.value) == text

@@ -1,0 +1,80 @@
+"""Samples mixed with each other: errors, seeds and distributions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet.op.tensorop.augmentation import CutMixBatch, MixUpBatch
+
+IMAGES = torch.rand(4, 3, 8, 6)
+LABELS = torch.eye(4)
+
+
+@pytest.mark.parametrize("op_class", [CutMixBatch, MixUpBatch])
+class TestBoth:
+    @pytest.mark.parametrize("alpha", [0, -0.5])
+    def test_alpha(self, op_class: Any, alpha: float) -> None:
+        with pytest.raises(AssertionError) as caught:
+            op_class(("x", "l"), ("x", "l"), alpha=alpha)
+        assert str(caught.value) == f"{op_class.__name__}'s alpha is more than 0, not {alpha!r}."
+
+    @pytest.mark.parametrize(("inputs", "outputs"), [(["x"], ["x", "l"]), (["x", "l"], ["x"])])
+    def test_keys(self, op_class: Any, inputs: list[str], outputs: list[str]) -> None:
+        with pytest.raises(AssertionError) as caught:
+            op_class(inputs, outputs)
+        assert str(caught.value) == (
+            f"{op_class.__name__} reads and writes two keys, samples and labels, but its inputs "
+            f"are {inputs} and its outputs {outputs}."
+        )
+
+    @pytest.mark.parametrize("built", [True, False])
+    def test_seed(self, op_class: Any, built: bool) -> None:
+        found = []
+        for seed in (1, 1, 2):
+            op = op_class(("x", "l"), ("x", "l"))
+            if built:
+                op.build("torch", torch.device("cpu"))
+            torch.manual_seed(seed)
+            found.append(op.forward([IMAGES, LABELS], {}))
+        assert torch.equal(found[0][0], found[1][0])
+        assert torch.equal(found[0][1], found[1][1])
+        assert not torch.equal(found[0][1], found[2][1])
+
+    def test_inputs_are_left_as_they_are(self, op_class: Any) -> None:
+        images, labels = IMAGES.clone(), LABELS.clone()
+        op_class(("x", "l"), ("y", "m")).forward([images, labels], {})
+        assert torch.equal(images, IMAGES)
+        assert torch.equal(labels, LABELS)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 4.0])
+def test_distribution_in_torch(alpha: float) -> None:
+    torch.manual_seed(0)
+    op = MixUpBatch(("x", "l"), ("x", "l"), alpha=alpha)
+    count = 2000
+    labels = torch.eye(2).repeat(count // 2, 1)
+    _, mixed = op.forward([torch.zeros(count, 1), labels], {})
+    check_shares((mixed * labels).sum(1).numpy(), alpha)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 4.0])
+def test_distribution_in_tensorflow(alpha: float) -> None:
+    tf = pytest.importorskip("tensorflow")
+    tf.keras.utils.set_random_seed(0)
+    op = MixUpBatch(("x", "l"), ("x", "l"), alpha=alpha)
+    count = 2000
+    labels = tf.tile(tf.eye(2), [count // 2, 1])
+    _, mixed = op.forward([tf.zeros([count, 1]), labels], {})
+    check_shares(tf.reduce_sum(mixed * labels, 1).numpy(), alpha)
+
+
+def check_shares(shares: Any, alpha: float) -> None:
+    """Compare with what the beta distribution has by its formulas."""
+    assert ((shares >= 0) & (shares <= 1)).all()
+    np.testing.assert_allclose(shares.mean(), 0.5, atol=0.04)
+    np.testing.assert_allclose(shares.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.12)

@@ -1,0 +1,35 @@
+"""The size of a model's weights, as a loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastnet.op.tensorop.loss import L2Regularizaton
+
+
+def test_keys() -> None:
+    with pytest.raises(ValueError, match="L2Regularizaton") as caught:
+        L2Regularizaton(["a", "b"], "y", model=torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "L2Regularizaton reads one loss and writes one, but its inputs are ['a', 'b'] and its "
+        "outputs ['y']."
+    )
+
+
+def test_model_that_is_none() -> None:
+    with pytest.raises(ValueError, match="L2Regularizaton") as caught:
+        L2Regularizaton("a", "y", model="lenet")  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "L2Regularizaton's model is a torch.nn.Module or a Keras model, not str."
+    )
+
+
+def test_only_what_is_trained_counts() -> None:
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(model.weight, 3.0)
+    model.bias.requires_grad_(False)
+    loss = L2Regularizaton("a", "y", model=model, beta=0.5).forward(torch.tensor(1.0), {})
+    assert loss.item() == 1 + 0.5 * (9 + 9) / 2
+    loss.backward()
+    assert torch.equal(model.weight.grad, 0.5 * model.weight)

@@ -1,0 +1,36 @@
+"""Class probabilities from Hadamard codes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastnet.op.tensorop import UnHadamard
+from fastnet.util.hadamard import hadamard_codes
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (6, "UnHadamard's code_length is a power of 2, not 6."),
+        (
+            2,
+            "UnHadamard has 3 classes, but only 2 codes of length 2. Use a code_length of 4.",
+        ),
+    ],
+)
+def test_lengths(length: int, text: str) -> None:
+    with pytest.raises(ValueError, match="UnHadamard") as caught:
+        UnHadamard("x", "y", n_classes=3, code_length=length)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_codes_are_their_classes(classes: int, built: bool) -> None:
+    op = UnHadamard("x", "y", n_classes=classes)
+    if built:
+        op.build("torch", torch.device("cpu"))
+    codes = torch.tensor(hadamard_codes(op.code_length)[:classes])
+    (found,) = op.forward([codes], {})
+    torch.testing.assert_close(found, torch.eye(classes), rtol=0, atol=1e-4)
