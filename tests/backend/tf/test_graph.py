@@ -1,0 +1,123 @@
+"""The shortest way to call a traced function, and the public one that stands in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from tensorflow.python.eager import context, record
+
+from fastnet.backend.tf.graph import caller
+
+pytestmark = pytest.mark.tf
+
+Explained = list[tuple[str, Any]]
+
+
+def traced(fn: Callable[..., Any], *specs: Any) -> Any:
+    return tf.function(fn, autograph=False).get_concrete_function(*specs)
+
+
+SPEC = tf.TensorSpec((None,), tf.float32)
+
+
+@pytest.fixture(params=["shortest", "public"])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give `caller`, as it is and as it is where TensorFlow lacks what it goes by."""
+
+    def make_caller(concrete: Any, explained: Explained | None = None) -> Any:
+        def explain(error: BaseException, graph: Any) -> None:
+            if explained is not None:
+                explained.append((type(error).__name__, graph))
+
+        with monkeypatch.context() as patch:
+            if request.param == "public":
+                patch.delattr(record, "could_possibly_record")
+            call = caller(concrete, explain)
+        assert call.__name__ == ("call" if request.param == "shortest" else "call_publicly")
+        return call
+
+    return make_caller
+
+
+def test_results(make: Any) -> None:
+    variable = tf.Variable(3.0)
+    concrete = traced(lambda x, y: [x * variable, x - y], SPEC, SPEC)
+    call = make(concrete)
+    x, y = tf.constant([1.0, 2.0]), tf.constant([0.5, 0.5])
+    assert [result.numpy().tolist() for result in call([x, y])] == [[3.0, 6.0], [0.5, 1.5]]
+    # what a graph captures is read in each call
+    variable.assign(10.0)
+    assert call([x, y])[0].numpy().tolist() == [10.0, 20.0]
+
+
+def test_the_list_of_tensors_is_left_alone(make: Any) -> None:
+    variable = tf.Variable(3.0)
+    tensors = [tf.constant([1.0])]
+    make(traced(lambda x: [x * variable], SPEC))(tensors)
+    assert len(tensors) == 1
+
+
+def test_no_results(make: Any) -> None:
+    counter = tf.Variable(0.0)
+
+    def count(x: Any) -> list[Any]:
+        counter.assign_add(tf.reduce_sum(x))
+        return []
+
+    assert list(make(traced(count, SPEC))([tf.constant([1.0, 2.0])])) == []
+    assert counter.numpy() == 3.0
+
+
+def test_errors_are_explained(make: Any) -> None:
+    def check(x: Any) -> list[Any]:
+        with tf.control_dependencies([tf.debugging.assert_positive(x)]):
+            return [tf.identity(x)]
+
+    explained: Explained = []
+    concrete = traced(check, SPEC)
+    call = make(concrete, explained)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call([tf.constant([-1.0])])
+    assert explained == [("InvalidArgumentError", concrete.graph)]
+    assert call([tf.constant([1.0])])[0].numpy().tolist() == [1.0]
+
+
+def test_a_tape_around_sees_the_call(make: Any) -> None:
+    call = make(traced(lambda x: [x * x], SPEC))
+    x = tf.constant([3.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        (square,) = call([x])
+    assert tape.gradient(square, x).numpy().tolist() == [6.0]
+
+
+def test_in_a_graph_around(make: Any) -> None:
+    call = make(traced(lambda x: [x + 1.0], SPEC))
+    around = tf.function(lambda x: call([x])[0] * 2.0)
+    assert around(tf.constant([1.0])).numpy().tolist() == [4.0]
+
+
+def test_resources_go_the_public_way() -> None:
+    concrete = traced(lambda x: [tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=())], SPEC)
+    assert caller(concrete, lambda error, graph: None).__name__ == "call_publicly"
+
+
+def test_cancelled_steps(make: Any) -> None:
+    if not hasattr(context.Context, "call_function"):
+        pytest.skip("TensorFlow has another way to cancel")
+    from tensorflow.python.eager import cancellation
+
+    call = make(traced(lambda x: [x + 1.0], SPEC))
+    manager = cancellation.CancellationManager()
+    manager.start_cancel()
+    with (
+        cancellation.CancellationManagerContext(manager),
+        pytest.raises(tf.errors.CancelledError),
+    ):
+        call([tf.constant([1.0])])
+    assert call([tf.constant([1.0])])[0].numpy().tolist() == [2.0]
