@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=300,
         check=False,
+        # wide enough for the table of a slow machine, too
+        env={**os.environ, "COLUMNS": "200"},
     )
 
 

@@ -408,6 +408,12 @@ class TestTraining:
             model = fastnet.build(Lazy, momentum)
             network = TFNetwork(regression(model))
             with network(mode="train", epoch=1, eager=eager):
+                if keras.__version__.startswith("3"):
+                    # there each device would make variables of its own
+                    x, y = STEPS[0]
+                    with pytest.raises(ValueError, match="Input"):
+                        network.run_step({"x": halves(x), "y": halves(y)})
+                    return
                 for x, y in STEPS:
                     network.run_step({"x": halves(x), "y": halves(y)})
         twin = Lazy()
