@@ -396,7 +396,8 @@ class TestTraining:
             np.testing.assert_array_equal(value_of(weight), value)
 
     @EITHER_WAY
-    def test_a_model_that_has_no_weights_yet(self, eager: bool) -> None:
+    @pytest.mark.parametrize("kind", ["class", "sequential"])
+    def test_a_model_that_has_no_weights_yet(self, kind: str, eager: bool) -> None:
         class Lazy(keras.Model):
             def __init__(self) -> None:
                 super().__init__()
@@ -405,8 +406,12 @@ class TestTraining:
             def call(self, x: Any) -> Any:
                 return self.dense(x)
 
+        def make() -> Any:
+            layer = keras.layers.Dense(2, kernel_initializer="ones")
+            return Lazy() if kind == "class" else keras.Sequential([layer])
+
         with under(STRATEGY):
-            model = fastnet.build(Lazy, momentum)
+            model = fastnet.build(make, momentum)
             network = TFNetwork(regression(model))
             with network(mode="train", epoch=1, eager=eager):
                 if KERAS_3:
@@ -417,7 +422,7 @@ class TestTraining:
                     return
                 for x, y in STEPS:
                     network.run_step({"x": halves(x), "y": halves(y)})
-        twin = Lazy()
+        twin = make()
         twin(STEPS[0][0])
         by_hand(twin, momentum(), lambda x, y: square_error(twin, x, y), STEPS)
         assert_same_weights(model, twin)

@@ -53,6 +53,19 @@ def moody(x: Any, state: Any) -> Any:
     return x + 1
 
 
+def test_an_error_of_the_first_try_is_told_if_the_last_is_another() -> None:
+    tries: list[int] = []
+
+    def fail(x: Any) -> Any:
+        tries.append(len(tries))
+        raise Trouble("the cause" if tries == [0] else "already half done")
+
+    network = TFNetwork(LambdaOp(fail, "x", "y"))
+    with pytest.raises(Trouble, match="already half done") as caught:
+        infer(network, {"x": ones(2)})
+    assert any("Trouble: the cause" in note for note in caught.value.__notes__)
+
+
 class TestLeftUsable:
     @EITHER_WAY
     def test_a_network_whose_op_raised(self, eager: bool) -> None:

@@ -321,6 +321,7 @@ class _Static:
             (opened, "one trace for each shape of a sample"),
             (exact, "one trace for each batch size"),
         ]
+        first: Exception | None = None
         last: Exception | None = None
         for level in range(self._level, len(ways)):
             forms, meaning = ways[level]
@@ -329,13 +330,18 @@ class _Static:
             try:
                 trace = self._program.trace(forms)
             except Exception as error:
+                first = first or error
                 last = error
                 continue
             self._level = level
             if last is None:
                 return trace, ""
             return trace, f"; {meaning}, because with any an op failed: {_first_line(last)}"
+        assert first is not None
         assert last is not None
+        if _first_line(first) != _first_line(last):
+            # a model that the first try has built in part fails otherwise the next time
+            add_note(last, f"Before that, for batches of any size: {_first_line(first)}")
         add_note(
             last,
             "This was while the ops were traced into a graph. To run them one by one, and look "

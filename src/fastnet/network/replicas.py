@@ -65,7 +65,9 @@ class Replicas:
                         f"{type(op).__name__} of '{name}' has merge_grad={merge}, which is not "
                         "supported on several devices. Use merge_grad=1."
                     )
-                if not all(map(self._owns, model.trainable_variables)):
+                # Keras 2 cannot tell the weights of a Sequential that has none yet
+                weights = model.trainable_variables if getattr(model, "built", True) else ()
+                if not all(map(self._owns, weights)):
                     strategy = type(self.strategy).__name__
                     raise ValueError(
                         f"Model '{name}' is to be updated under a {strategy}, but was not made "
