@@ -33,7 +33,7 @@ from tests.network.keras_models import (
     twins,
     weights,
 )
-from tests.network.tf_programs import CONSTANT, Counting, Doing, first, ones, reasons
+from tests.network.tf_programs import CONSTANT, Counting, Doing, first, kind_of, ones, reasons
 
 pytestmark = pytest.mark.tf
 
@@ -387,7 +387,7 @@ class TestValues:
             [float("nan"), float("nan")],
             [frozenset("ab"), frozenset("ba")],
         ],
-        ids=repr,
+        ids=lambda values: kind_of(values[0]),
     )
     def test_that_fit(self, values: Any) -> None:
         op, network = double()

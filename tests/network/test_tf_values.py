@@ -16,7 +16,7 @@ import torch
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import Delete, LambdaOp
 from tests.network.keras_models import infer, keras, tf
-from tests.network.tf_programs import EITHER_WAY, Counting, Doing, failing, ones, reasons
+from tests.network.tf_programs import EITHER_WAY, Counting, Doing, failing, kind_of, ones, reasons
 
 # Keras 2 asks for a random number up to 1e9 once somebody has set its seed.
 pytestmark = [
@@ -138,7 +138,7 @@ NESTS = [
 
 class TestThroughOps:
     @EITHER_WAY
-    @pytest.mark.parametrize("value", CONSTANTS, ids=lambda value: repr(value)[:30])
+    @pytest.mark.parametrize("value", CONSTANTS, ids=kind_of)
     def test_constants_come_as_they_are(self, value: Any, eager: bool) -> None:
         seen: list[Any] = []
         op = Doing(lambda data, state: seen.append(data) or data, "a", "b")
@@ -156,7 +156,7 @@ class TestThroughOps:
                 assert one == value
 
     @EITHER_WAY
-    @pytest.mark.parametrize("value", NESTS, ids=lambda value: repr(value)[:30])
+    @pytest.mark.parametrize("value", NESTS, ids=kind_of)
     def test_nests_keep_their_types(self, value: Any, eager: bool) -> None:
         seen: list[Any] = []
         op = Doing(lambda data, state: seen.append(data) or data, "a", "b")
@@ -184,7 +184,7 @@ class TestThroughOps:
             np.arange(6).reshape(2, 3).T,
             tf.Variable([1.0, 2.0]),
         ],
-        ids=lambda value: repr(value)[:30],
+        ids=kind_of,
     )
     def test_arrays_and_variables_are_tensors_in_a_graph(self, value: Any, eager: bool) -> None:
         network = TFNetwork(Doing(lambda data, state: tf.identity(data), "a", "b"))
@@ -418,7 +418,6 @@ class TestRefused:
             (lambda: MappingProxyType({"a": 1}), "mappingproxy"),
             (lambda: Color.RED, "Color"),
         ],
-        ids=str,
     )
     def test_what_a_graph_cannot_make_anew(self, make: Any, name: str) -> None:
         op = Doing(lambda x, state: make(), "x", "y")

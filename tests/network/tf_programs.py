@@ -54,6 +54,11 @@ def first(mode: str = "infer") -> str:
     return f"first step in mode '{mode}'"
 
 
+def kind_of(value: Any) -> str:
+    """Name the type of a value, for a test's name: the same in each process."""
+    return type(value).__name__
+
+
 def ones(*shape: int, dtype: str = "float32") -> Any:
     """Return a tensor of ones."""
     return tf.ones(shape, dtype)
