@@ -13,8 +13,11 @@ BIN    := $(VENV)/bin
 PIP    := -m pip --quiet --disable-pip-version-check
 KERNEL := setup.py $(wildcard src/fastnet/*.pyx src/fastnet/*.pxd)
 
-# Timings are made on one thread, so that they compare from machine to machine.
+# Timings are made on one thread, so that they compare from machine to machine; tests share the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+# Test files are shared out between a process for each core.
+PYTEST := -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
 
 # TensorFlow tells at each start how it was compiled; warnings and errors still show.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
@@ -36,7 +39,7 @@ demo-tf: $(VENV)/.has-demo-tf build  ## the same in TensorFlow
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
 test: setup lint  ## set up, check style and types, run every test and doctest
-	$(BIN)/python -m pytest --ignore=tests/integrations
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) --ignore=tests/integrations
 	$(BIN)/python -m pytest --doctest-modules src/fastnet
 
 lint: setup typecheck  ## check style and types
@@ -50,8 +53,8 @@ typecheck: setup
 # That environment has TensorFlow 2.15 with Keras 2, so the tests of TensorFlow run there too.
 test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run the tests that need them
 	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
-	$(FE_VENV)/bin/python -m pytest tests/integrations
-	$(FE_VENV)/bin/python -m pytest -m tf --ignore=tests/integrations
+	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) tests/integrations
+	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m tf --ignore=tests/integrations
 
 bench: $(VENV)/.has-bench $(FE_VENV)/.has-fe build  ## measure fastnet and its peers; tables and a plot
 	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-only
@@ -100,7 +103,7 @@ $(VENV)/.has-%: $(VENV)/.made pyproject.toml setup.py constraints/dev.txt
 $(FE_VENV)/.has-fe: pyproject.toml setup.py constraints/fe.txt
 	$(FE_PYTHON) -m venv $(FE_VENV)
 	$(FE_VENV)/bin/python $(PIP) install --constraint constraints/fe.txt \
-		Cython fastestimator hypothesis pytest setuptools tensorflow-cpu torch
+		Cython fastestimator hypothesis pytest pytest-xdist setuptools tensorflow-cpu torch
 	$(FE_VENV)/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@ $(FE_VENV)/.kernel
 
