@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import hypothesis
 import pytest
 
@@ -10,6 +12,12 @@ from tests.reference import Kernel, load
 # Compiled code has no deadline that a busy machine could not miss.
 hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("fastnet")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what test modules have imported: many tests call it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", params=["compiled", "reference"])

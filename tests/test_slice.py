@@ -283,7 +283,7 @@ class TestReverseSlicers:
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="counts references")
 def test_no_reference_is_leaked(kernel: Kernel) -> None:
-    value, shared = [1, 2, 3], Nothing()
+    value, shared = [object(), object(), object()], Nothing()
     slicer, broken = Slicer(["x"], ["x", "absent"]), Broken(["x"], ["x"])
     data = {"x": value, "shared": shared}
 
