@@ -7,9 +7,9 @@ import dataclasses
 from collections import UserDict
 from collections.abc import Callable, MutableMapping
 from functools import partial
-from importlib import import_module
 from typing import Any
 
+from fastnet.util.lazy import import_late
 from fastnet.util.tensors import to_number
 
 __all__ = ["to_shape", "to_tensor", "to_type"]
@@ -44,10 +44,10 @@ def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
             f"target_type must be one of {', '.join(map(repr, TARGETS))}, but got {target_type!r}."
         )
     if target_type == "torch":
-        convert = import_module("fastnet.backend.torch").convert
+        convert = import_late("fastnet.backend.torch").convert
         return map_leaves(data, partial(convert, shared_memory=shared_memory))
     package = "fastnet.backend.numpy" if target_type == "np" else "fastnet.backend.tf"
-    return map_leaves(data, import_module(package).convert)
+    return map_leaves(data, import_late(package).convert)
 
 
 def copy_to_arrays(data: Any) -> Any:

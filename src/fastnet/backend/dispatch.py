@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Any
+
+from fastnet.util.lazy import import_late
 
 __all__ = ["implementation"]
 
@@ -46,8 +47,10 @@ def _find(value: object) -> Any:
         module = sys.modules.get(framework)
         if module is None:
             continue
-        if isinstance(value, tuple(getattr(module, name) for name in names)):
-            found = import_module(package)
+        # Keras 3's variables are of no class of TensorFlow's, but say that they stand for a tensor
+        stands_for = framework == "tensorflow" and hasattr(type(value), "__tf_tensor__")
+        if stands_for or isinstance(value, tuple(getattr(module, name) for name in names)):
+            found = import_late(package)
             _by_type[type(value)] = found
             return found
     raise ValueError(

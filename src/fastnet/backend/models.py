@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from fastnet.backend.dispatch import implementation
 from fastnet.backend.framework import framework_of
 from fastnet.types import Model, Tensor
+from fastnet.util.lazy import import_late
 
 __all__ = [
     "feed_forward",
@@ -151,7 +151,7 @@ def module_for(model: Model, part: str) -> Any:
             f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module or a "
             "Keras model."
         )
-    return import_module(f"fastnet.backend.{framework}.{part}")
+    return import_late(f"fastnet.backend.{framework}.{part}")
 
 
 def _gradients_of(tensor: Tensor) -> Any:
@@ -160,4 +160,4 @@ def _gradients_of(tensor: Tensor) -> Any:
         raise ValueError(
             f"numpy has no gradients, but got {type(tensor).__name__}. Convert it with to_tensor."
         )
-    return import_module(f"{package}.gradients")
+    return import_late(f"{package}.gradients")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["attach"]
+__all__ = ["attach", "import_late"]
 
 
 def attach(
@@ -44,3 +44,22 @@ def attach(
         return sorted({*exports, *modules})
 
     return load, names
+
+
+def import_late(name: str) -> Any:
+    """Import a module from inside a function that ops may call.
+
+    While a graph is traced, AutoGraph reads the Python of whatever an op calls. It warns that it
+    cannot read `importlib`; a builtin it leaves alone.
+
+    Args:
+        name: The module's whole name.
+
+    Returns:
+        The module.
+
+    >>> import_late("fastnet.util.names").__name__
+    'fastnet.util.names'
+    """
+    __import__(name)
+    return sys.modules[name]

@@ -94,6 +94,21 @@ class TestFunctions:
 
 
 class TestDispatch:
+    def test_the_variables_of_keras(self) -> None:
+        weight = line().weights[0]
+        value = weight.numpy()
+        for name, args, expected in (
+            ("zeros_like", (), np.zeros_like(value)),
+            ("reduce_sum", (), value.sum()),
+            ("abs", (), np.abs(value)),
+            ("reshape", ([-1],), value.reshape(-1)),
+            ("cast", ("float64",), value.astype("float64")),
+            ("clip_by_value", (0.0, 0.5), value.clip(0, 0.5)),
+        ):
+            result = getattr(backend, name)(weight, *args)
+            assert tf.is_tensor(result), name
+            np.testing.assert_allclose(result, expected, rtol=1e-6)
+
     @pytest.mark.parametrize(
         "value",
         [tf.constant(1.0), tf.Variable(1.0), tf.constant("a")],
