@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import machine, plot, runner, tables
 from bench.results import Report, from_json
-from bench.workloads import BY_NAME
+from bench.workloads import TOGETHER
 
 FE_PYTHON = "FASTNET_BENCH_FE_PYTHON"
 OWN = "main"
@@ -24,7 +24,7 @@ FE = "FastEstimator's"
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     parser.add_argument(
-        "--workloads", nargs="+", choices=list(BY_NAME), metavar="NAME", help="only these"
+        "--workloads", nargs="+", choices=list(TOGETHER), metavar="NAME", help="only these"
     )
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these, and the baselines")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a rough look")
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         pythons = {OWN: sys.executable}
         if options.fe_python:
             pythons[FE] = options.fe_python
-        report = _measure(pythons, options.workloads or list(BY_NAME), settings, options.peers)
+        report = _measure(pythons, options.workloads or list(TOGETHER), settings, options.peers)
     _write(report, options)
     if options.plain or not _has_rich():
         print(tables.to_markdown(report))
@@ -85,7 +85,7 @@ def _measure(
     settings: runner.Settings,
     only: list[str] | None,
 ) -> Report:
-    """Measure each workload in a fresh process of each interpreter."""
+    """Measure each workload, or group of them, in a fresh process of each interpreter."""
     report = Report(
         made=datetime.now(timezone.utc).isoformat(timespec="minutes"),
         processor=machine.processor(),
@@ -97,11 +97,11 @@ def _measure(
         for name, environment in tasks:
             progress(f"{name} ({environment})")
             try:
-                measured = runner.run(pythons[environment], name, settings, only)
+                measured = runner.run(pythons[environment], TOGETHER[name], settings, only)
             except (RuntimeError, OSError, runner.Expired) as error:
                 report.failures.setdefault(environment, {})[name] = str(error)
             else:
-                report.environments.setdefault(environment, []).append(measured)
+                report.environments.setdefault(environment, []).extend(measured)
     return report
 
 

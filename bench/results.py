@@ -56,7 +56,7 @@ class Report:
         return [name for name in BY_NAME if any(True for _ in self.find(name))]
 
 
-Unit = Literal["ratio", "count", "ms"]
+Unit = Literal["ratio", "count", "ms", "us"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Cell:
     """One peer beside one reference: how many times its cost, or what else was asked.
 
     Attributes:
-        value: The ratio, the count, or the milliseconds over a plain step.
+        value: The ratio, the count, the milliseconds over a plain step, or the microseconds over an
+            op's calls.
         spread: The quartiles of that, or None for a count.
         time_ns: What a step of the peer took, or None for a count.
         reference_ns: What a step of the reference took in the same process, or the plain step.
@@ -120,11 +121,13 @@ class Section:
         framework: The framework.
         title: The framework, with versions where they matter.
         rows: The rows.
+        costs: The rows that say what an op adds to a step.
     """
 
     framework: Framework
     title: str
     rows: list[Row]
+    costs: list[Row]
 
 
 def sections(report: Report) -> list[Section]:
@@ -140,17 +143,22 @@ def sections(report: Report) -> list[Section]:
     made = []
     if found["torch"]:
         rows_of_all = _rows(report, found["torch"], list(report.environments))
-        made.append(Section("torch", "PyTorch", rows_of_all))
+        made.append(_section("torch", "PyTorch", rows_of_all))
     for environment in report.environments:
         rows_of_one = _rows(report, found["tf"], [environment])
         if any(row.cells for row in rows_of_one):
-            made.append(Section("tf", _tensorflow(report, environment), rows_of_one))
+            made.append(_section("tf", _tensorflow(report, environment), rows_of_one))
     return made
+
+
+def _section(framework: Framework, title: str, rows: list[Row]) -> Section:
+    costs = [row for row in rows if row.unit == "us"]
+    return Section(framework, title, [row for row in rows if row.unit != "us"], costs)
 
 
 def rows(report: Report) -> list[Row]:
     """Return the rows of all sections."""
-    return [row for section in sections(report) for row in section.rows]
+    return [row for section in sections(report) for row in section.rows + section.costs]
 
 
 def _tensorflow(report: Report, environment: str) -> str:
@@ -170,7 +178,7 @@ def _rows(report: Report, workloads: list[str], environments: list[str]) -> list
             cells: dict[str, Cell] = {}
             for peer in peers.BY_FRAMEWORK[workload.framework]:
                 for environment, measured in found:
-                    cell = _cell(environment, measured, peer, reference)
+                    cell = _cell(environment, measured, peer, reference, _unit(workload))
                     # The report's own environment comes first, and its numbers stand.
                     if cell is not None and peer not in cells:
                         cells[peer] = cell
@@ -182,18 +190,24 @@ def _rows(report: Report, workloads: list[str], environments: list[str]) -> list
 def _unit(workload: Workload) -> Unit:
     if workload.counts:
         return "count"
+    if workload.over_calls:
+        return "us"
     return "ms" if workload.over_a_step else "ratio"
 
 
-def _cell(environment: str, measured: Measured, peer: str, reference: str) -> Cell | None:
+def _cell(
+    environment: str, measured: Measured, peer: str, reference: str, unit: Unit
+) -> Cell | None:
     """Return what one process says of `peer` beside `reference`, if anything."""
     if peer in measured.counts:
         return Cell(measured.counts[peer], None, None, None, environment)
     if peer in measured.excesses:
         excess = measured.excesses[peer]
-        spread = Spread(*(excess[key] / 1e6 for key in ("median", "low", "high")))
+        scale = 1e3 if unit == "us" else 1e6
+        spread = Spread(*(excess[key] / scale for key in ("median", "low", "high")))
         time = measured.times[peer]["median"]
-        return Cell(spread.median, spread, time, excess["step"], environment)
+        value = excess["least"] / scale if "least" in excess else spread.median
+        return Cell(value, spread, time, excess["step"], environment)
     ratio = measured.ratios.get(peer, {}).get(reference)
     if ratio is None:
         return None

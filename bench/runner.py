@@ -31,18 +31,18 @@ QUICK = Settings(rounds=15, round_ms=1.0)
 
 
 def run(
-    python: str, workload: str, settings: Settings, only: Sequence[str] | None = None
-) -> Measured:
-    """Measure one workload in a fresh process.
+    python: str, workloads: Sequence[str], settings: Settings, only: Sequence[str] | None = None
+) -> list[Measured]:
+    """Measure workloads in one fresh process.
 
     Args:
         python: The interpreter to start.
-        workload: The workload's name.
+        workloads: The workloads' names, all of one framework.
         settings: How thoroughly.
         only: The peers to take, or None for all that `python` has.
 
     Returns:
-        What that process measured.
+        What that process measured of each.
 
     Raises:
         RuntimeError: If the process fails, with the end of what it printed.
@@ -50,7 +50,7 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "measured.json"
-        command = [python, "-m", "bench.worker", workload, "--output", str(output)]
+        command = [python, "-m", "bench.worker", *workloads, "--output", str(output)]
         command += ["--rounds", str(settings.rounds), "--round-ms", str(settings.round_ms)]
         if only is not None:
             command += ["--peers", *only]
@@ -66,7 +66,7 @@ def run(
         if done.returncode or not output.exists():
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
-        return Measured(**json.loads(output.read_text()))
+        return [Measured(**one) for one in json.loads(output.read_text())]
 
 
 def environment() -> dict[str, str]:

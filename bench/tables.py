@@ -84,6 +84,8 @@ def shown(row: Row, value: float) -> str:
     """Return a value of a row's cells, in the row's unit."""
     if row.unit == "count":
         return f"{value:.0f}"
+    if row.unit == "us":
+        return f"{value:.1f}"
     return f"{ratio(value)} ms" if row.unit == "ms" else ratio(value)
 
 
@@ -142,6 +144,52 @@ def peers_table(section: Section) -> Table:
         f"{_units(section)}",
         columns=["work", "beside", *[peers.load(name).NAME for name in names], "(FE, then)"],
         rows=made,
+    )
+
+
+def costs_table(section: Section) -> Table:
+    """Return what each op adds to a step, in fastnet and in FastEstimator."""
+    others = [
+        name
+        for name in peers.BY_FRAMEWORK[section.framework]
+        if name != SUBJECT and any(name in row.cells for row in section.costs)
+    ]
+    others = [name for name in others if name not in peers.BASELINES]
+    made = []
+    for row in section.costs:
+        cell = row.cells.get(SUBJECT)
+        spread = cell.spread if cell else None
+        made.append(
+            [
+                row.title,
+                microseconds(cell.reference_ns if cell else None),
+                microseconds(cell.time_ns if cell else None),
+                _value(row, cell),
+                f"{spread.low:.1f} to {spread.high:.1f}" if spread else _NONE,
+                f"{row.goal.limit:g}" if row.goal else _NONE,
+                row.verdict,
+                *[_value(row, row.cells.get(name)) for name in others],
+            ]
+        )
+    return Table(
+        title=f"{section.title}: what an op adds",
+        note="Microseconds. By hand: the calls of the framework that the op's value needs. Adds: "
+        "how much longer a step of a network of this op is, once that of a network of an op that "
+        "does nothing is taken off, or of the ops that it needs. In a graph nothing is taken off, "
+        "and the calls are one concrete function. By hand and adds are of the shortest rounds; the "
+        "spread is the middle half of the rounds' differences.",
+        columns=[
+            "op",
+            "by hand",
+            "fastnet's step",
+            "adds",
+            "spread",
+            "goal",
+            "verdict",
+            *[f"{peers.load(name).NAME} adds" for name in others],
+        ],
+        rows=made,
+        left=1,
     )
 
 
@@ -219,8 +267,11 @@ def to_markdown(report: Report) -> str:
 def _tables(report: Report) -> Iterator[Table]:
     """Yield the tables of each section."""
     for section in sections(report):
-        yield goals_table(section)
-        yield peers_table(section)
+        if section.rows:
+            yield goals_table(section)
+            yield peers_table(section)
+        if section.costs:
+            yield costs_table(section)
 
 
 def show(report: Report) -> None:

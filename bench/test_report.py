@@ -136,6 +136,33 @@ def test_milliseconds_over_a_step_and_counts_are_judged(in_tensorflow: Report) -
     assert "| Traces of train, 10 epochs | count | 5 | 2 | - | 2 |" in text
 
 
+def test_what_an_op_adds_stands_in_a_table_of_its_own(report: Report) -> None:
+    added = {"median": 2500.0, "low": -100.0, "high": 9000.0, "least": 1240.0, "step": 3100.0}
+    measured = Measured("op_argmax", versions={"torch": "2.9.0"})
+    for peer, more in (("fastnet", 0.0), ("fastestimator", 20000.0)):
+        measured.times[peer] = {"median": 6000.0, "low": 5e3, "high": 7e3, "loops": 1}
+        measured.excesses[peer] = {**added, "least": added["least"] + more}
+    measured.excesses["bare"] = dict.fromkeys(added, 0.0)
+    measured.times["bare"] = measured.times["fastnet"]
+    report.environments["main"].append(measured)
+    (section,) = sections(report)
+    assert [row.workload for row in section.costs] == ["op_argmax"]
+    assert "op_argmax" not in [row.workload for row in section.rows]
+    (row,) = section.costs
+    assert (row.unit, row.verdict) == ("us", "met, close")
+    assert row.cells["fastnet"].value == pytest.approx(1.24)
+    text = tables.to_markdown(report)
+    assert "## PyTorch: what an op adds" in text
+    assert "| Argmax | 3.1 | 6 | 1.2 | -0.1 to 9.0 | 2 | met, close | 21.2 |" in text
+
+
+def test_an_op_that_adds_more_misses_its_goal(report: Report) -> None:
+    added = {"median": 2500.0, "low": 2400.0, "high": 2600.0, "least": 2450.0, "step": 3100.0}
+    times = {"fastnet": {"median": 6000.0, "low": 5e3, "high": 7e3, "loops": 1}}
+    report.environments["main"] = [Measured("op_argmax", times=times, excesses={"fastnet": added})]
+    assert [row.verdict for row in rows(report) if row.unit == "us"] == ["MISSED"]
+
+
 def test_markdown_names_versions_verdicts_and_failures(report: Report) -> None:
     report.environments["main"][0].failures["ignite"] = "RuntimeError: no"
     text = tables.to_markdown(report)

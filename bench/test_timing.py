@@ -32,6 +32,11 @@ def test_excess_is_the_difference_of_the_times() -> None:
     assert excess.median == pytest.approx(4e6, rel=0.3)
 
 
+def test_less_takes_off_round_by_round() -> None:
+    whole, part = timing.Timing(3, (5.0, 7.0)), timing.Timing(9, (1.0, 2.0))
+    assert whole.less(part) == timing.Timing(3, (4.0, 5.0))
+
+
 def test_rounds_are_interleaved_and_take_turns_to_be_first() -> None:
     calls: list[str] = []
     programs = {name: Program(calls.append, name) for name in "abc"}

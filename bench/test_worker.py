@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bench import machine, runner, worker
-from bench.workloads import ALL
+from bench import machine, runner, timing, worker
+from bench.workloads import ALL, BY_NAME, TOGETHER
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,27 @@ def test_naming_workloads_loads_no_framework() -> None:
         check=True,
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_plain_steps_are_taken_off_before_calls_are() -> None:
+    rounds = {
+        "fastnet": (9.0, 10.0, 11.0),
+        "fastnet, plain": (3.0, 2.0, 4.0),
+        "bare": (5.0, 6.0, 7.0),
+    }
+    timings = {name: timing.Timing(1, each) for name, each in rounds.items()}
+    added = worker.over_calls(timings, "fastnet", "bare")
+    # round by round 1, 2 and 0; of the shortest rounds 9 - 2 - 5
+    assert (added["median"], added["least"], added["step"]) == (1.0, 2.0, 5.0)
+    timings["bare, plain"] = timing.Timing(1, (1.0, 1.0, 1.0))
+    assert worker.over_calls(timings, "fastnet", "bare")["median"] == 2.0
+
+
+def test_workloads_of_a_group_are_measured_together() -> None:
+    every = [name for names in TOGETHER.values() for name in names]
+    assert sorted(every) == sorted(BY_NAME)
+    assert TOGETHER["mlp_train"] == ("mlp_train",)
+    assert "op_argmax" in TOGETHER["op_cost"]
 
 
 @pytest.mark.parametrize("framework", ["torch", "tf"])

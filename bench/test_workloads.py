@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import agreement, machine, peers, timing
+from bench import agreement, machine, peers, timing, worker
 from bench.program import Program
 from bench.workloads import ALL
 from bench.workloads.workload import Workload
@@ -28,6 +28,7 @@ def _pairs(counts: bool) -> list[Any]:
         for workload in ALL
         if workload.counts == counts
         for peer in peers.BY_FRAMEWORK[workload.framework]
+        if workload.only is None or peer in workload.only
     ]
 
 
@@ -67,21 +68,24 @@ def _programs(workload: Workload, names: set[str]) -> Iterator[dict[str, Program
 
 @pytest.mark.parametrize(("workload", "peer"), _pairs(counts=False))
 def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
-    _checked(workload, peer)
     benchmark.group = f"{workload.name}: {workload.title}"
+    if benchmark.disabled:
+        benchmark(_checked, workload, peer)
+        return
+    _checked(workload, peer)
     with _programs(workload, {peer, *workload.references}) as programs:
         program = programs[peer]
-        if benchmark.disabled:
-            benchmark(program.run_once)
-            return
-        plain = {} if program.plain is None else {"plain": program.plain}
+        plain = {f"{name}, plain": made.plain for name, made in programs.items() if made.plain}
         timings = timing.interleave({**programs, **plain}, _ROUNDS, _ROUND_NS)
         for reference in workload.references:
-            if reference in timings and not workload.over_a_step:
+            if reference in timings and not (workload.over_a_step or workload.over_calls):
                 ratio = timings[peer].ratio_to(timings[reference])
                 benchmark.extra_info[f"ratio to {peers.load(reference).NAME}"] = ratio.median
-        if plain:
-            excess = timings[peer].excess_over(timings["plain"])
+        if workload.over_calls:
+            added = worker.over_calls(timings, peer, workload.baseline)
+            benchmark.extra_info["us added to the calls"] = added["median"] / 1e3
+        if workload.over_a_step:
+            excess = timings[peer].excess_over(timings[f"{peer}, plain"])
             benchmark.extra_info["ms more than a step"] = excess.median / 1e6
         if program.steps_per_call > 1:
             benchmark.name += f" x {program.steps_per_call} steps"

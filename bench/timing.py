@@ -76,6 +76,16 @@ class Timing:
         pairs = zip(self.rounds, other.rounds, strict=True)
         return Spread.of([mine / theirs for mine, theirs in pairs])
 
+    def less(self, other: Timing) -> Timing:
+        """Return this without the time of `other`, round by round.
+
+        Example:
+            >>> Timing(1, (5.0, 7.0)).less(Timing(1, (1.0, 2.0))).rounds
+            (4.0, 5.0)
+        """
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return Timing(self.loops, tuple(mine - theirs for mine, theirs in pairs))
+
     def excess_over(self, other: Timing) -> Spread:
         """Return how much longer than `other` this takes, in nanoseconds, round by round.
 

@@ -1,4 +1,4 @@
-"""Measures one workload in this process and prints the result as JSON.
+"""Measures workloads in this process, one after the other, and writes the results as JSON.
 
 `bench.runner` starts it in a fresh process, perhaps in another interpreter. Every
 peer that is installed here is timed beside the bare loop, in interleaved rounds.
@@ -10,7 +10,6 @@ import argparse
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bench import agreement, machine, peers, timing
 from bench.program import Program
@@ -29,8 +28,9 @@ class Measured:
         times: For each peer, the median nanoseconds of a step, the quartiles, the calls a round.
         ratios: For each peer and each reference, the ratio and its quartiles.
         counts: For each peer, the count, for a workload that is counted and not timed.
-        excesses: For each peer, by how many nanoseconds a step is longer than a plain one, with the
-            quartiles, and the median of the plain step; for a workload that asks for just this.
+        excesses: For each peer, by how many nanoseconds a step is longer than a plain one, or than
+            an op's calls, with the quartiles, and the median of the plain step, or of the calls;
+            for a workload that asks for just this.
         absent: Peers that are not installed here.
         without: Peers that are here and have no such thing.
         failures: Peers that raised, or whose results are not the baseline's, and what they said.
@@ -64,7 +64,8 @@ def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Me
     names = [
         peer
         for peer in peers.BY_FRAMEWORK[workload.framework]
-        if only is None or peer in only or peer in peers.BASELINES
+        if (only is None or peer in only or peer in peers.BASELINES)
+        and (workload.only is None or peer in workload.only)
     ]
     if not machine.has(workload.framework):
         return Measured(name, rounds=rounds, absent=names)
@@ -109,6 +110,9 @@ def _time(
     for peer in programs:
         timed = timings[peer]
         measured.times[peer] = {**asdict(timed.spread), "loops": timed.loops}
+        if workload.over_calls:
+            measured.excesses[peer] = over_calls(timings, peer, workload.baseline)
+            continue
         if workload.over_a_step:
             step = timings[f"{peer}, plain"]
             excess = asdict(timed.excess_over(step))
@@ -121,18 +125,45 @@ def _time(
         }
 
 
+def over_calls(timings: dict[str, timing.Timing], peer: str, baseline: str) -> dict[str, float]:
+    """Return by how much a step of a peer is longer than the calls of the baseline.
+
+    Args:
+        timings: The timings of both, and of a plain step of either, as "NAME, plain".
+        peer: The peer.
+        baseline: The baseline.
+
+    Returns:
+        Nanoseconds: the median and the quartiles of the rounds' differences, under "least" the
+        difference of the shortest rounds, and under "step" the shortest round of the calls.
+    """
+    spans: list[timing.Timing] = []
+    shortest: list[float] = []
+    for name in (peer, baseline):
+        whole, plain = timings[name], timings.get(f"{name}, plain")
+        spans.append(whole if plain is None else whole.less(plain))
+        shortest.append(min(whole.rounds) - (0 if plain is None else min(plain.rounds)))
+    own, calls = spans
+    # What is sought is small beside the step, and all that a machine does meanwhile adds to that.
+    least = shortest[0] - shortest[1]
+    return {**asdict(own.excess_over(calls)), "least": least, "step": shortest[1]}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write JSON to a file: libraries print what they like on the standard streams."""
     parser = argparse.ArgumentParser(prog="python -m bench.worker", description=__doc__)
-    parser.add_argument("workload")
+    parser.add_argument("workloads", nargs="+")
     parser.add_argument("--output", type=Path, required=True, help="where to write the JSON")
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--round-ms", type=float, default=2.0)
     parser.add_argument("--peers", nargs="*", help="only these (default: all that are installed)")
     options = parser.parse_args(arguments)
     round_ns = int(options.round_ms * 1e6)
-    measured: Any = measure(options.workload, options.peers, options.rounds, round_ns)
-    options.output.write_text(json.dumps(asdict(measured), indent=2))
+    measured = [
+        asdict(measure(workload, options.peers, options.rounds, round_ns))
+        for workload in options.workloads
+    ]
+    options.output.write_text(json.dumps(measured, indent=2))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
     "tf": (
         "tf_concrete",
         "tf_concrete_any",
+        "tf_eager",
         "fastnet",
         "fastestimator",
         "tf_function",
@@ -61,7 +62,7 @@ BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
 }
 
 # What was written by hand for others to be compared with: these always take part.
-BASELINES = frozenset({"bare", "bare_strict", "tf_concrete", "tf_concrete_any"})
+BASELINES = frozenset({"bare", "bare_strict", "tf_concrete", "tf_concrete_any", "tf_eager"})
 
 
 def load(name: str) -> Peer:

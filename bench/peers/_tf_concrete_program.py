@@ -11,6 +11,7 @@ from bench.peers._tf_by_hand import (
     train_step,
 )
 from bench.program import Program
+from bench.workloads.tf_op_cost import TFOpGraph
 from bench.workloads.tf_open_epoch import TFOpenEpoch
 from bench.workloads.tf_supervised import TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
@@ -31,6 +32,10 @@ def make(workload: Workload, any_size: bool) -> Program | None:
             return _open_epoch(workload)
         case TFTraces():
             return _traces(workload, any_size)
+        case TFOpGraph() if any_size:
+            from bench.peers import _tf_op_program
+
+            return _tf_op_program.concrete(workload)
     return None
 
 

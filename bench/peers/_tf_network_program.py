@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from bench.program import Program
+from bench.workloads.tf_op_cost import TFOpCost
 from bench.workloads.tf_open_epoch import TFOpenEpoch
 from bench.workloads.tf_supervised import TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
@@ -33,6 +34,8 @@ class TFNetworkPrograms:
                 return self._open_epoch(workload)
             case TFTraces():
                 return self._traces(workload)
+            case TFOpCost():
+                return self._op_cost(workload)
         return None
 
     def _module(self, name: str) -> Any:
@@ -100,3 +103,56 @@ class TFNetworkPrograms:
             return workload.count(census, run_epoch)
 
         return Program(count)
+
+    def _op_cost(self, workload: TFOpCost) -> Program | None:
+        """Run an op in a network of its own; the plain step is that of an op that does nothing."""
+        case = workload.case
+        if (self._package, workload.framework) in case.not_by:
+            return None
+        package = self._module("network")
+        made: list[Any] = []
+
+        def build() -> Any:
+            made.append(package.build(model_fn=workload.model, optimizer_fn=workload.optimizer))
+            return made[-1]
+
+        def enter(ops: list[Any], wanted: set[str]) -> tuple[Any, Any]:
+            network = package.TFNetwork(ops=ops)
+            context = network(
+                mode=case.mode,
+                epoch=1,
+                ds_id="",
+                desired_output_keys=wanted,
+                eager=workload.eager,
+            )
+            context.__enter__()
+            return network.run_step, context
+
+        step, context = enter(case.ops(self._module, build), set(case.outputs))
+        contexts = [context]
+        batch = workload.batch()
+        plain: Program | None = None
+        if workload.eager:
+            others, left = [self._module("op.tensorop").TensorOp()], set[str]()
+            if case.beside is not None:
+                others, left = case.beside.ops(self._module, build), set(case.beside.outputs)
+            plain_step, context = enter(others, left)
+            contexts.append(context)
+            plain = Program(plain_step, batch)
+
+        def once(batch: dict[str, Any]) -> Any:
+            workload.seed()
+            return step(batch)
+
+        def close() -> None:
+            for context in contexts:
+                context.__exit__(None, None, None)
+
+        return Program(
+            step,
+            batch,
+            once=once,
+            model=made[-1] if case.updates else None,
+            plain=plain,
+            close=close,
+        )

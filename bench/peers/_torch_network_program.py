@@ -14,6 +14,7 @@ from bench.program import Program
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
 from bench.workloads.nest import Nest
+from bench.workloads.op_cost import OpCost
 from bench.workloads.open_epoch import OpenEpoch
 from bench.workloads.slicing import AXIS, Slicing
 from bench.workloads.supervised import LEARNING_RATE, Supervised
@@ -49,6 +50,8 @@ class TorchNetworkPrograms:
                 return self._slicing(workload)
             case LiveTensors():
                 return self._live_tensors(workload)
+            case OpCost():
+                return self._op_cost(workload)
         return None
 
     def _module(self, name: str) -> Any:
@@ -167,6 +170,44 @@ class TorchNetworkPrograms:
             return census.most
 
         return Program(step, workload.batch(), close=program.close)
+
+    def _op_cost(self, workload: OpCost) -> Program | None:
+        """Run an op in a network of its own; the plain step is that of an op that does nothing."""
+        case = workload.case
+        if (self._package, workload.framework) in case.not_by:
+            return None
+        package = self._module("network")
+        made: list[Any] = []
+
+        def build() -> Any:
+            made.append(package.build(model_fn=workload.model, optimizer_fn=_sgd))
+            return made[-1]
+
+        ops = case.ops(self._module, build)
+        wanted = set(case.outputs)
+        program = self._entered(package.TorchNetwork(ops=ops), case.mode, wanted)
+        others, left = [self._module("op.tensorop").TensorOp()], set[str]()
+        if case.beside is not None:
+            others, left = case.beside.ops(self._module, build), set(case.beside.outputs)
+        plain = self._entered(package.TorchNetwork(ops=others), case.mode, left)
+
+        def once(batch: dict[str, Any]) -> Any:
+            workload.seed()
+            return program.step(batch)
+
+        def close() -> None:
+            plain.close()
+            program.close()
+
+        batch = workload.batch()
+        return Program(
+            program.step,
+            batch,
+            once=once,
+            model=made[-1] if case.updates else None,
+            plain=_with_batch(plain, batch),
+            close=close,
+        )
 
 
 def _sgd(parameters: Any) -> Any:

@@ -16,6 +16,7 @@ from bench.program import Program
 from bench.workloads.identity_chain import Identity, IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
 from bench.workloads.nest import Nest
+from bench.workloads.op_cost import OpCost
 from bench.workloads.slicing import AXIS, Slicing
 from bench.workloads.supervised import Supervised
 from bench.workloads.workload import Workload
@@ -50,6 +51,8 @@ def make(workload: Workload) -> Program | None:
             return _slicing(workload)
         case LiveTensors():
             return _live_tensors(workload)
+        case OpCost():
+            return _op_cost(workload)
     return None
 
 
@@ -164,3 +167,37 @@ def _live_tensors(workload: LiveTensors) -> Program:
         return census.most
 
     return Program(step, workload.batch())
+
+
+def _op_cost(workload: OpCost) -> Program:
+    """Make an op's calls, and nothing else: what they return is not even put into a dict."""
+    from bench.peers._torch_calls import calls_of
+
+    case = workload.case
+    model = workload.model()
+    calls = calls_of(case.name, model)
+    batch = workload.batch()
+
+    def result(values: Any) -> dict[str, Any]:
+        values = (values,) if isinstance(values, torch.Tensor) else values
+        made = zip(case.outputs, values, strict=True)
+        return {**batch, **{key: value.detach() for key, value in made}}
+
+    def once(batch: dict[str, Any]) -> Any:
+        workload.seed()
+        return calls(batch)
+
+    trained = model if case.updates else None
+    if not case.runs_model:
+        beside = case.beside and Program(calls_of(case.beside.name, model), batch)
+        return Program(calls, batch, once=once, result=result, model=trained, plain=beside)
+
+    def step(batch: dict[str, Any]) -> Any:
+        with torch.no_grad():
+            return calls(batch)
+
+    def nothing(batch: dict[str, Any]) -> None:
+        with torch.no_grad():
+            pass
+
+    return Program(step, batch, once=once, result=result, plain=Program(nothing, batch))

@@ -9,9 +9,11 @@ from bench.workloads import (
     many_modules,
     mlp,
     nest,
+    op_cost,
     open_epoch,
     slicing,
     tf_mlp,
+    tf_op_cost,
     tf_open_epoch,
     tf_traces,
 )
@@ -26,9 +28,18 @@ ALL: tuple[Workload, ...] = (
     *nest.WORKLOADS,
     *slicing.WORKLOADS,
     *live_tensors.WORKLOADS,
+    *op_cost.WORKLOADS,
     *tf_mlp.WORKLOADS,
     *tf_open_epoch.WORKLOADS,
     *tf_traces.WORKLOADS,
+    *tf_op_cost.WORKLOADS,
 )
 
 BY_NAME: dict[str, Workload] = {workload.name: workload for workload in ALL}
+
+# The workloads of each group, and the others by themselves: what a command line may name, and what
+# a process measures.
+TOGETHER: dict[str, tuple[str, ...]] = {
+    together: tuple(one.name for one in ALL if (one.group or one.name) == together)
+    for together in dict.fromkeys(workload.group or workload.name for workload in ALL)
+}

@@ -45,6 +45,13 @@ class Workload(ABC):
     # Whether what counts is how much longer a step is than a plain one, in milliseconds. Each
     # program of such a workload has a plain step of its own.
     over_a_step: ClassVar[bool] = False
+    # Whether what counts is how much longer a step is than the baseline's, in microseconds, once
+    # the plain step that a program may have is taken off each.
+    over_calls: ClassVar[bool] = False
+    # The peers that are asked, or None for all.
+    only: ClassVar[frozenset[str] | None] = None
+    # Workloads of one group share a process, and a name on the command line.
+    group: ClassVar[str | None] = None
 
     @property
     def goals(self) -> dict[str, Goal]:

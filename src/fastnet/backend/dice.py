@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 from fastnet.backend.dispatch import implementation
 from fastnet.types import Tensor
@@ -51,31 +53,85 @@ def dice_score(
     >>> dice_score(np.array([[[1.0], [0.5]]]), np.array([[[1.0], [0.0]]])).round(3)
     array([[0.8]])
     """
-    functions = implementation(y_pred)
+    return score(
+        implementation(y_pred),
+        y_pred,
+        y_true,
+        soft_dice,
+        sample_average,
+        channel_average,
+        channel_weights,
+        epsilon,
+        mask_overlap,
+        threshold,
+        empty_nan,
+    )
+
+
+def score(
+    functions: Any,
+    y_pred: Tensor,
+    y_true: Tensor,
+    soft_dice: bool,
+    sample_average: bool,
+    channel_average: bool,
+    channel_weights: Tensor | Sequence[float] | None,
+    epsilon: float,
+    mask_overlap: bool = True,
+    threshold: float | None = None,
+    empty_nan: bool = False,
+) -> Tensor:
+    """Do what `dice_score` does, in a framework that is known.
+
+    Args:
+        functions: The package of `fastnet.backend` that speaks it.
+        y_pred: Predictions.
+        y_true: Truth.
+        soft_dice: Whether to square in the denominator.
+        sample_average: Whether to average over the batch.
+        channel_average: Whether to average over the channels.
+        channel_weights: What each channel's score is multiplied by.
+        epsilon: What is added to the denominator.
+        mask_overlap: Whether a position can be in the masks of several channels.
+        threshold: Where a prediction counts as 1.
+        empty_nan: Whether the score is NaN where nothing is predicted nor true.
+
+    Returns:
+        The scores.
+    """
     own = y_pred
-    half = "float16" in str(own.dtype)  # or bfloat16
+    half = _is_half(own.dtype)
     if half:
         y_pred = functions.cast(y_pred, "float32")
     y_true = functions.cast_like(y_true, y_pred)
     channel_axis = functions.CHANNEL_AXIS
-    rank = len(y_pred.shape)
-    places = [axis for axis in range(1, rank) if axis != channel_axis % rank]
+    places = _axes_of_places(len(y_pred.shape), channel_axis)
     if not mask_overlap:
         largest = functions.reduce_max(y_pred, [channel_axis], True)
         y_pred = functions.where(y_pred >= largest, y_pred, 0.0)
     if threshold is not None:
         y_pred = functions.cast_like(y_pred > threshold, y_pred)
     common = functions.reduce_sum(y_pred * y_true, places, False)
-    sizes = (y_pred**2, y_true**2) if soft_dice else (y_pred, y_true)
-    in_all = sum(functions.reduce_sum(each, places, False) for each in sizes)
-    dice = 2.0 * common / (in_all + epsilon)
+    predicted = functions.reduce_sum(y_pred**2 if soft_dice else y_pred, places, False)
+    true = functions.reduce_sum(y_true**2 if soft_dice else y_true, places, False)
+    dice = 2.0 * common / (predicted + true + epsilon)
     if channel_weights is not None:
         dice = dice * functions.cast_like(channel_weights, y_pred)
     if empty_nan:
         found = sum(functions.reduce_max(each, places, False) for each in (y_true, y_pred))
         dice = functions.where(found < 0.0001, math.nan, dice)
     if channel_average:
-        dice = functions.reduce_mean(dice, [-1], False)
+        dice = functions.reduce_mean(dice, (-1,), False)
     if sample_average:
-        dice = functions.reduce_mean(dice, [0], False)
+        dice = functions.reduce_mean(dice, (0,), False)
     return functions.cast_like(dice, own) if half else dice
+
+
+@lru_cache(maxsize=16)
+def _is_half(dtype: Any) -> bool:
+    return "float16" in str(dtype)  # or bfloat16
+
+
+@lru_cache(maxsize=16)
+def _axes_of_places(rank: int, channel_axis: int) -> tuple[int, ...]:
+    return tuple(axis for axis in range(1, rank) if axis != channel_axis % rank)

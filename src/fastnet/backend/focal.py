@@ -51,17 +51,58 @@ def focal_loss(
     tensor(0.0433)
     """
     _check(gamma, alpha, shape_reduction, sample_reduction)
-    functions = implementation(y_true)
+    return compute(
+        implementation(y_true),
+        y_true,
+        y_pred,
+        gamma,
+        alpha,
+        from_logits,
+        normalize,
+        shape_reduction,
+        sample_reduction,
+        label_smoothing,
+    )
+
+
+def compute(
+    functions: Any,
+    y_true: Tensor,
+    y_pred: Tensor,
+    gamma: float,
+    alpha: float,
+    from_logits: bool,
+    normalize: bool,
+    shape_reduction: str | None,
+    sample_reduction: str | None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Do what `focal_loss` does, with settings that are checked and a framework that is known.
+
+    Args:
+        functions: The package of `fastnet.backend` that speaks it.
+        y_true: Truth.
+        y_pred: Predictions.
+        gamma: How much less what is nearly right counts.
+        alpha: What a truth of 1 weighs.
+        from_logits: Whether `y_pred` are logits.
+        normalize: Whether to divide each sample's losses by how many of its truths are 1.
+        shape_reduction: What to do with the losses of each sample.
+        sample_reduction: What to do with those of all samples.
+        label_smoothing: How far to move the truth towards 0.5.
+
+    Returns:
+        The loss.
+    """
     y_true = functions.cast_like(y_true, y_pred)
     smooth = y_true
     if label_smoothing:
         smooth = y_true * (1.0 - label_smoothing) + 0.5 * label_smoothing
     loss = functions.losses.focal(smooth, y_pred, gamma, alpha, from_logits)
-    axes = list(range(1, len(loss.shape)))
+    axes = tuple(range(1, len(loss.shape)))
     if normalize:
-        count = functions.reduce_sum(y_true, list(range(1, len(y_true.shape))), False)
-        count = functions.reshape(functions.clip_by_value(count, 1, None), [-1] + [1] * len(axes))
-        loss = loss / count
+        # the truth has as many axes as the loss
+        loss = loss / functions.clip_by_value(functions.reduce_sum(y_true, axes, True), 1, None)
     if shape_reduction == "sum":
         loss = functions.reduce_sum(loss, axes, False)
     elif shape_reduction == "mean":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import Any, TypeVar
 
 from fastnet.backend.dispatch import implementation
 from fastnet.types import Tensor
+from fastnet.util.lazy import import_late
 
 __all__ = [
     "abs",
@@ -87,7 +87,7 @@ def check_nan(val: Any) -> Any:
     (True, False)
     """
     if isinstance(val, (int, float)):
-        return import_module("fastnet.backend.numpy").check_nan(val)
+        return import_late("fastnet.backend.numpy").check_nan(val)
     return implementation(val).check_nan(val)
 
 
@@ -175,7 +175,9 @@ def iwd(
         near = functions.clip_by_value(tensor, least, None)
     else:
         near = functions.maximum(tensor, functions.cast_like(eps, tensor))
-    closeness = functions.pow(1.0 / near, power)
+    closeness = 1.0 / near
+    if power != 1.0:
+        closeness = functions.pow(closeness, power)
     return closeness / functions.reduce_sum(closeness, [-1], True)
 
 

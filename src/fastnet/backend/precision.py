@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 __all__ = ["compute_precision", "keras_precision"]
@@ -53,6 +54,7 @@ def compute_precision() -> str:
     return "float32"
 
 
+@cache
 def _policy_of(keras: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     if hasattr(keras, "config") and hasattr(keras.config, "set_dtype_policy"):
         return keras.config.dtype_policy, keras.config.set_dtype_policy

@@ -1,4 +1,7 @@
-"""Losses on numpy arrays, their classes and channels last."""
+"""Losses on numpy arrays, their classes and channels last.
+
+Arguments and results are those of the functions of the same names in `fastnet.backend`.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,7 @@ def binary_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> Any:
-    """Compare yes-or-no predictions with the truth.
-
-    Args:
-        y_pred: Predictions, shape (batch, ...), floating point.
-        y_true: Truth, of as many elements, 0 or 1 (or between).
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over the batch.
-        class_weights: Weights of the classes 0 and 1; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch,).
-    """
+    """Compare yes-or-no predictions with the truth."""
     y_true = y_true.astype(y_pred.dtype).reshape(y_pred.shape)
     loss = _binary_entropy(y_true, y_pred, from_logits)
     if class_weights:
@@ -57,18 +49,7 @@ def categorical_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> Any:
-    """Compare class predictions with one-hot truth.
-
-    Args:
-        y_pred: Predictions, shape (batch, ..., classes), floating point.
-        y_true: Truth, of the same shape, a probability for each class.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch, ...).
-    """
+    """Compare class predictions with one-hot truth."""
     loss = -(y_true * _log_probabilities(y_pred, from_logits)).sum(axis=-1)
     if class_weights:
         loss = loss * _weights_of(y_true.argmax(axis=-1), class_weights, loss.dtype)
@@ -82,18 +63,7 @@ def sparse_categorical_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> Any:
-    """Compare class predictions with class indices.
-
-    Args:
-        y_pred: Predictions, shape (batch, ..., classes), floating point.
-        y_true: Class indices, shape (batch, ...) or (batch, ..., 1), any integer type.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch, ...).
-    """
+    """Compare class predictions with class indices."""
     classes = y_true.reshape(y_pred.shape[:-1]).astype("int64")
     chosen = np.take_along_axis(_log_probabilities(y_pred, from_logits), classes[..., None], -1)
     loss = -chosen[..., 0]
@@ -103,89 +73,35 @@ def sparse_categorical_crossentropy(
 
 
 def mean_squared_error(y_true: Array, y_pred: Array, average_loss: bool = False) -> Any:
-    """Average squared differences over the last axis.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        average_loss: Whether to average over all axes.
-
-    Returns:
-        Means, of the shape without its last axis, or a scalar.
-    """
+    """Average squared differences over the last axis."""
     squares = (y_pred - y_true) ** 2
     return squares.mean() if average_loss else squares.mean(axis=-1)
 
 
 def hinge(y_true: Array, y_pred: Array) -> Any:
-    """Average over the last axis how far predictions are from the right side of the margin.
-
-    Args:
-        y_true: Truth, -1 or 1.
-        y_pred: Predictions, of the same shape.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average over the last axis how far predictions are from the right side of the margin."""
     return np.maximum(1.0 - y_true.astype(y_pred.dtype) * y_pred, 0).mean(axis=-1)
 
 
 def l1_loss(y_true: Array, y_pred: Array) -> Any:
-    """Average absolute differences over the last axis.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average absolute differences over the last axis."""
     return np.abs(y_pred - y_true).mean(axis=-1)
 
 
 def smooth_l1_loss(y_true: Array, y_pred: Array, beta: float = 1.0) -> Any:
-    """Average differences over the last axis, small ones squared and divided by `beta`.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average differences over the last axis, small ones squared and divided by `beta`."""
     gap = np.abs(y_pred - y_true)
     return np.where(gap < beta, 0.5 * gap**2 / beta, gap - 0.5 * beta).mean(axis=-1)
 
 
 def huber(y_true: Array, y_pred: Array, beta: float = 1.0) -> Any:
-    """Average differences over the last axis, small ones squared, large ones times `beta`.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average differences over the last axis, small ones squared, large ones times `beta`."""
     gap = np.abs(y_pred - y_true)
     return np.where(gap <= beta, 0.5 * gap**2, beta * (gap - 0.5 * beta)).mean(axis=-1)
 
 
 def focal(y_true: Array, y_pred: Array, gamma: float, alpha: float, from_logits: bool) -> Array:
-    """Compare yes-or-no predictions with the truth, those that are nearly right counting less.
-
-    Args:
-        y_true: Truth, 0 or 1 (or between), of the predictions' type.
-        y_pred: Predictions, of the same shape.
-        gamma: How much less.
-        alpha: What a truth of 1 weighs, out of 1.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-
-    Returns:
-        A loss for each element.
-    """
+    """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
     entropy = _binary_entropy(y_true, y_pred, from_logits)
     probability = 1 / (1 + np.exp(-y_pred)) if from_logits else y_pred
     right = probability * y_true + (1 - probability) * (1 - y_true)

@@ -14,6 +14,7 @@ __all__ = [
     "argmax",
     "check_nan",
     "clip_by_value",
+    "code_probabilities",
     "exp",
     "lambertw",
     "matmul",
@@ -49,6 +50,14 @@ def clip_by_value(
     """Move values that lie outside an interval to its ends."""
     clipped: Array = np.clip(tensor, min_value, max_value)
     return clipped
+
+
+def code_probabilities(tensor: Array, codes: Array, least: Array) -> Array:
+    """Find how likely each of some codes is, the nearer the likelier."""
+    distances = np.abs(tensor[:, None] - codes).sum(axis=-1)
+    closeness = 1.0 / np.maximum(distances, least.astype(distances.dtype))
+    probabilities: Array = closeness / closeness.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 def exp(tensor: Array) -> Any:

@@ -7,6 +7,7 @@ from fastnet.backend.tf.math import (
     argmax,
     check_nan,
     clip_by_value,
+    code_probabilities,
     exp,
     lambertw,
     matmul,
@@ -19,6 +20,7 @@ from fastnet.backend.tf.math import (
 )
 from fastnet.backend.tf.random import random_normal_like, random_uniform_like
 from fastnet.backend.tf.reductions import (
+    extremes,
     percentile,
     reduce_max,
     reduce_mean,
@@ -64,10 +66,12 @@ __all__ = [
     "cast_like",
     "check_nan",
     "clip_by_value",
+    "code_probabilities",
     "concat",
     "convert",
     "exp",
     "expand_dims",
+    "extremes",
     "flip",
     "from_numpy",
     "gather",

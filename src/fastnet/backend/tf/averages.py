@@ -38,3 +38,13 @@ class MovingAverage:
         if keep:
             self._started.assign(True)
         return tf.cast(tf.stop_gradient(mean), dtype)
+
+    @property
+    def value(self) -> float | None:
+        """The mean, None as long as nothing counts."""
+        return float(self._mean.numpy()) if self._started.numpy() else None
+
+    @value.setter
+    def value(self, value: float | None) -> None:
+        self._mean.assign(value or 0.0)
+        self._started.assign(value is not None)

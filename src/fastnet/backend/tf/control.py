@@ -12,18 +12,19 @@ __all__ = ["choose", "one_of", "repeat_while", "when"]
 T = TypeVar("T")
 
 
-def choose(prob: float, yes: Callable[[], T], no: Callable[[], T]) -> T:
+def choose(prob: float, yes: Callable[..., T], no: Callable[..., T], *args: Any) -> T:
     """Do one of two things.
 
     Args:
         prob: How likely the first is; drawn from TensorFlow's generator.
         yes: The first.
         no: The second; it returns tensors of the same types.
+        args: What either is called with.
 
     Returns:
         What the chosen one returns.
     """
-    chosen: T = tf.cond(prob > tf.random.uniform(()), yes, no)
+    chosen: T = tf.cond(prob > tf.random.uniform(()), lambda: yes(*args), lambda: no(*args))
     return chosen
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.precision import compute_precision
 from fastnet.backend.tf.tensors import get_shape
 
-__all__ = ["CHANNEL_AXIS", "normalize", "resize_3d"]
+__all__ = ["CHANNEL_AXIS", "Normalizer", "normalize", "resize_3d"]
 
 CHANNEL_AXIS = -1
 
@@ -22,11 +24,53 @@ def normalize(
     epsilon: float = 1e-7,
 ) -> tf.Tensor:
     """Shift and scale images, a channel at a time."""
-    dtype = compute_precision()
-    shift, scale = (
-        tf.cast(tf.constant(each, tf.float32) * max_pixel_value, dtype) for each in (mean, std)
-    )
-    return (tf.cast(tensor, dtype) - shift) / (scale + epsilon)
+    return Normalizer(mean, std, max_pixel_value, epsilon)(tensor)
+
+
+class Normalizer:
+    """Shifts and scales images, a channel at a time.
+
+    Args:
+        mean: The mean, one for all channels or one a channel.
+        std: The standard deviation, likewise.
+        max_pixel_value: The largest value that a pixel can have.
+        epsilon: What is added to the deviation.
+    """
+
+    def __init__(
+        self,
+        mean: float | Sequence[float],
+        std: float | Sequence[float],
+        max_pixel_value: float,
+        epsilon: float = 1e-7,
+    ) -> None:
+        self._settings = mean, std, max_pixel_value, epsilon
+        self._made_for = ""
+        self._dtype, self._shift, self._scale = tf.float32, None, None
+
+    def __call__(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Shift and scale.
+
+        Args:
+            tensor: The images.
+
+        Returns:
+            The same images, normalized.
+        """
+        precision = compute_precision()
+        if precision != self._made_for:
+            mean, std, max_pixel_value, epsilon = self._settings
+            self._dtype = tf.as_dtype(precision)
+            with tf.init_scope():  # what is made here outlives a graph
+                self._shift, scale = (
+                    tf.cast(tf.constant(each, tf.float32) * max_pixel_value, precision)
+                    for each in (mean, std)
+                )
+                self._scale = scale + epsilon
+            self._made_for = precision
+        if tensor.dtype != self._dtype:
+            tensor = tf.cast(tensor, self._dtype)
+        return (tensor - self._shift) / self._scale
 
 
 def resize_3d(
@@ -51,10 +95,20 @@ _ALONG = ("nx,bxyzc->bnyzc", "ny,bxyzc->bxnzc", "nz,bxyzc->bxync")
 
 def _nearest_places(size: int | tf.Tensor, new_size: int) -> tf.Tensor:
     """Find the old position nearest to each new one."""
+    if isinstance(size, int):
+        return _constant_places(size, new_size)
     # in single precision, where a rounding decides, as tf.image does
     scale = tf.cast(size, tf.float32) / tf.cast(new_size, tf.float32)
     centers = (tf.range(new_size, dtype=tf.float32) + 0.5) * scale
     return tf.minimum(tf.cast(tf.floor(centers), tf.int32), size - 1)
+
+
+@lru_cache(maxsize=64)
+def _constant_places(size: int, new_size: int) -> tf.Tensor:
+    scale = np.float32(size) / np.float32(new_size)
+    centers = (np.arange(new_size, dtype=np.float32) + np.float32(0.5)) * scale
+    with tf.init_scope():  # what is made here outlives a graph
+        return tf.constant(np.minimum(np.floor(centers).astype(np.int32), size - 1))
 
 
 def _area_weights(size: int | tf.Tensor, new_size: int) -> tf.Tensor:

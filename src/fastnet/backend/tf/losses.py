@@ -1,12 +1,17 @@
-"""Losses on TensorFlow tensors."""
+"""Losses on TensorFlow tensors.
+
+Arguments and results are those of the functions of the same names in `fastnet.backend`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 __all__ = [
+    "ClassWeights",
     "binary_crossentropy",
     "categorical_crossentropy",
     "focal",
@@ -19,6 +24,10 @@ __all__ = [
 ]
 
 
+# the types that TensorFlow looks things up by
+_INDICES = (tf.int32, tf.int64)
+
+
 def binary_crossentropy(
     y_pred: tf.Tensor,
     y_true: tf.Tensor,
@@ -26,20 +35,10 @@ def binary_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> tf.Tensor:
-    """Compare yes-or-no predictions with the truth.
-
-    Args:
-        y_pred: Predictions, shape (batch, ...), floating point.
-        y_true: Truth, of as many elements, 0 or 1 (or between).
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over the batch.
-        class_weights: Weights of the classes 0 and 1; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch,).
-    """
-    y_true = tf.reshape(y_true, tf.shape(y_pred))
-    loss = _compare_elements(tf.cast(y_true, y_pred.dtype), y_pred, from_logits)
+    """Compare yes-or-no predictions with the truth."""
+    if not (y_true.shape.is_fully_defined() and y_true.shape == y_pred.shape):
+        y_true = tf.reshape(y_true, tf.shape(y_pred))
+    loss = _compare_elements(_cast(y_true, y_pred.dtype), y_pred, from_logits)
     if class_weights:
         loss = loss * _weights_of(y_true, class_weights, loss.dtype)
     if loss.shape.rank != 1:
@@ -57,19 +56,8 @@ def categorical_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> tf.Tensor:
-    """Compare class predictions with one-hot truth.
-
-    Args:
-        y_pred: Predictions, shape (batch, ..., classes), floating point.
-        y_true: Truth, of the same shape, a probability for each class.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch, ...).
-    """
-    loss = tf.keras.losses.categorical_crossentropy(y_true, y_pred, from_logits=from_logits)
+    """Compare class predictions with one-hot truth."""
+    loss = _keras_loss("categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
     if class_weights:
         loss = loss * _weights_of(tf.argmax(y_true, axis=-1), class_weights, loss.dtype)
     return tf.reduce_mean(loss) if average_loss else loss
@@ -82,38 +70,22 @@ def sparse_categorical_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> tf.Tensor:
-    """Compare class predictions with class indices.
-
-    Args:
-        y_pred: Predictions, shape (batch, ..., classes), floating point.
-        y_true: Class indices, shape (batch, ...) or (batch, ..., 1), any integer type.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch, ...).
-    """
-    loss = tf.keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=from_logits)
+    """Compare class predictions with class indices."""
+    compare = _keras_loss("sparse_categorical_crossentropy")
+    loss = compare(y_true, y_pred, from_logits=from_logits)
     if class_weights:
-        loss = loss * _weights_of(tf.reshape(y_true, tf.shape(loss)), class_weights, loss.dtype)
+        classes = y_true
+        if y_true.shape.rank is None or y_true.shape.rank != loss.shape.rank:
+            classes = tf.reshape(y_true, tf.shape(loss))
+        loss = loss * _weights_of_indices(classes, class_weights, y_pred.shape[-1], loss.dtype)
     return tf.reduce_mean(loss) if average_loss else loss
 
 
 def mean_squared_error(
     y_true: tf.Tensor, y_pred: tf.Tensor, average_loss: bool = False
 ) -> tf.Tensor:
-    """Average squared differences over the last axis.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        average_loss: Whether to average over all axes.
-
-    Returns:
-        Means, of the shape without its last axis, or a scalar.
-    """
-    loss = tf.keras.losses.MSE(y_true, y_pred)
+    """Average squared differences over the last axis."""
+    loss = _keras_loss("MSE")(y_true, y_pred)
     return tf.reduce_mean(loss) if average_loss else loss
 
 
@@ -140,62 +112,66 @@ def _weights_of(
     return weights
 
 
-def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Average over the last axis how far predictions are from the right side of the margin.
+def _weights_of_indices(
+    classes: tf.Tensor, class_weights: Mapping[int, float], count: int | None, dtype: tf.DType
+) -> tf.Tensor:
+    """Look weights up by indices that a loss has been computed with."""
+    rows: dict[Any, tf.Tensor] | None = getattr(class_weights, "rows", None)
+    if rows is None or count is None:
+        return _weights_of(classes, class_weights, dtype)
+    row = rows.get((count, dtype))
+    if row is None:
+        with tf.init_scope():  # what is made here outlives a graph
+            weights = [class_weights.get(index, 1.0) for index in range(count)]
+            row = rows[count, dtype] = tf.constant(weights, dtype)
+    return tf.gather(row, classes if classes.dtype in _INDICES else tf.cast(classes, tf.int64))
 
-    Args:
-        y_true: Truth, -1 or 1.
-        y_pred: Predictions, of the same shape.
 
-    Returns:
-        Means, of the shape without its last axis.
+class ClassWeights(dict[int, float]):
+    """Weights of classes by index, which are the same in every step.
+
+    Attributes:
+        rows: A tensor of them for each number of classes, and each type, that has been met.
     """
-    missing = tf.maximum(1.0 - tf.cast(y_true, y_pred.dtype) * y_pred, 0)
+
+    def __init__(self, weights: Mapping[int, float]) -> None:
+        super().__init__(weights)
+        self.rows: dict[Any, tf.Tensor] = {}
+
+
+_keras_losses: dict[str, Callable[..., tf.Tensor]] = {}
+
+
+def _keras_loss(name: str) -> Callable[..., tf.Tensor]:
+    # TensorFlow looks for its Keras each time that somebody asks for it
+    loss = _keras_losses.get(name)
+    if loss is None:
+        loss = _keras_losses[name] = getattr(tf.keras.losses, name)
+    return loss
+
+
+def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Average over the last axis how far predictions are from the right side of the margin."""
+    missing = tf.maximum(1.0 - _cast(y_true, y_pred.dtype) * y_pred, 0)
     return tf.reduce_mean(missing, axis=-1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Average absolute differences over the last axis.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-
-    Returns:
-        Means, of the shape without its last axis; of one axis the differences themselves.
-    """
-    return _mean_of_samples(tf.abs(y_pred - tf.cast(y_true, y_pred.dtype)))
+    """Average absolute differences over the last axis."""
+    return _mean_of_samples(tf.abs(y_pred - _cast(y_true, y_pred.dtype)))
 
 
 def smooth_l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
-    """Average differences over the last axis, small ones squared and divided by `beta`.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
-    gap = tf.abs(y_pred - tf.cast(y_true, y_pred.dtype))
+    """Average differences over the last axis, small ones squared and divided by `beta`."""
+    gap = tf.abs(y_pred - _cast(y_true, y_pred.dtype))
     return tf.reduce_mean(
         tf.where(gap < beta, 0.5 * tf.square(gap) / beta, gap - 0.5 * beta), axis=-1
     )
 
 
 def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
-    """Average differences over the last axis, small ones squared, large ones times `beta`.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
-
-    Returns:
-        Means, of the shape without its last axis; of one axis what would be averaged.
-    """
-    gap = tf.abs(y_pred - tf.cast(y_true, y_pred.dtype))
+    """Average differences over the last axis, small ones squared, large ones times `beta`."""
+    gap = tf.abs(y_pred - _cast(y_true, y_pred.dtype))
     return _mean_of_samples(
         tf.where(gap <= beta, 0.5 * tf.square(gap), beta * gap - 0.5 * beta * beta)
     )
@@ -204,18 +180,7 @@ def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
 def focal(
     y_true: tf.Tensor, y_pred: tf.Tensor, gamma: float, alpha: float, from_logits: bool
 ) -> tf.Tensor:
-    """Compare yes-or-no predictions with the truth, those that are nearly right counting less.
-
-    Args:
-        y_true: Truth, 0 or 1 (or between), of the predictions' type.
-        y_pred: Predictions, of the same shape.
-        gamma: How much less.
-        alpha: What a truth of 1 weighs, out of 1.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-
-    Returns:
-        A loss for each element.
-    """
+    """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
     entropy = _compare_elements(y_true, y_pred, from_logits)
     probability = tf.sigmoid(y_pred) if from_logits else y_pred
     right = y_true * probability + (1 - y_true) * (1 - probability)
@@ -225,3 +190,7 @@ def focal(
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
     return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=-1)
+
+
+def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)

@@ -11,6 +11,7 @@ __all__ = [
     "argmax",
     "check_nan",
     "clip_by_value",
+    "code_probabilities",
     "exp",
     "lambertw",
     "matmul",
@@ -49,6 +50,13 @@ def clip_by_value(
     if max_value is None:
         return tf.maximum(tensor, min_value)
     return tf.clip_by_value(tensor, min_value, max_value)
+
+
+def code_probabilities(tensor: tf.Tensor, codes: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
+    """Find how likely each of some codes is, the nearer the likelier."""
+    distances = tf.reduce_sum(tf.abs(tensor[:, None] - codes), axis=-1)
+    closeness = 1.0 / tf.maximum(distances, tf.cast(least, distances.dtype))
+    return closeness / tf.reduce_sum(closeness, axis=-1, keepdims=True)
 
 
 def exp(tensor: tf.Tensor) -> tf.Tensor:

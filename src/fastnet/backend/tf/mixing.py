@@ -4,7 +4,54 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-__all__ = ["draw_beta", "draw_uniform", "paste_box", "roll_batch"]
+from fastnet.backend.tf.tensors import cast_like
+
+__all__ = ["cut_mix", "draw_beta", "mix_up", "paste_box"]
+
+
+def mix_up(
+    samples: tf.Tensor, labels: tf.Tensor, alpha: float, shared: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Blend each sample of a batch with the one before it, and their labels too.
+
+    Args:
+        samples: Samples, shape (batch, ...).
+        labels: Labels, shape (batch, ...).
+        alpha: Both parameters of the beta distribution.
+        shared: Whether to draw one share for the whole batch.
+
+    Returns:
+        The blended samples and the blended labels.
+    """
+    share = label_share = draw_beta(alpha, samples, each=not shared)
+    if not shared:
+        share = tf.reshape(share, [-1] + [1] * (len(samples.shape) - 1))
+        label_share = tf.reshape(label_share, [-1] + [1] * (len(labels.shape) - 1))
+    share = cast_like(tf.maximum(share, 1 - share), samples)
+    label_share = cast_like(label_share, labels)
+    return (
+        samples * share + tf.roll(samples, 1, 0) * (1 - share),
+        labels * label_share + tf.roll(labels, 1, 0) * (1 - label_share),
+    )
+
+
+def cut_mix(images: tf.Tensor, labels: tf.Tensor, alpha: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Paste a box of each image into the next one of a batch, and mix their labels alike.
+
+    Args:
+        images: Images, shape (batch, height, width, channels).
+        labels: Labels, shape (batch, ...).
+        alpha: Both parameters of the beta distribution.
+
+    Returns:
+        The mixed images and the mixed labels.
+    """
+    share = draw_beta(alpha, images, each=False)
+    share = tf.maximum(share, 1 - share)
+    x, y = tf.random.uniform(()), tf.random.uniform(())
+    mixed, kept = paste_box(images, tf.roll(images, 1, 0), x, y, share)
+    kept = cast_like(kept, labels)
+    return mixed, labels * kept + tf.roll(labels, 1, 0) * (1 - kept)
 
 
 def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:
@@ -24,17 +71,6 @@ def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:
     # both vanish together only where alpha is tiny: then it is one of them as well
     total = one + two
     return tf.where(total > 0, one / total, tf.round(tf.random.uniform(tf.shape(one))))
-
-
-def draw_uniform(like: tf.Tensor) -> tf.Tensor:
-    """Draw a number from 0 to 1."""
-    del like
-    return tf.random.uniform(())
-
-
-def roll_batch(tensor: tf.Tensor) -> tf.Tensor:
-    """Move each sample of a batch one place on, and the last to the front."""
-    return tf.roll(tensor, 1, 0)
 
 
 def paste_box(

@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from fastnet.backend import to_tensor
 from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.types import State
 
 __all__ = [
     "LayerCapture",
+    "SquaredWeights",
     "all_layers",
     "feed_forward",
     "inner_layers",
@@ -157,3 +159,26 @@ def l2_regularization(model: Any, beta: float) -> tf.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
     return beta * tf.reduce_sum(squares)
+
+
+class SquaredWeights:
+    """Adds up the squares of a model's trainable weights, step by step.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, beta: float, state: State) -> tf.Tensor:
+        """Do it.
+
+        Args:
+            beta: What to multiply the squares by, once they are halved.
+            state: The step's context, not used: a graph is traced anew for other weights.
+
+        Returns:
+            A scalar.
+        """
+        return l2_regularization(self._model, beta)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from fastnet.backend.tf.tensors import get_shape
 
 __all__ = [
+    "extremes",
     "percentile",
     "reduce_max",
     "reduce_mean",
@@ -22,12 +23,12 @@ __all__ = [
 
 def reduce_mean(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Average a tensor over some axes, or over all of them."""
-    return tf.reduce_mean(tensor, axis=axis, keepdims=keepdims)
+    return tf.reduce_mean(tensor, _axis(axis), keepdims)
 
 
 def reduce_sum(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Add a tensor up over some axes, or over all of them."""
-    return tf.reduce_sum(tensor, axis=axis, keepdims=keepdims)
+    return tf.reduce_sum(tensor, _axis(axis), keepdims)
 
 
 def reduce_std(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
@@ -37,12 +38,22 @@ def reduce_std(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) ->
 
 def reduce_max(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Find the largest values over some axes, or over all of them."""
-    return tf.reduce_max(tensor, axis=axis, keepdims=keepdims)
+    return tf.reduce_max(tensor, _axis(axis), keepdims)
 
 
 def reduce_min(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Find the smallest values over some axes, or over all of them."""
-    return tf.reduce_min(tensor, axis=axis, keepdims=keepdims)
+    return tf.reduce_min(tensor, _axis(axis), keepdims)
+
+
+def extremes(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Find the smallest and the largest value."""
+    return tf.reduce_min(tensor), tf.reduce_max(tensor)
+
+
+def _axis(axis: Sequence[int] | None) -> Any:
+    # one axis by itself need not become a tensor
+    return axis[0] if axis is not None and len(axis) == 1 else axis
 
 
 def percentile(

@@ -141,7 +141,9 @@ def cast(tensor: Any, dtype: str | tf.DType) -> tf.Tensor:
 
 def cast_like(value: Any, like: tf.Tensor) -> tf.Tensor:
     """Make a tensor of the type of another one of a value."""
-    return tf.cast(value if is_tensor(value) else to_number(value), like.dtype)
+    if not is_tensor(value):
+        return tf.cast(to_number(value), like.dtype)
+    return value if value.dtype is like.dtype else tf.cast(value, like.dtype)
 
 
 def flip(tensor: tf.Tensor, axis: Sequence[int]) -> tf.Tensor:
@@ -161,7 +163,7 @@ def gather_from_batch(tensor: tf.Tensor, indices: Any) -> tf.Tensor:
     """Take an entry of the second axis for each one of the first."""
     indices = _indices(indices)
     if len(indices.shape) == 1:
-        indices = indices[:, None]
+        return tf.gather(tensor, indices, axis=1, batch_dims=1)
     return tf.gather_nd(tensor, indices, batch_dims=1)
 
 
@@ -219,4 +221,6 @@ def dtype_of(dtype: str | tf.DType | None) -> tf.DType | None:
 
 
 def _indices(indices: Any) -> tf.Tensor:
+    if getattr(indices, "dtype", None) is tf.int64 and is_tensor(indices):
+        return indices
     return tf.cast(indices if is_tensor(indices) else to_number(indices), tf.int64)

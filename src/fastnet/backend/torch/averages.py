@@ -33,3 +33,12 @@ class MovingAverage:
         if keep or self._mean is not None:
             self._mean = mean
         return mean
+
+    @property
+    def value(self) -> float | None:
+        """The mean, None as long as nothing counts."""
+        return None if self._mean is None else float(self._mean)
+
+    @value.setter
+    def value(self, value: float | None) -> None:
+        self._mean = None if value is None else torch.tensor(value)

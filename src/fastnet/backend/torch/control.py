@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,18 +15,19 @@ __all__ = ["choose", "one_of", "repeat_while", "when"]
 T = TypeVar("T")
 
 
-def choose(prob: float, yes: Callable[[], T], no: Callable[[], T]) -> T:
+def choose(prob: float, yes: Callable[..., T], no: Callable[..., T], *args: Any) -> T:
     """Do one of two things.
 
     Args:
         prob: How likely the first is; drawn from torch's generator of the CPU.
         yes: The first.
         no: The second.
+        args: What either is called with.
 
     Returns:
         What the chosen one returns.
     """
-    return yes() if prob > torch.rand(()).item() else no()
+    return yes(*args) if prob > torch.rand(()).item() else no(*args)
 
 
 def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
@@ -37,7 +40,15 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
     Returns:
         What the chosen one returns.
     """
-    return branches[int(np.random.choice(len(branches), p=list(probs)))]()
+    # what numpy's `choice` does with the one number that it draws
+    return branches[bisect_right(_sums_of(tuple(probs)), np.random.random_sample())]()
+
+
+@lru_cache(maxsize=64)
+def _sums_of(probs: tuple[float, ...]) -> list[float]:
+    sums = np.array(probs, dtype="float64").cumsum()
+    found: list[float] = (sums / sums[-1]).tolist()
+    return found
 
 
 def repeat_while(

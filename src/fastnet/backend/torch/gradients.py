@@ -76,14 +76,26 @@ def get_gradient(
         no part in the target.
     """
     single = isinstance(sources, torch.Tensor)
-    gradients = torch.autograd.grad(
-        target,
-        [sources] if isinstance(sources, torch.Tensor) else list(sources),
-        grad_outputs=torch.ones_like(target),
-        retain_graph=retain_graph,
-        create_graph=higher_order,
-        allow_unused=True,
-    )
+    by = (sources,) if isinstance(sources, torch.Tensor) else tuple(sources)
+    if _run_backward is None or type(target) is not torch.Tensor or target.is_complex() or not by:
+        gradients = torch.autograd.grad(
+            target,
+            by,
+            grad_outputs=torch.ones_like(target),
+            retain_graph=retain_graph,
+            create_graph=higher_order,
+            allow_unused=True,
+        )
+    else:
+        gradients = _run_backward(
+            (target,),
+            (torch.ones_like(target),),
+            retain_graph,
+            higher_order,
+            by,
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
     return gradients[0] if single else gradients
 
 

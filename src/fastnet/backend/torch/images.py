@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fastnet.backend.precision import compute_precision
 
-__all__ = ["CHANNEL_AXIS", "normalize", "resize_3d"]
+__all__ = ["CHANNEL_AXIS", "Normalizer", "normalize", "resize_3d"]
 
 CHANNEL_AXIS = 1
 
@@ -25,11 +25,47 @@ def normalize(
     epsilon: float = 1e-7,
 ) -> Tensor:
     """Shift and scale images, a channel at a time."""
-    dtype = getattr(torch, compute_precision())
-    shift, scale = _constants(
-        _hashable(mean), _hashable(std), max_pixel_value, epsilon, dtype, tensor.device
-    )
-    return (tensor.to(dtype) - shift) / scale
+    return Normalizer(mean, std, max_pixel_value, epsilon)(tensor)
+
+
+class Normalizer:
+    """Shifts and scales images, a channel at a time.
+
+    Args:
+        mean: The mean, one for all channels or one a channel.
+        std: The standard deviation, likewise.
+        max_pixel_value: The largest value that a pixel can have.
+        epsilon: What is added to the deviation.
+    """
+
+    def __init__(
+        self,
+        mean: float | Sequence[float],
+        std: float | Sequence[float],
+        max_pixel_value: float,
+        epsilon: float = 1e-7,
+    ) -> None:
+        self._settings = _hashable(mean), _hashable(std), max_pixel_value, epsilon
+        self._made_for: tuple[str, torch.device] | None = None
+        self._dtype, self._shift, self._scale = torch.float32, torch.empty(0), torch.empty(0)
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """Shift and scale.
+
+        Args:
+            tensor: The images.
+
+        Returns:
+            The same images, normalized.
+        """
+        precision, device = compute_precision(), tensor.device
+        if (precision, device) != self._made_for:
+            self._dtype = getattr(torch, precision)
+            self._shift, self._scale = _constants(*self._settings, self._dtype, device)
+            self._made_for = precision, device
+        if tensor.dtype is not self._dtype:
+            tensor = tensor.to(self._dtype)
+        return (tensor - self._shift) / self._scale
 
 
 def resize_3d(tensor: Tensor, output_shape: Sequence[int], resize_mode: str = "nearest") -> Tensor:

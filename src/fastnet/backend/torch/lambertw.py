@@ -16,6 +16,8 @@ ROUNDS = 4
 
 def lambertw(tensor: Tensor) -> Tensor:
     """Solve w * exp(w) = z for w, on the upper real branch; NaN where there is none."""
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
+        return _LambertW.forward(tensor)
     result: Tensor = _LambertW.apply(tensor)  # type: ignore[no-untyped-call]
     return result
 

@@ -1,4 +1,7 @@
-"""Losses on torch tensors."""
+"""Losses on torch tensors.
+
+Arguments and results are those of the functions of the same names in `fastnet.backend`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import torch
 from torch.nn import functional
 
 __all__ = [
+    "ClassWeights",
     "binary_crossentropy",
     "categorical_crossentropy",
     "focal",
@@ -30,27 +34,23 @@ def binary_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> torch.Tensor:
-    """Compare yes-or-no predictions with the truth.
-
-    Args:
-        y_pred: Predictions, shape (batch, ...), floating point.
-        y_true: Truth, of as many elements, 0 or 1 (or between).
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over the batch.
-        class_weights: Weights of the classes 0 and 1; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch,).
-    """
-    y_true = y_true.to(y_pred.dtype)
+    """Compare yes-or-no predictions with the truth."""
+    if y_true.dtype is not y_pred.dtype:
+        y_true = y_true.to(y_pred.dtype)
     compare: Callable[..., torch.Tensor] = (
         functional.binary_cross_entropy_with_logits
         if from_logits
         else functional.binary_cross_entropy
     )
-    loss = compare(y_pred, y_true.view(y_pred.size()), reduction="none")
+    shape = y_pred.shape
+    if y_true.shape != shape:
+        y_true = y_true.view(shape)
+    loss = compare(y_pred, y_true, reduction="none")
     if class_weights:
         loss = loss * _weights_of(y_true, class_weights, y_true.dtype).reshape(loss.shape)
+    if average_loss and loss.numel() == shape[0]:
+        # a mean of means of one element each
+        return loss.mean()
     loss = loss.view(loss.shape[0], -1).mean(dim=1)
     return loss.mean() if average_loss else loss
 
@@ -62,21 +62,11 @@ def categorical_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> torch.Tensor:
-    """Compare class predictions with one-hot truth.
-
-    Args:
-        y_pred: Predictions, shape (batch, classes, ...), floating point.
-        y_true: Truth, of the same shape, a probability for each class.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch, ...).
-    """
-    y_true = y_true.to(torch.float)
+    """Compare class predictions with one-hot truth."""
+    if y_true.dtype is not torch.float:
+        y_true = y_true.to(torch.float)
     log_probabilities = functional.log_softmax(y_pred, dim=1) if from_logits else y_pred.log()
-    loss = torch.sum(-y_true * log_probabilities, 1)
+    loss = -(y_true * log_probabilities).sum(1)
     if class_weights:
         classes = y_true.argmax(dim=1)
         loss = loss * _weights_of(classes, class_weights, torch.float).reshape(loss.shape)
@@ -90,27 +80,15 @@ def sparse_categorical_crossentropy(
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
 ) -> torch.Tensor:
-    """Compare class predictions with class indices.
-
-    Args:
-        y_pred: Predictions, shape (batch, classes, ...), floating point.
-        y_true: Class indices, shape (batch, ...) or (batch, 1), any integer type. Elements of
-            index -100 have loss 0, and count in the mean.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-
-    Returns:
-        A scalar, or a loss for each sample, shape (batch, ...).
-    """
+    """Compare class predictions with class indices."""
     if y_true.dtype is not torch.int64:
         y_true = y_true.long()
-    if y_true.dim() == y_pred.dim() and y_true.dim() == 2 and y_true.shape[1] == 1:
+    if y_true.dim() == 2 == y_pred.dim() and y_true.shape[1] == 1:
         y_true = y_true.squeeze(1)
     compare = functional.cross_entropy if from_logits else functional.nll_loss
     if not from_logits:
         y_pred = y_pred.log()
-    if average_loss and not class_weights and y_pred.device.type == "cpu":
+    if average_loss and not class_weights and y_pred.is_cpu:
         # One kernel for loss and mean, where a mean over all elements is the mean over the batch.
         # The CPU's kernel says so when it meets an index that is none, such as -100.
         try:
@@ -119,107 +97,60 @@ def sparse_categorical_crossentropy(
             pass
     loss = compare(y_pred, y_true, reduction="none")
     if class_weights:
-        loss = loss * _weights_of(y_true, class_weights, torch.float).reshape(loss.shape)
+        loss = loss * _weights_of_indices(y_true, class_weights, y_pred.shape[1])
     return loss.mean() if average_loss else loss
 
 
 def mean_squared_error(
     y_true: torch.Tensor, y_pred: torch.Tensor, average_loss: bool = False
 ) -> torch.Tensor:
-    """Average squared differences over the last axis.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        average_loss: Whether to average over all axes.
-
-    Returns:
-        Means, of the shape without its last axis, or a scalar.
-    """
+    """Average squared differences over the last axis."""
     if average_loss:
         return functional.mse_loss(y_pred, y_true)
     return functional.mse_loss(y_pred, y_true, reduction="none").mean(dim=-1)
 
 
 def hinge(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
-    """Average over the last axis how far predictions are from the right side of the margin.
-
-    Args:
-        y_true: Truth, -1 or 1.
-        y_pred: Predictions, of the same shape.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
-    return (1.0 - y_true.to(y_pred.dtype) * y_pred).clamp(min=0).mean(dim=-1)
+    """Average over the last axis how far predictions are from the right side of the margin."""
+    if y_true.dtype is not y_pred.dtype:
+        y_true = y_true.to(y_pred.dtype)
+    return (1.0 - y_true * y_pred).clamp(0).mean(-1)
 
 
 def l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
-    """Average absolute differences over the last axis.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average absolute differences over the last axis."""
     return functional.l1_loss(y_pred, y_true, reduction="none").mean(dim=-1)
 
 
 def smooth_l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
-    """Average differences over the last axis, small ones squared and divided by `beta`.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average differences over the last axis, small ones squared and divided by `beta`."""
     return functional.smooth_l1_loss(y_pred, y_true, reduction="none", beta=beta).mean(dim=-1)
 
 
 def huber(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
-    """Average differences over the last axis, small ones squared, large ones times `beta`.
-
-    Args:
-        y_true: Truth, shape (batch, ...).
-        y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
-
-    Returns:
-        Means, of the shape without its last axis.
-    """
+    """Average differences over the last axis, small ones squared, large ones times `beta`."""
     # torch takes no other type of truth, and only says so when gradients are taken
-    y_true = y_true.to(y_pred.dtype)
+    if y_true.dtype is not y_pred.dtype:
+        y_true = y_true.to(y_pred.dtype)
     return functional.huber_loss(y_pred, y_true, reduction="none", delta=beta).mean(dim=-1)
 
 
 def focal(
     y_true: torch.Tensor, y_pred: torch.Tensor, gamma: float, alpha: float, from_logits: bool
 ) -> torch.Tensor:
-    """Compare yes-or-no predictions with the truth, those that are nearly right counting less.
-
-    Args:
-        y_true: Truth, 0 or 1 (or between), of the predictions' type.
-        y_pred: Predictions, of the same shape.
-        gamma: How much less.
-        alpha: What a truth of 1 weighs, out of 1.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-
-    Returns:
-        A loss for each element.
-    """
+    """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
     if from_logits:
         probability = y_pred.sigmoid()
         entropy = functional.binary_cross_entropy_with_logits(y_pred, y_true, reduction="none")
     else:
         probability = y_pred
         entropy = functional.binary_cross_entropy(y_pred, y_true, reduction="none")
-    right = probability * y_true + (1 - probability) * (1 - y_true)
-    weight = alpha * y_true + (1 - alpha) * (1 - y_true)
+    untrue = 1 - y_true
+    right = probability * y_true + (1 - probability) * untrue
+    if y_true.requires_grad:
+        # two of them, so that its gradients are added up in FastEstimator's order
+        untrue = 1 - y_true
+    weight = alpha * y_true + (1 - alpha) * untrue
     return weight * (entropy * (1 - right) ** gamma)
 
 
@@ -228,5 +159,44 @@ def _weights_of(
 ) -> torch.Tensor:
     weights = torch.ones_like(classes, dtype=dtype)
     for index, weight in class_weights.items():
-        weights[classes == index] = weight
+        weights.masked_fill_(classes == index, weight)
     return weights
+
+
+def _weights_of_indices(
+    indices: torch.Tensor, class_weights: Mapping[int, float], count: int
+) -> torch.Tensor:
+    """Look weights up by indices that a loss has been computed with."""
+    if indices.is_cpu:
+        # an index that is none, such as -100, is found out here; a GPU only tells when it is late
+        try:
+            return _row_of(class_weights, count)[indices]
+        except IndexError:
+            pass
+    return _weights_of(indices, class_weights, torch.float)
+
+
+def _row_of(class_weights: Mapping[int, float], count: int) -> torch.Tensor:
+    rows: dict[int, torch.Tensor] = getattr(class_weights, "rows", {})
+    row = rows.get(count)
+    if row is None:
+        # what inference mode makes, no later step could take gradients of
+        with torch.inference_mode(False):
+            row = torch.ones(count)
+            for index, weight in class_weights.items():
+                if 0 <= index < count:
+                    row[index] = weight
+        rows[count] = row
+    return row
+
+
+class ClassWeights(dict[int, float]):
+    """Weights of classes by index, which are the same in every step.
+
+    Attributes:
+        rows: A tensor of them for each number of classes that has been met.
+    """
+
+    def __init__(self, weights: Mapping[int, float]) -> None:
+        super().__init__(weights)
+        self.rows: dict[int, torch.Tensor] = {}

@@ -14,6 +14,7 @@ __all__ = [
     "argmax",
     "check_nan",
     "clip_by_value",
+    "code_probabilities",
     "exp",
     "lambertw",
     "matmul",
@@ -34,7 +35,7 @@ def abs(tensor: Tensor) -> Tensor:
 def argmax(tensor: Tensor, axis: int) -> Tensor:
     """Find where along an axis the largest value is, the first of several."""
     # torch's own argmax takes no booleans
-    return tensor.max(dim=axis)[1]
+    return tensor.max(axis)[1] if tensor.dtype is torch.bool else tensor.argmax(axis)
 
 
 def check_nan(val: Tensor) -> Tensor:
@@ -49,6 +50,15 @@ def clip_by_value(
     if isinstance(min_value, Tensor) or isinstance(max_value, Tensor):
         min_value, max_value = _bound(min_value, tensor), _bound(max_value, tensor)
     return tensor.clamp(min=min_value, max=max_value)  # type: ignore[arg-type]
+
+
+def code_probabilities(tensor: Tensor, codes: Tensor, least: Tensor) -> Tensor:
+    """Find how likely each of some codes is, the nearer the likelier."""
+    distances = (tensor.unsqueeze(1) - codes).abs().sum(-1)
+    if least.dtype is not distances.dtype:
+        least = least.to(distances.dtype)
+    closeness = torch.maximum(distances, least).reciprocal()
+    return closeness / closeness.sum(-1, keepdim=True)
 
 
 def exp(tensor: Tensor) -> Tensor:
@@ -99,5 +109,8 @@ def _bound(value: Any, tensor: Tensor) -> Tensor | None:
     # a number, however it comes, decides no precision
     dtype = tensor.dtype if tensor.is_floating_point() else None
     if isinstance(value, Tensor):
-        return value.detach().to(device=tensor.device, dtype=dtype)
+        bound: Tensor = value.detach() if value.requires_grad else value
+        if bound.dtype is tensor.dtype and bound.device == tensor.device:
+            return bound
+        return bound.to(device=tensor.device, dtype=dtype)
     return torch.as_tensor(value, device=tensor.device, dtype=dtype)

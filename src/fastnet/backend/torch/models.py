@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from fastnet.backend import to_tensor
+from fastnet.types import State
 
-__all__ = ["InputSpec", "TrainingSwitch", "feed_forward", "l2_regularization"]
+__all__ = [
+    "InputSpec",
+    "SquaredWeights",
+    "TrainingSwitch",
+    "feed_forward",
+    "l2_regularization",
+]
 
 
 def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
@@ -97,8 +104,40 @@ class InputSpec:
 
 def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
-    squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
+    return _l2_of(model.parameters(), beta)
+
+
+def _l2_of(weights: Iterable[torch.nn.Parameter], beta: float) -> torch.Tensor:
+    squares = [(one**2).sum() / 2 for one in weights if one.requires_grad]
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
+
+
+class SquaredWeights:
+    """Adds up the squares of a model's trainable weights, step by step.
+
+    Args:
+        model: The model. Weights that it gains count from the next opening of its network on.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._weights: tuple[torch.nn.Parameter, ...] = ()
+        self._opened: State | None = None
+
+    def __call__(self, beta: float, state: State) -> torch.Tensor:
+        """Do it.
+
+        Args:
+            beta: What to multiply the squares by, once they are halved.
+            state: The step's context.
+
+        Returns:
+            A scalar.
+        """
+        if state is not self._opened:
+            self._weights = tuple(self._model.parameters())
+            self._opened = state
+        return _l2_of(self._weights, beta)
 
 
 def _map(data: Any, fn: Callable[[Any], Any]) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "extremes",
     "percentile",
     "reduce_max",
     "reduce_mean",
@@ -24,6 +25,8 @@ def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> T
         if not keepdims:
             return tensor.mean()
         axis = range(tensor.dim())
+    elif len(axis) == 1:
+        return tensor.mean(axis[0], keepdims)
     # an axis at a time, the last first: FastEstimator's order, which decides the last bit
     ordered = sorted(axis, reverse=True)
     for each in ordered:
@@ -36,7 +39,7 @@ def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Te
     if axis is None:
         return tensor.sum(dim=list(range(tensor.dim())), keepdim=True) if keepdims else tensor.sum()
     # to torch no axes are all axes
-    return tensor.sum(dim=list(axis), keepdim=keepdims) if len(axis) else _widened(tensor)
+    return tensor.sum(tuple(axis), keepdims) if len(axis) else _widened(tensor)
 
 
 def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
@@ -58,6 +61,12 @@ def reduce_max(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Te
 def reduce_min(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
     """Find the smallest values over some axes, or over all of them."""
     return _extreme("min", tensor, axis, keepdims)
+
+
+def extremes(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the smallest and the largest value, which no gradient goes through."""
+    least, largest = tensor.detach().aminmax()
+    return least, largest
 
 
 def percentile(
@@ -85,9 +94,11 @@ def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bo
     # Not amax, which shares a gradient among equal values: here, as in FastEstimator, the first of
     # them has it.
     if axis is None:
-        shape = [1] * tensor.dim() if keepdims else []
-        tensor = getattr(tensor.reshape(-1), name)(dim=0)[0]
-        return tensor.reshape(shape)
+        found: Tensor = getattr(tensor.reshape(-1), name)(0)[0]
+        return found.reshape([1] * tensor.dim()) if keepdims else found
+    if len(axis) == 1:
+        only: Tensor = getattr(tensor, name)(axis[0], keepdims)[0]
+        return only
     for each in sorted(axis, reverse=True):
         tensor = getattr(tensor, name)(dim=each, keepdim=True)[0]
     return tensor if keepdims or not len(axis) else tensor.squeeze(tuple(axis))

@@ -136,7 +136,7 @@ def cast(tensor: Tensor, dtype: str | torch.dtype) -> Tensor:
 def cast_like(value: Any, like: Tensor) -> Tensor:
     """Give a value the type of a tensor; what is no tensor comes onto its device as well."""
     if isinstance(value, Tensor):
-        return value.to(like.dtype)
+        return value if value.dtype is like.dtype else value.to(like.dtype)
     return torch.as_tensor(to_number(value), dtype=like.dtype, device=like.device)
 
 
@@ -152,7 +152,15 @@ def gather(tensor: Tensor, indices: Any) -> Tensor:
 
 def gather_from_batch(tensor: Tensor, indices: Any) -> Tensor:
     """Take an entry of the second axis for each one of the first."""
-    return tensor[torch.arange(tensor.shape[0], device=tensor.device), _indices(indices, tensor)]
+    device = tensor.device
+    if not (
+        isinstance(indices, Tensor)
+        and indices.dim() == 1
+        and indices.dtype is torch.int64
+        and (indices.is_cpu or indices.device == device)
+    ):
+        indices = _indices(indices, tensor)
+    return tensor[torch.arange(tensor.shape[0], device=device), indices]
 
 
 def get_image_dims(tensor: Tensor) -> tuple[int, int, int]:
