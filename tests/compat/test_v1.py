@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ tf = pytest.importorskip("tensorflow")
 
 from fastnet._execute import Plan
 from fastnet.compat import v1
+from fastnet.network import TFNetwork, TorchNetwork
 from fastnet.op import numpyop
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import MeanSquaredError
@@ -117,8 +120,12 @@ class TestSteps:
         assert values(prediction) == {"y": [2]}
         network.unload_epoch()
         network.unload_epoch()
-        with pytest.raises(ValueError, match="network"):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is below
             network.run_step({"x": side.tensor(1)})
+        assert str(caught.value) == (
+            f"run_step needs a loaded epoch. Call load_epoch(mode, epoch) of this "
+            f"{type(network).__name__} before it, and unload_epoch() after the last step."
+        )
 
     def test_a_failed_step_leaves_the_network_usable(self, side: Side) -> None:
         network = simple(side)
@@ -146,12 +153,27 @@ class TestSteps:
         assert set(batch) == {"x"}
         assert values(prediction) == {"y": [2], "p": [3]}
         assert network.epoch_postprocessing == pops
+        # what it reads and makes comes back even if it was not asked for
+        network.load_epoch("train", 1, output_keys={"z"})
+        _, prediction = network.run_step({"x": side.tensor(1), "w": side.tensor(1)})
+        assert values(prediction) == {"y": [2], "z": [3], "p": [3]}
         network.unload_epoch()
 
     def test_transform_gives_all_together(self, side: Side) -> None:
         network = simple(side)
         found = network.transform({"x": side.tensor(1, 2)}, "eval")
         assert values(found) == {"x": [1, 2], "y": [2, 4]}
+
+    def test_transform_loads_and_unloads(self, side: Side) -> None:
+        network = simple(side)
+        network.load_epoch("train", 1)
+        for _ in range(2):
+            found = network.transform({"x": side.tensor(1, 2)}, "eval", 3, "a")
+            assert values(found) == {"x": [1, 2], "y": [2, 4]}
+        assert network.epoch_state["mode"] == "eval"
+        assert set(network.effective_inputs) == {"train", "eval"}
+        with pytest.raises(ValueError, match="needs a loaded epoch"):
+            network.run_step({"x": side.tensor(1)})
 
 
 class TestTraining:
@@ -206,6 +228,10 @@ class TestAttributes:
         network.unload_epoch()
         network.load_epoch("eval", 2)
         network.unload_epoch()
+        # what was loaded last stays to be read
+        assert [op.outputs for op in network.epoch_ops] == [["y"]]
+        assert [op.outputs for op in network.epoch_postprocessing] == [["p"]]
+        assert network.epoch_models == set()
         assert network.effective_inputs == {"train": {"x", "w"}, "eval": {"x", "q"}}
         assert network.effective_outputs == {"train": {"y", "z", "late"}, "eval": {"y", "p"}}
 
@@ -218,29 +244,81 @@ class TestAttributes:
         assert network.get_scheduled_items("eval") == [*ops, pop]
 
 
-def test_a_plain_torch_step_is_one_call_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
+def functions_of(call: Any) -> list[str]:
+    """List the functions of Python that a call goes through."""
+    names: list[str] = []
 
-    class Counted:
-        def predict(self, batch: Any, state: Any) -> dict[str, Any]:
-            calls.append((batch, state))
-            return {"y": 1}
+    def note(frame: Any, event: str, argument: Any) -> None:
+        # which are no calls any more from Python 3.12 on
+        if event == "call" and frame.f_code.co_name not in ("<dictcomp>", "<listcomp>"):
+            names.append(frame.f_code.co_name)
 
-    network = v1.TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
-    network.load_epoch("infer", 1)
-    assert isinstance(network._plan, Plan)
-    monkeypatch.setattr(network, "_plan", Counted())
-    batch = {"x": torch.ones(1)}
-    assert network.run_step(batch) == (batch, {"y": 1})
-    ((given, state),) = calls
-    assert given is batch
-    assert state is network.epoch_state
-    monkeypatch.undo()
-    network.unload_epoch()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+class TestCost:
+    """A step runs what the main class's step runs."""
+
+    @pytest.mark.parametrize("pops", [False, True])
+    def test_no_function_is_added(self, side: Side, pops: bool) -> None:
+        def add(x: Any) -> Any:
+            return x + 1
+
+        main_class = TorchNetwork if side.name == "torch" else TFNetwork
+        found = []
+        for network_class in (main_class, side.network_class):
+            network: Any = network_class(
+                [LambdaOp(add, "x", "y"), LambdaOp(add, "y", "z")],
+                numpyop.LambdaOp(add, "z", "p") if pops else None,
+            )
+            batch = {"x": side.tensor(1.0)}
+            if network_class is main_class:
+                network("infer", 1).__enter__()
+            else:
+                network.load_epoch("infer", 1)
+            network.run_step(batch)  # which TensorFlow traces
+            found.append(functions_of(partial(network.run_step, batch)))
+        assert found[0] == found[1]
+
+    def test_the_main_class_makes_the_step(self, side: Side) -> None:
+        main_class = TorchNetwork if side.name == "torch" else TFNetwork
+        own = set(vars(v1.BaseNetwork)) & set(dir(main_class))
+        assert {name for name in own if not name.startswith("__")} == {
+            *("_do_transform", "_not_open", "_open", "run_step", "transform")
+        }
+        assert not {name for name in vars(side.network_class) if not name.startswith("__")}
+
+    def test_a_plain_torch_step_is_one_call_of_the_kernel(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[Any] = []
+
+        class Counted:
+            def predict(self, batch: Any, state: Any) -> dict[str, Any]:
+                calls.append((batch, state))
+                return {"y": 1}
+
+        network = v1.TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
+        network.load_epoch("infer", 1)
+        assert isinstance(network._plan, Plan)
+        assert network._plan is network._layout().plan
+        monkeypatch.setattr(network, "_plan", Counted())
+        batch = {"x": torch.ones(1)}
+        assert network.run_step(batch) == (batch, {"y": 1})
+        ((given, state),) = calls
+        assert given is batch
+        assert state is network.epoch_state
+        monkeypatch.undo()
+        network.unload_epoch()
 
 
 def test_other_names() -> None:
     with pytest.raises(AttributeError, match=r"'fastnet\.compat\.v1' has no attribute 'Other'"):
         v1.Other  # type: ignore[attr-defined]  # noqa: B018
     assert v1.TorchNetwork is v1.TorchNetwork
-    assert issubclass(v1.TFNetwork, v1.EpochNetwork)
+    assert issubclass(v1.TFNetwork, v1.BaseNetwork)

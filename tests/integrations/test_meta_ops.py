@@ -72,7 +72,8 @@ def test_fuse_and_repeat(sides: Sides, fw: Any) -> None:
         keys = [(op.inputs, op.outputs) for op in ops]
         return keys, fw.steps(make(fw, lib, ops), fw.batches(2))
 
-    fw.agree(sides, program, rtol=1e-6)
+    # graphs add up constants first, each in its own order: one rounding
+    fw.agree(sides, program, rtol=2.4e-7)
 
 
 def test_choices_that_are_certain(sides: Sides, fw: Any) -> None:
@@ -166,7 +167,7 @@ class TestNumpy:
             op = getattr(lib.op.numpyop.univariate, name)(inputs="x", outputs="y", **settings)
             return op.forward([x], {"mode": "train"})
 
-        sides.agree(program, rtol=1e-6)
+        sides.agree(program)
 
     @pytest.mark.parametrize("index", [2, [2], [0, 3], [[0], [3]]])
     @pytest.mark.parametrize(
@@ -183,4 +184,4 @@ class TestNumpy:
             op = getattr(lib.op.numpyop.univariate, name)(inputs="x", outputs="y", **settings)
             return [np.asarray(one) for one in op.forward([np.array(index)], {"mode": "train"})]
 
-        sides.agree(program, rtol=1e-6)
+        sides.agree(program)

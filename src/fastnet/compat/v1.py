@@ -16,34 +16,44 @@ predictions apart. All else is as in `fastnet.network`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from fastnet._resolve import Resolution
-from fastnet.network.base import BaseNetwork
+from fastnet.network import base
 from fastnet.network.build import build
 from fastnet.network.choose import framework_for
 from fastnet.types import Model, State
 
 if TYPE_CHECKING:
-    TFNetwork: type[EpochNetwork]
-    TorchNetwork: type[EpochNetwork]
+    TFNetwork: type[BaseNetwork]
+    TorchNetwork: type[BaseNetwork]
 
-__all__ = ["EpochNetwork", "Network", "TFNetwork", "TorchNetwork", "build"]
+__all__ = ["BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"]
 
 
-class EpochNetwork(BaseNetwork):
+class BaseNetwork(base.BaseNetwork):
     """A network whose epochs are loaded; `TorchNetwork` and `TFNetwork` derive from it.
 
     Attributes:
         effective_inputs: For each mode that was loaded, the keys that it needs from its batch.
         effective_outputs: For each mode that was loaded, the keys that it returns.
+        epoch_ops: The ops of the epoch that was loaded last.
+        epoch_postprocessing: Its postprocessing ops.
+        epoch_models: Its models.
+        epoch_state: The context that its ops were given.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.effective_inputs: dict[str, set[str]] = {}
         self.effective_outputs: dict[str, set[str]] = {}
+        self.epoch_ops: list[Any] = []
+        self.epoch_postprocessing: list[Any] = []
+        self.epoch_models: set[Model] = set()
+        self.epoch_state: State = {}
         self._loaded = False
+        self._returned: tuple[str, ...] = ()
 
     def load_epoch(
         self,
@@ -75,8 +85,6 @@ class EpochNetwork(BaseNetwork):
             wanted, warmup = None, wanted
         self.unload_epoch()
         self(mode, epoch, ds_id, wanted, warmup, eager)
-        self.effective_inputs[mode] = self.ctx_inputs
-        self.effective_outputs[mode] = self.ctx_outputs
         self.__enter__()
         self._loaded = True
 
@@ -93,7 +101,7 @@ class EpochNetwork(BaseNetwork):
             batch: The values by key. It is not changed.
 
         Returns:
-            The batch, and a dict of the outputs.
+            The batch, and a dict of the outputs, with those of postprocessing.
 
         Raises:
             ValueError: If no epoch is loaded.
@@ -103,8 +111,47 @@ class EpochNetwork(BaseNetwork):
         plan = self._plan
         if plan is not None:
             return batch, plan.predict(batch, self._state)
-        result = super().run_step(batch)
-        return batch, {key: result[key] for key in self.ctx_outputs if key in result}
+        if self._step is None:
+            raise self._not_open()
+        result = self._step(batch)
+        return batch, {key: result[key] for key in self._returned if key in result}
+
+    def transform(
+        self, data: Any, mode: str, epoch: int = 1, ds_id: str = "", progress: bool = False
+    ) -> Any:
+        """Run data through the network, loading an epoch for just this; a loaded one is unloaded.
+
+        Args:
+            data: A batch, or batches, as for the main class.
+            mode: "train", "eval", "test" or "infer".
+            epoch: The epoch, counted from 1.
+            ds_id: The id of the dataset, "" if it has none.
+            progress: Whether to show a bar (with tqdm) where the number of batches is known.
+
+        Returns:
+            For a batch its result, else a list of results: the predictions over the batch.
+        """
+        self.unload_epoch()
+        return super().transform(data, mode, epoch, ds_id, progress)
+
+    def _open(self, opening: base._Opening) -> None:
+        super()._open(opening)
+        mode = opening.state["mode"]
+        self.effective_inputs[mode] = self.ctx_inputs
+        self.effective_outputs[mode] = self.ctx_outputs
+        self.epoch_ops = self.ctx_ops
+        self.epoch_postprocessing = self.ctx_postprocessing
+        self.epoch_models = self.ctx_models
+        self.epoch_state = self.ctx_state
+        after = [key for op in self.epoch_postprocessing for key in op.outputs]
+        # what postprocessing makes comes back, wanted or not
+        self._returned = tuple({*self.effective_outputs[mode], *after})
+
+    def _not_open(self) -> ValueError:
+        return ValueError(
+            f"run_step needs a loaded epoch. Call load_epoch(mode, epoch) of this "
+            f"{type(self).__name__} before it, and unload_epoch() after the last step."
+        )
 
     def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
         read, prediction = self.run_step(batch)
@@ -139,28 +186,8 @@ class EpochNetwork(BaseNetwork):
     def _resolution(self, mode: str, epoch: int, ds_id: str) -> Resolution:
         return self._layouts.find(mode, epoch, ds_id, frozenset()).plan.resolution
 
-    @property
-    def epoch_ops(self) -> list[Any]:
-        """The ops of the loaded epoch."""
-        return self.ctx_ops
 
-    @property
-    def epoch_postprocessing(self) -> list[Any]:
-        """The postprocessing ops of the loaded epoch."""
-        return self.ctx_postprocessing
-
-    @property
-    def epoch_models(self) -> set[Model]:
-        """The models of the loaded epoch."""
-        return self.ctx_models
-
-    @property
-    def epoch_state(self) -> State:
-        """The context that ops are given in the loaded epoch."""
-        return self.ctx_state
-
-
-def Network(ops: Any, pops: Any = None, slicers: Any = None) -> EpochNetwork:
+def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
     """Make the network that fits the models of some ops.
 
     Args:
@@ -177,13 +204,13 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> EpochNetwork:
         ValueError: If a model is of no known framework.
     """
     make = __getattr__("TFNetwork" if framework_for(ops) == "tf" else "TorchNetwork")
-    network: EpochNetwork = make(ops, pops, slicers)
+    network: BaseNetwork = make(ops, pops, slicers)
     return network
 
 
 def __getattr__(name: str) -> Any:
     """Make a framework's class when it is first asked for, so that no other one is imported."""
-    main: type[BaseNetwork]
+    main: type[base.BaseNetwork]
     if name == "TorchNetwork":
         from fastnet.network.torch import TorchNetwork as main
     elif name == "TFNetwork":
@@ -192,5 +219,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in globals():
         doc = (main.__doc__ or "").partition(">>>")[0].rstrip()
-        globals()[name] = type(name, (EpochNetwork, main), {"__doc__": doc, "__module__": __name__})
+        globals()[name] = type(
+            name,
+            (BaseNetwork, main),
+            {"__doc__": doc, "__module__": __name__, "__signature__": signature(main)},
+        )
     return globals()[name]

@@ -1,0 +1,102 @@
+"""docs/migration.md says of fastnet what is so."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from itertools import chain
+
+import pytest
+
+from tests.docs.migration_page import PAGE, read_page
+
+pytest.importorskip("torch")
+
+TEXT = PAGE.read_text(encoding="utf-8")
+SECTIONS = read_page(TEXT)
+
+# FastEstimator has no such package
+WITHOUT_A_MODULE = {"op.numpyop.multivariate"}
+MIRRORED = sorted(SECTIONS.keys() - WITHOUT_A_MODULE)
+
+# What fastnet's top has beside FastEstimator's: the classes of a network, and packages.
+ON_TOP = {"BaseNetwork", "TFNetwork", "TorchNetwork", "network", "op", "slicer", "types"}
+
+
+def module_of(path: str) -> object:
+    return importlib.import_module(f"fastnet.{path}" if path else "fastnet")
+
+
+def test_there_is_a_section_for_each_module() -> None:
+    assert set(MIRRORED) >= {
+        *("", "network", "op", "schedule", "slicer", "backend", "util"),
+        *("op.tensorop", "op.numpyop", "op.numpyop.meta", "op.numpyop.univariate"),
+        *(f"op.tensorop.{name}" for name in ("model", "gradient", "loss", "meta", "augmentation")),
+    }
+
+
+@pytest.mark.parametrize("path", MIRRORED)
+def test_what_is_covered_is_there(path: str) -> None:
+    module, section = module_of(path), SECTIONS[path]
+    needs_tensorflow = {"TFNetwork"}
+    for name in chain(section.covered, section.added, section.packages):
+        if name not in needs_tensorflow:
+            assert getattr(module, name) is not None, name
+
+
+@pytest.mark.tf
+def test_the_class_for_tensorflow_is_there() -> None:
+    pytest.importorskip("tensorflow")
+    assert module_of("network").TFNetwork.__name__ == "TFNetwork"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", MIRRORED)
+def test_what_is_not_covered_is_not_there(path: str) -> None:
+    public = set(module_of(path).__all__)  # type: ignore[attr-defined]
+    assert public.isdisjoint(SECTIONS[path].missing)
+
+
+@pytest.mark.parametrize("path", MIRRORED)
+def test_every_public_name_is_told_of(path: str) -> None:
+    section = SECTIONS[path]
+    public = set(module_of(path).__all__)  # type: ignore[attr-defined]
+    told = {*section.covered, *section.added, *section.packages}
+    assert public - told <= (ON_TOP if not path else set())
+
+
+@pytest.mark.parametrize("path", MIRRORED)
+def test_no_name_is_told_of_twice(path: str) -> None:
+    section = SECTIONS[path]
+    names = [*section.covered, *section.added, *section.missing, *section.packages]
+    assert len(set(names)) == len(names)
+
+
+def test_packages_have_sections() -> None:
+    for path, section in SECTIONS.items():
+        for package in section.packages:
+            assert (f"{path}.{package}" if path else package) in SECTIONS
+
+
+def test_the_older_api_is_there() -> None:
+    from fastnet.compat import v1
+
+    (table,) = re.findall(r"\| covered at `fastnet\.compat\.v1` \|.*?\n\n", TEXT, re.DOTALL)
+    names = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+    assert len(names) == 19
+    network = v1.TorchNetwork([])
+    for name in names:
+        if name != "TFNetwork":
+            assert hasattr(v1, name) or hasattr(network, name), name
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGE.parent.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+        for target in re.findall(r"\]\(([^)]*)\)", text):
+            path, _, anchor = target.partition("#")
+            if path:
+                assert (page.parent / path).is_file(), target
+            elif anchor:
+                assert anchor in anchors, target

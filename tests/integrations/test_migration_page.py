@@ -1,0 +1,119 @@
+"""docs/migration.md says of FastEstimator what is so, and leaves nothing out."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.docs.migration_page import PAGE, read_page
+from tests.integrations import tf_sides
+from tests.integrations.sides import Sides
+from tests.integrations.tf_sides import MARKS, tf
+
+pytestmark = MARKS
+
+SECTIONS = read_page(PAGE.read_text(encoding="utf-8"))
+
+# a module and no package: it names what it imports as well
+WITHOUT_PUBLIC_NAMES = {"network"}
+
+
+def public_names(path: str) -> set[str]:
+    module = importlib.import_module(f"fastestimator.{path}" if path else "fastestimator")
+    return {name for name in dir(module) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("path", sorted(SECTIONS.keys() - WITHOUT_PUBLIC_NAMES))
+def test_every_public_name_is_told_of(fastestimator: ModuleType, path: str) -> None:
+    section = SECTIONS[path]
+    told = {*section.covered, *section.missing, *section.packages}
+    there = public_names(path)
+    if not path:
+        # which FastEstimator names only once somebody has imported them
+        there -= {"network", "slicer", "types", "cli", "estimator", "pipeline", "test"}
+        told -= {"network", "slicer"}
+    assert told == there
+
+
+@pytest.mark.parametrize("path", sorted(SECTIONS))
+def test_what_only_fastnet_has_is_not_there(fastestimator: ModuleType, path: str) -> None:
+    assert public_names(path).isdisjoint(SECTIONS[path].added)
+
+
+def test_what_is_covered_of_the_network_is_there(fastestimator: ModuleType) -> None:
+    assert public_names("network") >= set(SECTIONS["network"].covered)
+
+
+def test_a_network_without_models(sides: Sides) -> None:
+    expected, actual = (
+        lib.Network([lib.op.tensorop.TensorOp("x", "y")])
+        for lib in (sides.fastestimator, sides.fastnet)
+    )
+    assert type(expected).__name__ == "TFNetwork"
+    assert type(actual).__name__ == "TorchNetwork"
+
+
+def test_a_mode_that_there_is_not(sides: Sides) -> None:
+    batch = {"x": torch.ones(1)}
+    found = []
+    for lib in (sides.fastestimator, sides.fastnet):
+        ops = lib.op.tensorop
+        network = lib.network.TorchNetwork(
+            [ops.TensorOp("x", "y"), ops.TensorOp("x", "z", mode="eval")]
+        )
+        try:
+            with network("evil", 1, "") as opened:
+                found.append(set(opened.run_step(batch)))
+        except ValueError as error:
+            found.append(type(error))
+    assert found == [{"x", "y"}, ValueError]
+
+
+def test_values_that_postprocessing_does_not_read(sides: Sides) -> None:
+    kinds = []
+    for lib in (sides.fastestimator, sides.fastnet):
+        network = lib.network.TorchNetwork(
+            [lib.op.tensorop.TensorOp("x", "y")], [lib.op.numpyop.NumpyOp("y", "z")]
+        )
+        with network("eval", 1, "") as opened:
+            result = opened.run_step({"x": torch.ones(1), "n": 3, "a": np.ones(2)})
+        kinds.append({key: type(result[key]).__name__ for key in ("n", "a", "z")})
+    assert kinds == [
+        {"n": "Tensor", "a": "Tensor", "z": "Tensor"},
+        {"n": "int", "a": "ndarray", "z": "Tensor"},
+    ]
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_an_architecture_of_fastestimators(sides: Sides, framework: str) -> None:
+    """Built and trained by either package, with the same result."""
+
+    def program(lib: Any) -> Any:
+        architecture = sides.fastestimator.architecture
+        shape = (1, 28, 28) if framework == "torch" else (28, 28, 1)
+        lenet = architecture.pytorch if framework == "torch" else architecture.tensorflow
+        model = lib.build(partial(lenet.LeNet, input_shape=shape), "adam", model_name="lenet")
+        ops = lib.op.tensorop
+        network = lib.Network(
+            [
+                ops.model.ModelOp(model, "x", "y"),
+                ops.loss.CrossEntropy(("y", "label"), "loss", form="categorical"),
+                ops.model.UpdateOp(model, "loss"),
+            ]
+        )
+        make = torch.tensor if framework == "torch" else tf.constant
+        x = np.random.default_rng(0).uniform(size=(4, *shape)).astype("float32")
+        label = np.eye(10, dtype="float32")[:4]
+        batch = {"x": make(x), "label": make(label)}
+        return tf_sides.steps(network, [batch] * 3), model
+
+    if framework == "torch":
+        sides.agree(program, rtol=1e-6)
+    else:
+        tf_sides.agree(sides, program, rtol=tf_sides.WEIGHTS)
