@@ -394,7 +394,10 @@ class TestOpArguments:
     def test_of_update_ops(self, fw: Framework) -> None:
         model = fw.build(make_layers(3, 2), fw.sgd(), name="m")
         for merge in (0, -1):
-            with raising(ValueError, f"UpdateOp of 'm' has merge_grad={merge}; the least is 1."):
+            with raising(
+                ValueError,
+                f"UpdateOp of 'm' has merge_grad={merge}; it is an int, and the least is 1.",
+            ):
                 UpdateOp(model, "loss", merge_grad=merge)
         mixed = fw.build(make_layers(3, 2), fw.sgd(), name="m", mixed_precision=True)
         with raising(

@@ -77,6 +77,13 @@ class TestOps:
         return result
 
     @conforms
+    def test_replacing_what_a_tensor_op_reads(self, fw: Framework) -> Any:
+        network = fw.network([add_one()], [LambdaOp(lambda x: x * 2, "x", "x")])
+        result = fw.step(network, {"x": X})
+        assert_same(result, {"x": X * 2, "y": X + 1})
+        return result
+
+    @conforms
     def test_a_sample_at_a_time(self, fw: Framework) -> Any:
         op = PerSample("y", "y")
         network = fw.network([add_one()], [op, Both(["x", "y"], ["a", "b"])])

@@ -222,9 +222,12 @@ class Program:
         kind = TensorKind(_NoTensor, KIND.type_of, KIND.shape_of, convert, split, KIND.join)
         graph = tf.compat.v1.get_default_graph()
         for key, value in results.items():
+            writer = self._writer(key)
+            if writer is None:
+                continue  # what postprocessing will replace is still the batch's own
+            op, place = writer
             first = len(found)
             outputs[key] = kind.form_of(value)
-            op, place = self._writer(key)
             if strange:
                 raise TypeError(
                     f"{describe_op(op, place)} writes '{key}', which is, or holds, a value of type "
@@ -239,10 +242,11 @@ class Program:
                 ]
         return found
 
-    def _writer(self, key: str) -> tuple[Any, int]:
-        return next(
-            (op, place) for place, op in reversed(list(enumerate(self._ops))) if key in op.outputs
-        )
+    def _writer(self, key: str) -> tuple[Any, int] | None:
+        for place, op in reversed(list(enumerate(self._ops))):
+            if key in op.outputs:
+                return op, place
+        return None
 
     def _check_captures(self, graph: Any) -> None:
         """Refuse tensors that are left over from other graphs."""
@@ -409,5 +413,7 @@ def _strangers(value: Any, known: set[int]) -> list[Any]:
 
 
 def _first_line(error: Exception) -> str:
-    line = str(error).strip().partition("\n")[0]
+    # a KeyError's own text is in quotes, its lines with it
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error
+    line = str(text).strip().partition("\n")[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from fastnet.network.replicas import Replicas, is_distributed, join_values, part_of
+from fastnet.util.copies import twin
 
 __all__ = ["ReplicaSlicer"]
 
@@ -53,7 +53,7 @@ class ReplicaSlicer:
             self._twins = []
             return list(self._slicer.slice_batches(batches))
         count = next(len(value.values) for value in batches if is_distributed(value))
-        self._twins = [_twin(self._slicer) for _ in range(count)]
+        self._twins = [twin(self._slicer) for _ in range(count)]
         cut = [
             list(twin.slice_batches(tuple(part_of(value, place) for value in batches)))
             for place, twin in enumerate(self._twins)
@@ -86,12 +86,3 @@ class ReplicaSlicer:
                 for place, slicer in enumerate(slicers)
             ]
         )
-
-
-def _twin(slicer: Any) -> Any:
-    if not hasattr(slicer, "__dict__"):
-        return copy.copy(slicer)
-    # all of it: what FastEstimator's classes say is worth copying is not enough to run
-    twin = object.__new__(type(slicer))
-    vars(twin).update(vars(slicer))
-    return twin

@@ -30,6 +30,7 @@ class Op:
 
     Raises:
         AssertionError: If a key, a mode or a dataset id is malformed.
+        TypeError: If a key is no string.
 
     >>> op = Op(inputs="x", outputs=["y"], mode="!train")
     >>> op.inputs, op.outputs, sorted(op.mode), op.in_list, op.out_list
@@ -54,11 +55,14 @@ class Op:
         mode: str | Iterable[str] | None = None,
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
-        # copies, so that a list that the user goes on changing does not change the op
-        self.inputs = list(check_io_names(to_list(inputs)))
-        self.outputs = list(check_io_names(to_list(outputs)))
-        self.mode = parse_modes(to_set(mode))
-        self.ds_id = set(check_ds_id(to_set(ds_id)))
+        try:
+            # copies, so that a list that the user goes on changing does not change the op
+            self.inputs = list(check_io_names(to_list(inputs)))
+            self.outputs = list(check_io_names(to_list(outputs)))
+            self.mode = parse_modes(to_set(mode))
+            self.ds_id = set(check_ds_id(to_set(ds_id)))
+        except (AssertionError, TypeError) as error:
+            raise type(error)(f"{type(self).__name__}: {error}") from None
         self.in_list = not (inputs is None or isinstance(inputs, str))
         self.out_list = not (outputs is None or isinstance(outputs, str))
 

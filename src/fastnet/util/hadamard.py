@@ -22,8 +22,11 @@ def require_code_length(op: str, n_classes: int, code_length: int | None) -> int
         The length.
 
     Raises:
-        ValueError: If the length is no power of 2, or there are more classes than codes.
+        ValueError: If there is no class, the length is no power of 2, or there are more classes
+            than codes.
     """
+    if not hasattr(n_classes, "__index__") or n_classes < 1:
+        raise ValueError(f"{op}'s n_classes is an int of at least 1, not {n_classes!r}.")
     length = 1 << (n_classes - 1).bit_length() if code_length is None else code_length
     if length <= 0 or length & (length - 1):
         raise ValueError(f"{op}'s code_length is a power of 2, not {length}.")

@@ -62,7 +62,7 @@ class TestInit:
     def test_errors(self, arguments: dict[str, Any], text: str) -> None:
         with pytest.raises(AssertionError) as caught:
             Op(**arguments)
-        assert str(caught.value) == text
+        assert str(caught.value) == f"Op: {text}"
 
 
 def test_reading_and_writing() -> None:

@@ -15,8 +15,7 @@ def test_order_that_is_none(order: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="Permute") as caught:
         Permute("x", "y", permutation=order)
     assert str(caught.value) == (
-        f"Permute's permutation is {list(order)}, but each axis from 0 to {len(order) - 1} must be "
-        "in it once."
+        f"Permute's permutation has each axis in it once, counted from 0, but got {order}."
     )
 
 

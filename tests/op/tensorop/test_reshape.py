@@ -12,7 +12,8 @@ def test_two_open_lengths() -> None:
     with pytest.raises(ValueError, match="Reshape") as caught:
         Reshape("x", "y", shape=(-1, 2, -1))
     assert str(caught.value) == (
-        "Reshape's shape is [-1, 2, -1], but only one length can be -1, to be worked out."
+        "Reshape's shape is a length or several, of which one can be -1, to be worked out, but got "
+        "(-1, 2, -1)."
     )
 
 

@@ -59,9 +59,9 @@ class TestTensorOp:
         ],
     )
     def test_malformed(self, kwargs: Any, text: str) -> None:
-        with raising(AssertionError, text):
+        with raising(AssertionError, f"TensorOp: {text}"):
             TensorOp(**kwargs)
-        with raising(AssertionError, text):
+        with raising(AssertionError, f"LambdaOp: {text}"):
             LambdaOp(lambda: None, **kwargs)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fastnet.backend.convert import copy_to_arrays, to_tensor
 from fastnet.errors import add_note, describe_op, missing_key, too_few_outputs
+from fastnet.op.checks import require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.util.padding import pad_batch
 
@@ -122,6 +123,7 @@ class Batch(NumpyOp):
             for every dataset.
 
     Raises:
+        TypeError: If `collate_fn` cannot be called.
         ValueError: If `batch_size` is no int of at least 0, or both `pad_value` and `collate_fn`
             are given.
 
@@ -151,6 +153,8 @@ class Batch(NumpyOp):
                 "Batch takes a pad_value or a collate_fn, not both: a collate_fn makes the whole "
                 "batch, so pad in there."
             )
+        if collate_fn is not None:
+            require_function(self, "collate_fn", collate_fn)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self._pad_value = pad_value
@@ -189,6 +193,9 @@ class Delete(NumpyOp):
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
+    Raises:
+        ValueError: If there is no key.
+
     >>> data = {"x": 1, "y": 2}
     >>> forward_numpyop([Delete("x")], data, {"mode": "train"})
     >>> data
@@ -204,6 +211,8 @@ class Delete(NumpyOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
+        if not self.inputs:
+            raise ValueError("Delete has nothing to remove: give it a key.")
 
     def forward(self, data: Any, state: dict[str, Any]) -> None:
         """Do nothing: whoever runs the op removes the keys."""
@@ -224,6 +233,9 @@ class LambdaOp(NumpyOp):
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
+    Raises:
+        TypeError: If `fn` cannot be called.
+
     >>> data = {"x": 3, "y": 4}
     >>> total = LambdaOp(lambda x, y: x + y, inputs=["x", "y"], outputs="total")
     >>> forward_numpyop([total], data, {"mode": "train"})
@@ -240,6 +252,7 @@ class LambdaOp(NumpyOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        require_function(self, "fn", fn)
         self.fn = fn
         self.in_list = True
 
@@ -283,6 +296,9 @@ class RemoveIf(NumpyOp):
         ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
+    Raises:
+        TypeError: If `fn` cannot be called.
+
     >>> too_dark = RemoveIf(lambda image: image.mean() < 0.1, inputs="image")
     >>> forward_numpyop([too_dark], {"image": np.zeros(4)}, {"mode": "train"})
     FilteredData(replacement=True)
@@ -297,6 +313,7 @@ class RemoveIf(NumpyOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, mode=mode, ds_id=ds_id)
+        require_function(self, "fn", fn)
         self.filter_fn = fn
         self.in_list = True
         self.replacement = replacement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fastnet.op.checks import is_int
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -19,7 +20,7 @@ class Argmax(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or `axis` is no int.
 
     >>> import torch
     >>> Argmax("x", "y", axis=1).forward([torch.tensor([[0.1, 0.9], [0.8, 0.2]])], {})
@@ -37,6 +38,8 @@ class Argmax(PerTensor):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not is_int(axis):
+            raise ValueError(f"Argmax's axis is an int, not {axis!r}.")
         self.axis = axis
 
     def apply(self, tensor: Tensor) -> Tensor:

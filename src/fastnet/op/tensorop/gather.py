@@ -15,6 +15,9 @@ from fastnet.util import to_list
 if TYPE_CHECKING:
     import torch
 
+# the axis along which values are taken
+_SECOND = (1,)
+
 
 class Gather(TensorOp):
     """Takes from each sample the value at an index, or its largest value.
@@ -84,18 +87,23 @@ class Gather(TensorOp):
         Returns:
             A value for each sample of each tensor.
         """
-        indices, tensors = data[: self.num_indices], data[self.num_indices :]
+        count = self.num_indices
+        if count == 0:
+            return [self._largest(tensor, _SECOND, False) for tensor in data]
+        if len(data) == 2 and _length(data[0]):
+            return [self._gather(data[1], data[0])]
+        indices, tensors = data[:count], data[count:]
         if len(indices) == 1:
             indices = indices * len(tensors)
 
         def largest() -> list[Tensor]:
-            return [self._largest(tensor, [1], False) for tensor in tensors]
+            return [self._largest(tensor, _SECOND, False) for tensor in tensors]
 
         def gathered() -> list[Tensor]:
             return [self._gather(*pair) for pair in zip(tensors, indices, strict=True)]
 
-        lengths = [each.shape[0] for each in indices]
-        if not indices or 0 in lengths:
+        lengths = [_length(each) for each in indices]
+        if 0 in lengths:
             return largest()
         if None not in lengths:
             return gathered()
@@ -105,3 +113,8 @@ class Gather(TensorOp):
             backend.get_shape(indices[0])[0] == 0, largest, gathered
         )
         return chosen
+
+
+def _length(indices: Any) -> Any:
+    # a batch may have an empty list where it has no indices
+    return len(indices) if isinstance(indices, list) else indices.shape[0]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Normalize(PerTensor):
@@ -22,7 +28,8 @@ class Normalize(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, `mean` and `std` are for other
+            counts of channels, or `max_pixel_value` is not positive.
 
     >>> import torch
     >>> op = Normalize("x", "y", mean=0.5, std=0.25, max_pixel_value=1.0)
@@ -43,9 +50,31 @@ class Normalize(PerTensor):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        counts = [len(each) for each in (mean, std) if isinstance(each, Sequence)]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"Normalize's mean and std are for as many channels, but there are {counts[0]} "
+                f"and {counts[1]} of them."
+            )
+        if not is_number(max_pixel_value) or not max_pixel_value > 0:
+            raise ValueError(
+                f"Normalize's max_pixel_value is more than 0, not {max_pixel_value!r}."
+            )
         self.mean = mean
         self.std = std
         self.max_pixel_value = max_pixel_value
+        self._normalizer: Callable[..., Tensor] | None = None
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function, with the settings that the op has now.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        super().build(framework, device)
+        images = import_module(f"fastnet.backend.{framework}.images")
+        self._normalizer = images.Normalizer(self.mean, self.std, self.max_pixel_value)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Centre and scale.
@@ -56,4 +85,6 @@ class Normalize(PerTensor):
         Returns:
             The same images, normalized.
         """
+        if self._normalizer is not None:
+            return self._normalizer(tensor)
         return self._function(tensor, self.mean, self.std, self.max_pixel_value)

@@ -27,8 +27,10 @@ class PerTensor(TensorOp):
         ValueError: If there are not as many outputs as inputs, or none.
     """
 
-    function_name: ClassVar[str]
-    """The function of `fastnet.backend` that `apply` finds as ``self._function``."""
+    function_name: ClassVar[str | None] = None
+    """The function of `fastnet.backend` that `apply` finds as ``self._function``, if any."""
+
+    _function: Callable[..., Any]
 
     def __init__(
         self,
@@ -44,7 +46,8 @@ class PerTensor(TensorOp):
                 f"{self.inputs} and its outputs {self.outputs}."
             )
         self.in_list = self.out_list = True
-        self._function: Callable[..., Any] = getattr(backend, self.function_name)
+        if self.function_name is not None:
+            self._function = getattr(backend, self.function_name)
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's function.
@@ -53,9 +56,10 @@ class PerTensor(TensorOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        functions = import_module(f"fastnet.backend.{framework}")
-        # a function that is made of others is the same for all
-        self._function = getattr(functions, self.function_name, self._function)
+        if self.function_name is not None:
+            functions = import_module(f"fastnet.backend.{framework}")
+            # a function that is made of others is the same for all
+            self._function = getattr(functions, self.function_name, self._function)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Do the op's work on one input.
@@ -78,4 +82,6 @@ class PerTensor(TensorOp):
         Returns:
             A value for each output.
         """
+        if len(data) == 1:
+            return [self.apply(data[0])]
         return [self.apply(tensor) for tensor in data]

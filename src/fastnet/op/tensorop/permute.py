@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fastnet.op.checks import axes_in_order
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -39,13 +40,13 @@ class Permute(PerTensor):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        self.permutation = list(permutation)
-        count = len(self.permutation)
-        if sorted(axis % count for axis in self.permutation) != list(range(count)):
+        order = axes_in_order(permutation)
+        if not order:
             raise ValueError(
-                f"Permute's permutation is {self.permutation}, but each axis from 0 to {count - 1} "
-                "must be in it once."
+                f"Permute's permutation has each axis in it once, counted from 0, but got "
+                f"{permutation!r}."
             )
+        self.permutation = order
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Reorder the axes.

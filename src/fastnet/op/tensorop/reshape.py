@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fastnet.op.checks import lengths_of
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -19,7 +20,7 @@ class Reshape(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or several lengths are -1.
+        ValueError: If there are not as many outputs as inputs, or `shape` is no shape.
 
     >>> import torch
     >>> Reshape("x", "y", shape=(-1, 4)).forward([torch.ones(3, 2, 2)], {})[0].shape
@@ -37,11 +38,13 @@ class Reshape(PerTensor):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        self.shape = [shape] if isinstance(shape, int) else list(shape)
-        if self.shape.count(-1) > 1:
+        lengths = lengths_of(shape)
+        if lengths is None:
             raise ValueError(
-                f"Reshape's shape is {self.shape}, but only one length can be -1, to be worked out."
+                f"Reshape's shape is a length or several, of which one can be -1, to be worked "
+                f"out, but got {shape!r}."
             )
+        self.shape = lengths
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Reshape.

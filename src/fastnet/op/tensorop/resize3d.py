@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fastnet.op.checks import is_int, lengths_of
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -24,7 +25,7 @@ class Resize3D(PerTensor):
 
     Raises:
         AssertionError: If `resize_mode` is neither.
-        ValueError: If there are not as many outputs as inputs, or `output_shape` has not three
+        ValueError: If there are not as many outputs as inputs, or `output_shape` is not three
             lengths.
 
     >>> import torch
@@ -48,12 +49,13 @@ class Resize3D(PerTensor):
             raise AssertionError(
                 f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {resize_mode!r}."
             )
-        if len(output_shape) != 3:
+        lengths = None if is_int(output_shape) else lengths_of(output_shape)
+        if lengths is None or len(lengths) != 3 or min(lengths) < 1:
             raise ValueError(
                 f"Resize3D's output_shape is a height, a width and a depth, without batch and "
-                f"channels, not {list(output_shape)}."
+                f"channels, not {output_shape!r}."
             )
-        self.output_shape = list(output_shape)
+        self.output_shape = lengths
         self.resize_mode = resize_mode
 
     def apply(self, tensor: Tensor) -> Tensor:
@@ -64,5 +66,13 @@ class Resize3D(PerTensor):
 
         Returns:
             The volumes in the new size.
+
+        Raises:
+            ValueError: If these are no volumes.
         """
+        if len(tensor.shape) != 5:
+            raise ValueError(
+                f"Resize3D reads volumes, which have 5 axes with the batch and the channels, but "
+                f"got a tensor of {len(tensor.shape)}."
+            )
         return self._function(tensor, self.output_shape, self.resize_mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastnet.op.checks import require_function
 from fastnet.op.op import Op
 from fastnet.types import Model, State, Tensor
 
@@ -80,6 +81,9 @@ class LambdaOp(TensorOp):
         outputs: Key(s) to write.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        TypeError: If `fn` cannot be called.
     """
 
     calls_user_code = True
@@ -93,6 +97,7 @@ class LambdaOp(TensorOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        require_function(self, "fn", fn)
         self.fn = fn
         self.in_list = True
 
@@ -119,6 +124,9 @@ class Delete(TensorOp):
         keys: The key(s) to drop.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+
+    Raises:
+        ValueError: If there is no key.
     """
 
     deletes_inputs = True
@@ -130,6 +138,8 @@ class Delete(TensorOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
+        if not self.inputs:
+            raise ValueError("Delete has nothing to drop: give it a key.")
 
     def forward(self, data: Tensor | list[Tensor], state: State) -> None:
         """Do nothing; the network drops the keys.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,8 @@ class UnHadamard(PerTensor):
 
     Args:
         inputs: Key(s) of codes, shape (batch, code_length), each position from -1 to 1.
-        outputs: Key(s) for probabilities, shape (batch, n_classes).
+        outputs: Key(s) for probabilities, shape (batch, n_classes). Of half precision they become
+            float32.
         n_classes: How many classes there are.
         code_length: The length of the codes, a power of 2. None for the least that is enough.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
@@ -38,8 +40,6 @@ class UnHadamard(PerTensor):
     Source: "Error Correcting Output Codes Improve Probability Estimation and Adversarial Robustness
     of Deep Neural Networks" (Verma and Swami, 2019).
     """
-
-    function_name = "abs"
 
     def __init__(
         self,
@@ -57,15 +57,17 @@ class UnHadamard(PerTensor):
         gap = (1.0 - _MAX_PROBABILITY) / (_MAX_PROBABILITY * max(n_classes - 1, 1))
         self._eps = np.array((self.code_length + 1) * gap, dtype="float32")
         self._tensors: tuple[Any, Any] | None = None
+        self._functions: Any = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Make tensors of the codes.
+        """Pick the framework's functions, and make tensors of the codes.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
         super().build(framework, device)
+        self._functions = import_module(f"fastnet.backend.{framework}")
         codes = backend.to_tensor(self._codes, framework)
         eps = backend.to_tensor(self._eps, framework)
         self._tensors = (codes, eps) if device is None else (codes.to(device), eps.to(device))
@@ -79,12 +81,12 @@ class UnHadamard(PerTensor):
         Returns:
             A probability for each class.
         """
-        functions = implementation(tensor)
+        functions = self._functions or implementation(tensor)
         if self._tensors is None:
             codes, eps = (functions.from_numpy(each, tensor) for each in (self._codes, self._eps))
         else:
             codes, eps = self._tensors
-        distances = functions.reduce_sum(
-            self._function(functions.expand_dims(tensor, 1) - codes), [-1], False
-        )
-        return backend.iwd(distances, power=1.0, eps=eps)
+        if "float16" in str(tensor.dtype):  # or bfloat16
+            # torch would do so by itself; and the least distance has no inverse in float16
+            tensor = functions.cast(tensor, "float32")
+        return functions.code_probabilities(tensor, codes, eps)

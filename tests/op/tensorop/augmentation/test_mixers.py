@@ -78,3 +78,12 @@ def check_shares(shares: Any, alpha: float) -> None:
     assert ((shares >= 0) & (shares <= 1)).all()
     np.testing.assert_allclose(shares.mean(), 0.5, atol=0.04)
     np.testing.assert_allclose(shares.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.12)
+
+
+def test_cutmix_of_what_are_no_images() -> None:
+    with pytest.raises(ValueError, match="CutMixBatch") as caught:
+        CutMixBatch(("x", "l"), ("x", "l")).forward([torch.ones(2, 3), torch.ones(2, 2)], {})
+    assert str(caught.value) == (
+        "CutMixBatch reads images, which have 4 axes with the batch and the channels, but 'x' has "
+        "2."
+    )

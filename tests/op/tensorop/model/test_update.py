@@ -97,7 +97,10 @@ class TestMaking:
 
     @pytest.mark.parametrize("merge", [0, -1])
     def test_merging_fewer_than_one(self, merge: int) -> None:
-        with raising(ValueError, f"UpdateOp of 'm' has merge_grad={merge}; the least is 1."):
+        with raising(
+            ValueError,
+            f"UpdateOp of 'm' has merge_grad={merge}; it is an int, and the least is 1.",
+        ):
             UpdateOp(built(line, model_name="m"), "loss", merge_grad=merge)
 
     def test_merging_on_several_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:

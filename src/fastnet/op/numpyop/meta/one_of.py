@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import shares_of
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -44,15 +45,16 @@ class OneOf(MetaNumpyOp):
                         f"{getattr(first, name)} and its op {place} {getattr(op, name)}."
                     )
         count = len(numpy_ops)
-        # written so that NaN is refused
-        if probs and not (len(probs) == count and min(probs) >= 0 and abs(sum(probs) - 1) <= 1e-8):
+        given: Any = probs
+        alike = given is None or (isinstance(given, Sized) and len(given) == 0)
+        self.probs = None if alike else shares_of(probs, count)
+        if self.probs is None and not alike:
             raise AssertionError(
                 f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
-                f"{list(probs)}."
+                f"{probs!r}."
             )
         super().__init__(numpy_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
-        self.probs = list(probs) if probs else None
 
     def run(self, data: Any, state: State, batched: str | None) -> Any:
         """Run an op, drawn with numpy's global generator.

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from fastnet.op.checks import is_int
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -39,7 +40,7 @@ class Repeat(MetaNumpyOp):
     ) -> None:
         self.require_ops([op])
         self.repeat_inputs: list[str] = []
-        if max_iter is not None and max_iter < 1:
+        if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
             raise ValueError(f"Repeat's max_iter is at least 1, not {max_iter!r}.")
         if isinstance(repeat, int):
             if repeat < 1:

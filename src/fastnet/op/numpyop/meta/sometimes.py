@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import is_number
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -34,7 +35,7 @@ class Sometimes(MetaNumpyOp):
 
     def __init__(self, numpy_op: Any, prob: float = 0.5) -> None:
         self.require_ops([numpy_op])
-        if not 0 <= prob <= 1:
+        if not is_number(prob) or not 0 <= prob <= 1:
             raise ValueError(f"Sometimes has a probability from 0 to 1, not {prob!r}.")
         self.extra_inputs = [key for key in numpy_op.outputs if key not in numpy_op.inputs]
         super().__init__([numpy_op], list(numpy_op.inputs) + self.extra_inputs, numpy_op.outputs)

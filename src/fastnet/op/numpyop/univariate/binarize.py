@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import is_number
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["Binarize"]
@@ -23,7 +24,7 @@ class Binarize(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or `threshold` is no number.
 
     >>> Binarize(0.5, "x", "y").forward([np.array([0.2, 0.5])], {})
     [array([0., 1.], dtype=float32)]
@@ -38,6 +39,8 @@ class Binarize(PerArray):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not is_number(threshold):
+            raise ValueError(f"Binarize's threshold is a number, not {threshold!r}.")
         self.threshold = threshold
 
     def apply(self, data: Any) -> Any:

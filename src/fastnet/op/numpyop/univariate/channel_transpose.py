@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import axes_in_order
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["ChannelTranspose"]
@@ -24,7 +25,8 @@ class ChannelTranspose(PerArray):
             channels of an image first.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or `axes` leave out an axis or name
+            one twice.
 
     >>> ChannelTranspose("x", "y").forward([np.ones((4, 5, 3))], {})[0].shape
     (3, 4, 5)
@@ -39,7 +41,13 @@ class ChannelTranspose(PerArray):
         axes: Iterable[int] = (2, 0, 1),
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        self.axes = tuple(axes)
+        order = axes_in_order(axes)
+        if not order:
+            raise ValueError(
+                f"ChannelTranspose's axes have each axis of a sample among them once, counted from "
+                f"0, but got {axes!r}."
+            )
+        self.axes = tuple(order)
 
     def apply(self, data: Any) -> Any:
         """Reorder the axes.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import is_int
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["ExpandDims"]
@@ -23,7 +24,7 @@ class ExpandDims(PerArray):
         axis: Where the new axis is to be.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or `axis` is no int.
 
     >>> ExpandDims("x", "y").forward([np.ones(2)], {})[0].shape
     (2, 1)
@@ -38,6 +39,8 @@ class ExpandDims(PerArray):
         axis: int = -1,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not is_int(axis):
+            raise ValueError(f"ExpandDims's axis is an int, not {axis!r}.")
         self.axis = axis
 
     def apply(self, data: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import is_int, is_number
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["Onehot"]
@@ -25,7 +26,7 @@ class Onehot(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or a number is out of its range.
 
     >>> Onehot("x", "y", num_classes=3).forward([2], {})
     [array([0., 0., 1.], dtype=float32)]
@@ -41,6 +42,10 @@ class Onehot(PerArray):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if not is_int(num_classes) or num_classes < 1:
+            raise ValueError(f"Onehot's num_classes is an int of at least 1, not {num_classes!r}.")
+        if not is_number(label_smoothing) or not 0 <= label_smoothing <= 1:
+            raise ValueError(f"Onehot's label_smoothing is from 0 to 1, not {label_smoothing!r}.")
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
 

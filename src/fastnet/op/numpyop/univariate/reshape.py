@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import lengths_of
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["Reshape"]
@@ -23,7 +24,7 @@ class Reshape(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or `shape` is no shape.
 
     >>> Reshape((2, -1), "x", "y").forward([np.ones(6)], {})[0].shape
     (2, 3)
@@ -38,6 +39,11 @@ class Reshape(PerArray):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        if lengths_of(shape) is None:
+            raise ValueError(
+                f"Reshape's shape is a length or several, of which one can be -1, to be worked "
+                f"out, but got {shape!r}."
+            )
         self.shape = shape
 
     def apply(self, data: Any) -> Any:

@@ -23,7 +23,7 @@ class ToArray(PerArray):
         dtype: The type of the arrays, by its name. None for what numpy makes of the values.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or numpy has no such type.
 
     >>> ToArray("x", "y", dtype="float32").forward([[1, 2]], {})
     [array([1., 2.], dtype=float32)]
@@ -38,6 +38,10 @@ class ToArray(PerArray):
         dtype: str | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        try:
+            np.dtype(dtype)
+        except TypeError as error:
+            raise ValueError(f"ToArray's dtype is a type of numpy's, not {dtype!r}.") from error
         self.dtype = dtype
 
     def apply(self, data: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet import backend
 from fastnet.op.tensorop.augmentation.mixer import Mixer
 from fastnet.types import Tensor
 
@@ -38,11 +37,14 @@ class CutMixBatch(Mixer):
 
         Returns:
             The mixed images and the mixed labels.
+
+        Raises:
+            ValueError: If the samples are no images.
         """
-        share = mixing.draw_beta(self.alpha, samples, each=False)
-        share = backend.maximum(share, 1 - share)
-        x = mixing.draw_uniform(samples)
-        y = mixing.draw_uniform(samples)
-        mixed, kept = mixing.paste_box(samples, mixing.roll_batch(samples), x, y, share)
-        kept = backend.cast(kept, labels)
-        return mixed, labels * kept + mixing.roll_batch(labels) * (1 - kept)
+        if len(samples.shape) != 4:
+            raise ValueError(
+                f"CutMixBatch reads images, which have 4 axes with the batch and the channels, but "
+                f"'{self.inputs[0]}' has {len(samples.shape)}."
+            )
+        mixed: tuple[Tensor, Tensor] = mixing.cut_mix(samples, labels, self.alpha)
+        return mixed

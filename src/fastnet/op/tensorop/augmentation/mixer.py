@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import State, Tensor
 
@@ -38,7 +39,7 @@ class Mixer(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         name = type(self).__name__
-        if not alpha > 0:
+        if not is_number(alpha) or not alpha > 0:
             raise AssertionError(f"{name}'s alpha is more than 0, not {alpha!r}.")
         if len(self.inputs) != 2 or len(self.outputs) != 2:
             raise AssertionError(
@@ -77,7 +78,7 @@ class Mixer(TensorOp):
         """Mix.
 
         Args:
-            mixing: The framework's `draw_beta`, `draw_uniform`, `paste_box` and `roll_batch`.
+            mixing: The framework's `mix_up` and `cut_mix`.
             samples: The samples.
             labels: Their labels.
 

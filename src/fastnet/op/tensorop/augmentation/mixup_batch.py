@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastnet import backend
 from fastnet.op.tensorop.augmentation.mixer import Mixer
 from fastnet.types import Tensor
 
@@ -54,15 +53,5 @@ class MixUpBatch(Mixer):
         Returns:
             The blended samples and the blended labels.
         """
-        if self.shared_beta:
-            share = label_share = mixing.draw_beta(self.alpha, samples, each=False)
-        else:
-            drawn = mixing.draw_beta(self.alpha, samples, each=True)
-            share = backend.reshape(drawn, [-1] + [1] * (len(samples.shape) - 1))
-            label_share = backend.reshape(drawn, [-1] + [1] * (len(labels.shape) - 1))
-        share = backend.cast(backend.maximum(share, 1 - share), samples)
-        label_share = backend.cast(label_share, labels)
-        return (
-            samples * share + mixing.roll_batch(samples) * (1 - share),
-            labels * label_share + mixing.roll_batch(labels) * (1 - label_share),
-        )
+        mixed: tuple[Tensor, Tensor] = mixing.mix_up(samples, labels, self.alpha, self.shared_beta)
+        return mixed

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fastnet import backend
+from fastnet.backend.dispatch import implementation
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.gradient.taker import ADVICE, GradientTaker
 from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class FGSM(GradientTaker):
@@ -23,7 +29,8 @@ class FGSM(GradientTaker):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there is not one output.
+        ValueError: If `data` or `loss` is not one key, there is not one output, or `epsilon` is no
+            number.
 
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
@@ -39,13 +46,29 @@ class FGSM(GradientTaker):
         mode: str | Iterable[str] | None = None,
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
+        for setting, key in (("data", data), ("loss", loss)):
+            if not isinstance(key, str):
+                raise ValueError(f"FGSM reads one key as its {setting}, but got {key!r}.")
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
         if len(self.outputs) != 1:
             raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
+        if not is_number(epsilon):
+            raise ValueError(f"FGSM's epsilon is a number, not {epsilon!r}.")
         self.out_list = False
         self.epsilon = epsilon
         self.clip_low = clip_low
         self.clip_high = clip_high
+        self._functions: Any = None
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's functions.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        super().build(framework, device)
+        self._functions = import_module(f"fastnet.backend.{framework}")
 
     def take(self, data: list[Tensor], state: State, retain_graph: bool) -> Tensor:
         """Move the inputs.
@@ -67,8 +90,10 @@ class FGSM(GradientTaker):
             raise ValueError(
                 f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. {ADVICE}"
             )
-        return backend.clip_by_value(
-            clean + self.epsilon * backend.sign(gradient),
-            min_value=self.clip_low or backend.reduce_min(clean),
-            max_value=self.clip_high or backend.reduce_max(clean),
-        )
+        functions = self._functions or implementation(clean)
+        moved = clean + self.epsilon * functions.sign(gradient)
+        low, high = self.clip_low, self.clip_high
+        if not low or not high:
+            least, largest = functions.extremes(clean)
+            low, high = low or least, high or largest
+        return functions.clip_by_value(moved, low, high)

@@ -50,7 +50,11 @@ class GradientOp(GradientTaker):
                 f"GradientOp's model is a torch.nn.Module or a Keras model, not "
                 f"{type(model).__name__}."
             )
-        if len(targets) != len(written) or (sources and len(sources) != len(targets)):
+        if (
+            not targets
+            or len(targets) != len(written)
+            or (sources and len(sources) != len(targets))
+        ):
             raise AssertionError(
                 f"GradientOp writes one output for each of its finals, by one input each, but its "
                 f"finals are {targets}, its outputs {written} and its inputs {sources}."

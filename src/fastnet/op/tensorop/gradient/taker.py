@@ -109,7 +109,7 @@ class GradientTaker(TensorOp):
             RuntimeError: If torch recorded nothing to differentiate.
         """
         try:
-            return self._gradient(final, source, tape=state.get("tape"), retain_graph=retain_graph)
+            return self._gradient(final, source, False, state.get("tape"), retain_graph)
         except RuntimeError as error:
             if "require grad" in str(error):
                 add_note(error, ADVICE)

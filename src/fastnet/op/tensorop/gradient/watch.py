@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
 from fastnet.op.tensorop.gradient.taker import GradientTaker
 from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Watch(GradientTaker):
@@ -35,6 +40,17 @@ class Watch(GradientTaker):
         if not self.inputs:
             raise ValueError("Watch has nothing to watch: give it the key of a tensor.")
         self.in_list = self.out_list = True
+        self._watch: Callable[..., Any] = backend.watch
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's functions.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        super().build(framework, device)
+        self._watch = import_module(f"fastnet.backend.{framework}.gradients").watch
 
     def take(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
         """Watch.
@@ -47,4 +63,5 @@ class Watch(GradientTaker):
         Returns:
             The values to go on with.
         """
-        return [backend.watch(tensor, tape=state.get("tape")) for tensor in data]
+        tape = state.get("tape")
+        return [self._watch(tensor, tape) for tensor in data]

@@ -35,7 +35,7 @@ class CrossEntropy(LossOp):
 
     Raises:
         AssertionError: If `class_weights` is no dict of int to float.
-        ValueError: If there are not two inputs, or `form` is none of the three.
+        ValueError: If there are not two inputs and one output, or `form` is none of the three.
     """
 
     def __init__(
@@ -80,6 +80,8 @@ class CrossEntropy(LossOp):
             "categorical": losses.categorical_crossentropy,
             "sparse": losses.sparse_categorical_crossentropy,
         }
+        if self.class_weights:
+            self._weights = losses.ClassWeights(self.class_weights)
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -98,11 +100,7 @@ class CrossEntropy(LossOp):
             if _has_classes(y_pred):
                 form = "categorical" if _has_classes(y_true) else "sparse"
         return self._losses[form](
-            y_pred,
-            y_true,
-            from_logits=self.from_logits,
-            average_loss=self.average_loss,
-            class_weights=self._weights,
+            y_pred, y_true, self.from_logits, self.average_loss, self._weights
         )
 
 

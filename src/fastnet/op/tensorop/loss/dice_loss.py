@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastnet import backend
+from fastnet.backend.dice import score
 from fastnet.backend.dispatch import implementation
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
@@ -33,7 +35,7 @@ class DiceLoss(LossOp):
 
     Raises:
         AssertionError: If `channel_weights` is no dict of int to float.
-        ValueError: If there are not two inputs.
+        ValueError: If there are not two inputs and one output.
     """
 
     def __init__(
@@ -58,14 +60,16 @@ class DiceLoss(LossOp):
         self.epsilon = epsilon
         self._row = None if not channel_weights else _row_of(channel_weights)
         self._weights: Any = None
+        self._functions: Any = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Make a tensor of the weights.
+        """Pick the framework's functions, and make a tensor of the weights.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
+        self._functions = import_module(f"fastnet.backend.{framework}")
         if self._row is not None:
             weights = backend.to_tensor(self._row, framework)
             self._weights = weights if device is None else weights.to(device)
@@ -81,7 +85,7 @@ class DiceLoss(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        functions = implementation(y_pred)
+        functions = self._functions or implementation(y_pred)
         weights = self._weights
         if weights is None and self._row is not None:
             weights = functions.from_numpy(self._row, y_pred)
@@ -91,14 +95,15 @@ class DiceLoss(LossOp):
                 weights = backend.concat(
                     [weights, *[backend.ones_like(weights[:, :1])] * unnamed], 1
                 )
-        return -backend.dice_score(
+        return -score(
+            functions,
             y_pred,
             y_true,
-            soft_dice=self.soft_dice,
-            sample_average=self.average_loss,
-            channel_average=self.channel_average,
-            channel_weights=weights,
-            epsilon=self.epsilon,
+            self.soft_dice,
+            self.average_loss,
+            self.channel_average,
+            weights,
+            self.epsilon,
         )
 
 
@@ -112,6 +117,11 @@ def _row_of(channel_weights: object) -> np.ndarray[Any, Any]:
             raise AssertionError(
                 f"The keys of DiceLoss's channel_weights are channel indices of type int, but "
                 f"{index!r} is of type {type(index).__name__}."
+            )
+        if index < 0:
+            raise AssertionError(
+                f"The keys of DiceLoss's channel_weights are channel indices, counted from 0, but "
+                f"one is {index}."
             )
         if not isinstance(weight, float):
             raise AssertionError(

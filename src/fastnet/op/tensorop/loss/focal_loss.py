@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fastnet import backend
+from fastnet.backend.dispatch import implementation
+from fastnet.backend.focal import compute
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -31,8 +37,8 @@ class FocalLoss(LossOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not two inputs, a number is out of its range, or a reduction is
-            none of the three.
+        ValueError: If there are not two inputs and one output, a number is out of its range, or a
+            reduction is none of the three.
 
     Source: "Focal Loss for Dense Object Detection" (Lin et al., 2017).
     """
@@ -70,6 +76,16 @@ class FocalLoss(LossOp):
         self.shape_reduction = shape_reduction
         self.from_logits = from_logits
         self.normalize = normalize
+        self._functions: Any = None
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's functions.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        self._functions = import_module(f"fastnet.backend.{framework}")
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -82,17 +98,18 @@ class FocalLoss(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        return backend.focal_loss(
+        return compute(
+            self._functions or implementation(y_true),
             y_true,
             y_pred,
-            gamma=self.gamma,
-            alpha=self.alpha,
-            from_logits=self.from_logits,
-            normalize=self.normalize,
-            shape_reduction=self.shape_reduction,
-            sample_reduction=self.sample_reduction,
+            self.gamma,
+            self.alpha,
+            self.from_logits,
+            self.normalize,
+            self.shape_reduction,
+            self.sample_reduction,
         )
 
 
 def _within(value: Any, most: float) -> bool:
-    return value is not None and 0 <= value <= most
+    return is_number(value) and 0 <= value <= most

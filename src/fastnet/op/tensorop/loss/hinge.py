@@ -26,7 +26,7 @@ class Hinge(LossOp):
         average_loss: Whether to write the mean, rather than a loss for each sample.
 
     Raises:
-        ValueError: If there are not two inputs.
+        ValueError: If there are not two inputs and one output.
     """
 
     def __init__(
@@ -42,15 +42,17 @@ class Hinge(LossOp):
         )
         self.require_pair()
         self._loss: Callable[..., Tensor] = backend.hinge
+        self._mean: Callable[..., Tensor] = backend.reduce_mean
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
+        """Pick the framework's functions.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        self._loss = import_module(f"fastnet.backend.{framework}.losses").hinge
+        functions = import_module(f"fastnet.backend.{framework}")
+        self._loss, self._mean = functions.losses.hinge, functions.reduce_mean
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -64,4 +66,4 @@ class Hinge(LossOp):
         """
         y_pred, y_true = data
         loss = self._loss(y_true, y_pred)
-        return backend.reduce_mean(loss) if self.average_loss else loss
+        return self._mean(loss, None, False) if self.average_loss else loss

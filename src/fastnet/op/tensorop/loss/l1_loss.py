@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 
@@ -33,7 +34,8 @@ class L1_Loss(LossOp):
         beta: Where squares end, more than 0.
 
     Raises:
-        ValueError: If there are not two inputs, there is no such type, or `beta` is not positive.
+        ValueError: If there are not two inputs and one output, there is no such type, or `beta` is
+            not positive.
     """
 
     def __init__(
@@ -54,22 +56,24 @@ class L1_Loss(LossOp):
             raise ValueError(
                 f"L1_Loss's loss_type is one of {list(_FUNCTIONS)}, not {loss_type!r}."
             )
-        if not beta > 0:
+        if not is_number(beta) or not beta > 0:
             raise ValueError(f"L1_Loss's beta is more than 0, not {beta!r}.")
         self.loss_type = loss_type
         self.beta = beta
         self._options: dict[str, Any] = {} if loss_type == "L1" else {"beta": beta}
         self._loss: Callable[..., Tensor] = getattr(backend, _FUNCTIONS[loss_type])
+        self._mean: Callable[..., Tensor] = backend.reduce_mean
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
+        """Pick the framework's functions.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        losses = import_module(f"fastnet.backend.{framework}.losses")
-        self._loss = getattr(losses, _FUNCTIONS[self.loss_type])
+        functions = import_module(f"fastnet.backend.{framework}")
+        self._loss = getattr(functions.losses, _FUNCTIONS[self.loss_type])
+        self._mean = functions.reduce_mean
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -83,4 +87,4 @@ class L1_Loss(LossOp):
         """
         y_pred, y_true = data
         loss = self._loss(y_true, y_pred, **self._options)
-        return backend.reduce_mean(loss) if self.average_loss else loss
+        return self._mean(loss, None, False) if self.average_loss else loss

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
 
 from fastnet import backend
 from fastnet.backend.framework import framework_of
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Model, State, Tensor
 
@@ -15,7 +18,7 @@ class L2Regularization(TensorOp):
 
     Args:
         inputs: The key of the loss.
-        outputs: The key for the sum.
+        outputs: The key for the sum, of the wider type of the loss and the weights.
         model: The model.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         beta: What to multiply the squares by.
@@ -39,25 +42,38 @@ class L2Regularization(TensorOp):
                 f"{name} reads one loss and writes one, but its inputs are {self.inputs} and its "
                 f"outputs {self.outputs}."
             )
-        if framework_of(model) is None:
+        framework = framework_of(model)
+        if framework is None:
             raise ValueError(
                 f"{name}'s model is a torch.nn.Module or a Keras model, not {type(model).__name__}."
             )
+        if not is_number(beta):
+            raise ValueError(f"{name}'s beta is a number, not {beta!r}.")
         self.in_list = self.out_list = False
         self.model = model
         self.beta = beta
+        self._adds_one_type_only = framework == "tf"
+        self._squares: Callable[..., Any] = import_module(
+            f"fastnet.backend.{framework}.models"
+        ).SquaredWeights(model)
 
     def forward(self, data: Tensor, state: State) -> Tensor:
         """Add the squares.
 
         Args:
             data: The loss.
-            state: The step's context, not used.
+            state: The step's context.
 
         Returns:
             The loss and the squares.
         """
-        return backend.l2_regularization(self.model, self.beta) + data
+        squares = self._squares(self.beta, state)
+        if self._adds_one_type_only and data.dtype != squares.dtype:
+            if data.dtype.size < squares.dtype.size:
+                data = backend.cast(data, squares)
+            else:
+                squares = backend.cast(squares, data)
+        return squares + data
 
 
 class L2Regularizaton(L2Regularization):

@@ -30,7 +30,10 @@ class LossOp(TensorOp):
         self.average_loss = average_loss
 
     def require_pair(self) -> None:
-        """Refuse anything but two inputs; for losses that compare predictions with the truth.
+        """Refuse anything but two inputs and one output.
+
+        For losses that compare predictions with the truth. The output is a bare one then, even
+        where a list of one key was given.
 
         Raises:
             ValueError: If there are more or fewer.
@@ -40,6 +43,12 @@ class LossOp(TensorOp):
                 f"{type(self).__name__} reads two keys, the predictions and the truth, but its "
                 f"inputs are {self.inputs}."
             )
+        if len(self.outputs) != 1:
+            raise ValueError(
+                f"{type(self).__name__} writes one key, the loss, but its outputs are "
+                f"{self.outputs}."
+            )
+        self.out_list = False
 
     @property
     def true_key(self) -> str:

@@ -26,7 +26,7 @@ class MeanSquaredError(LossOp):
         average_loss: Whether to write the mean, rather than a loss for each sample.
 
     Raises:
-        ValueError: If there are not two inputs.
+        ValueError: If there are not two inputs and one output.
     """
 
     def __init__(
@@ -63,4 +63,4 @@ class MeanSquaredError(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        return self._loss(y_true, y_pred, average_loss=self.average_loss)
+        return self._loss(y_true, y_pred, self.average_loss)

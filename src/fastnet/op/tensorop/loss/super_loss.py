@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastnet import backend
 from fastnet.backend.dispatch import implementation
+from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 from fastnet.util import to_number
+from fastnet.util.copies import twin
 
 if TYPE_CHECKING:
     import torch
@@ -54,11 +54,11 @@ class SuperLoss(LossOp):
                 f"SuperLoss is around a loss that writes one bare output, not around "
                 f"{type(loss).__name__}."
             )
-        if not isinstance(threshold, str):
+        if is_number(threshold):
             threshold = float(to_number(threshold).item())
         elif threshold != "exp":
             raise ValueError(f"SuperLoss's threshold is a number or 'exp', not {threshold!r}.")
-        if regularization <= 0:
+        if not is_number(regularization) or regularization <= 0:
             raise ValueError(f"SuperLoss's regularization is more than 0, not {regularization!r}.")
         written = loss.outputs[0]
         super().__init__(
@@ -68,12 +68,13 @@ class SuperLoss(LossOp):
             ds_id=loss.ds_id,
             average_loss=average_loss,
         )
-        self.loss = copy.copy(loss)
+        self.loss = twin(loss)
         self.loss.average_loss = False
         self.in_list = loss.in_list
         self.threshold = threshold
         self.regularization = regularization
         self._averages: dict[str, Any] = {}
+        self._functions: Any = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get the loss ready for a framework, and the moving averages of each mode.
@@ -83,6 +84,7 @@ class SuperLoss(LossOp):
             device: The device that ops run on (torch only).
         """
         self.loss.build(framework, device)
+        self._functions = import_module(f"fastnet.backend.{framework}")
         if self.threshold == "exp":
             averages = import_module(f"fastnet.backend.{framework}.averages")
             self._averages = {mode: averages.MovingAverage() for mode in _MODES}
@@ -98,21 +100,44 @@ class SuperLoss(LossOp):
             The loss, or a list of the loss and the confidences.
         """
         losses = self.loss.forward(data, state)
-        excess = losses - self._threshold(losses, state)
-        beta = excess / self.regularization
-        least = backend.zeros_like(beta) + _LEAST
-        confidence_log = -backend.lambertw(0.5 * backend.maximum(least, beta))
-        confidence = backend.exp(confidence_log)
-        result = excess * confidence + self.regularization * backend.pow(confidence_log, 2)
+        functions = self._functions or implementation(losses)
+        excess = losses - self._threshold(losses, state, functions)
+        regularization = self.regularization
+        beta = excess if regularization == 1 else excess / regularization
+        confidence_log = -functions.lambertw(0.5 * functions.clip_by_value(beta, _LEAST, None))
+        confidence = functions.exp(confidence_log)
+        squared = confidence_log**2
+        if regularization != 1:
+            squared = regularization * squared
+        result = excess * confidence + squared
         if self.average_loss:
-            result = backend.reduce_mean(result)
+            result = functions.reduce_mean(result, None, False)
         return [result, confidence] if len(self.outputs) == 2 else result
 
-    def _threshold(self, losses: Tensor, state: State) -> Any:
+    def _threshold(self, losses: Tensor, state: State, functions: Any) -> Any:
         if self.threshold != "exp":
             return self.threshold
         mode = state["mode"]
         if mode not in self._averages:  # an op that was not built for a framework
-            package = implementation(losses).__name__
-            self._averages[mode] = import_module(f"{package}.averages").MovingAverage()
-        return self._averages[mode].update(backend.reduce_mean(losses), keep=not state["warmup"])
+            averages = import_module(f"{functions.__name__}.averages")
+            self._averages[mode] = averages.MovingAverage()
+        mean = functions.reduce_mean(losses, None, False)
+        return self._averages[mode].update(mean, keep=not state["warmup"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what the op remembers from step to step, to save it in a checkpoint.
+
+        Returns:
+            Under "averages" the moving average of each mode: a float, or None if it has none yet.
+        """
+        return {"averages": {mode: one.value for mode, one in self._averages.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave, after the op was built for its framework.
+
+        Args:
+            state: What the op, or another one like it, remembered.
+        """
+        for mode, value in state["averages"].items():
+            if mode in self._averages:
+                self._averages[mode].value = value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.op.settings import takes_gradients
-from fastnet.op.tensorop.meta.meta_op import MetaOp, run_op
-from fastnet.types import State, Tensor
+from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
+from fastnet.types import Forward, State, Tensor
 from fastnet.util import to_list
 
 
@@ -41,18 +41,26 @@ class Fuse(MetaOp):
         takers = [place for place, op in enumerate(ops) if takes_gradients(op)]
         self._last_taker = takers[-1] if takers else -1
 
-    def run(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
-        """Run the ops in order.
+    def make_run(self, retain_graph: bool) -> Forward:
+        """Settle what runs the ops in order.
 
         Args:
-            data: The values of the inputs.
-            state: The step's context.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The values of the outputs.
+            What takes the values of the inputs and gives those of the outputs.
         """
-        store = dict(zip(self.inputs, data, strict=True))
-        for place, op in enumerate(self.ops):
-            run_op(op, place, store, state, retain_graph or place != self._last_taker)
-        return [store[key] for key in self.outputs]
+        last = self._last_taker
+        runs = [
+            runner(op, place, retain_graph or place != last) for place, op in enumerate(self.ops)
+        ]
+        inputs, outputs = self.inputs, self.outputs
+        only = inputs[0] if len(inputs) == 1 else None
+
+        def run(data: list[Tensor], state: State) -> list[Tensor]:
+            store = dict(zip(inputs, data, strict=True)) if only is None else {only: data[0]}
+            for run_op in runs:
+                run_op(store, state)
+            return [store[key] for key in outputs]
+
+        return run

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MetaOp(TensorOp):
-    """An op around other ops. Derive from it, and define `run`.
+    """An op around other ops. Derive from it, and define `make_run`.
 
     Args:
         ops: The ops.
@@ -39,6 +39,11 @@ class MetaOp(TensorOp):
         self.ops = list(ops)
         self._retain_graph = False
         self._control: Any = None
+        self._runs: dict[bool, Forward] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy has ops of its own to run
+        return {**vars(self), "_runs": {}}
 
     @classmethod
     def require_ops(cls, ops: Sequence[Any]) -> None:
@@ -76,6 +81,7 @@ class MetaOp(TensorOp):
             device: The device that ops run on (torch only).
         """
         self._control = import_module(f"fastnet.backend.{framework}.control")
+        self._runs = {}
         for op in self.ops:
             if hasattr(op, "build"):
                 op.build(framework, device)
@@ -118,11 +124,7 @@ class MetaOp(TensorOp):
         """
         if type(self).forward is not MetaOp.forward:
             return None
-
-        def forward(data: list[Tensor], state: State) -> Any:
-            return self.run(data, state, retain_graph)
-
-        return forward
+        return self._run(retain_graph)
 
     def forward(self, data: list[Tensor], state: State) -> Any:
         """Run the ops.
@@ -134,20 +136,27 @@ class MetaOp(TensorOp):
         Returns:
             The values of the outputs.
         """
-        return self.run(data, state, self._retain_graph)
+        return self._run(self._retain_graph)(data, state)
 
-    def run(self, data: Any, state: State, retain_graph: bool) -> Any:
-        """Run the ops.
+    def _run(self, retain_graph: bool) -> Forward:
+        if self._control is None:  # an op that was not built for a framework may still change
+            return self.make_run(retain_graph)
+        run = self._runs.get(retain_graph)
+        if run is None:
+            run = self._runs[retain_graph] = self.make_run(retain_graph)
+        return run
+
+    def make_run(self, retain_graph: bool) -> Forward:
+        """Settle all that is the same in each step.
 
         Args:
-            data: The values of the inputs.
-            state: The step's context.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The values of the outputs.
+            What runs the ops: like `forward`, it takes the values of the inputs and the step's
+            context, and returns the values of the outputs.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define run.")
+        raise NotImplementedError(f"{type(self).__name__} must define make_run.")
 
     def control_for(self, data: Any) -> Any:
         """Find the framework's choices and loops.
@@ -164,32 +173,70 @@ class MetaOp(TensorOp):
         return import_module(f"{implementation(first).__name__}.control")
 
 
-def run_op(
-    op: Any, place: int, store: MutableMapping[str, Any], state: State, retain_graph: bool
-) -> None:
-    """Run one op on a mapping.
+Run = Callable[[MutableMapping[str, Any], State], None]
+
+
+def runner(op: Any, place: int, retain_graph: bool) -> Run:
+    """Give what runs one op on a mapping.
 
     Args:
         op: The op.
         place: Its place among the ops around it, for error texts.
-        store: The values by key, which the op's outputs are written to.
-        state: The step's context.
         retain_graph: Whether a later op takes gradients of the same graph.
 
-    Raises:
-        Exception: Whatever the op raises, with a note that names it.
+    Returns:
+        A function of the values by key, which the op's outputs are written to, and the step's
+        context. Whatever the op raises has a note that names it.
     """
-    forward: Callable[..., Any] = op.forward
-    if takes_gradients(op):
-        forward = bind_settings(op, defer=False, retain_graph=retain_graph)
-    try:
-        data = get_inputs_by_op(op, store)
-        if is_delete(op):
-            for key in op.inputs:
+    forward: Callable[..., Any] = forward_of(op, retain_graph)
+    deleted = tuple(op.inputs) if is_delete(op) else ()
+    if len(op.inputs) == len(op.outputs) == 1 and not (op.out_list or deleted):
+        return _single_runner(op, place, forward)
+    writes = bool(op.outputs)
+
+    def run(store: MutableMapping[str, Any], state: State) -> None:
+        try:
+            data = get_inputs_by_op(op, store)
+            for key in deleted:
                 del store[key]
-        result = forward(data, state)
-        if op.outputs:
-            write_outputs_by_op(op, store, result)
-    except Exception as error:
-        add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
-        raise
+            result = forward(data, state)
+            if writes:
+                write_outputs_by_op(op, store, result)
+        except Exception as error:
+            add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
+            raise
+
+    return run
+
+
+def _single_runner(op: Any, place: int, forward: Callable[..., Any]) -> Run:
+    (source,), (target,) = op.inputs, op.outputs
+    in_list = op.in_list
+
+    def run(store: MutableMapping[str, Any], state: State) -> None:
+        try:
+            if source not in store:
+                get_inputs_by_op(op, store)  # which says so
+            value = store[source]
+            store[target] = forward([value] if in_list else value, state)
+        except Exception as error:
+            add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
+            raise
+
+    return run
+
+
+def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:
+    """Give an op's forward, with what is settled for it if it takes gradients.
+
+    Args:
+        op: The op.
+        retain_graph: Whether a later op takes gradients of the same graph.
+
+    Returns:
+        What to call.
+    """
+    if takes_gradients(op):
+        return bind_settings(op, defer=False, retain_graph=retain_graph)
+    forward: Callable[..., Any] = op.forward
+    return forward

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from functools import partial
 from typing import Any
 
-from fastnet.op.settings import bind_settings, takes_gradients
-from fastnet.op.tensorop.meta.meta_op import MetaOp
-from fastnet.types import State
+from fastnet.op.checks import shares_of
+from fastnet.op.tensorop.meta.meta_op import MetaOp, forward_of
+from fastnet.types import Forward, State
 
 
 class OneOf(MetaOp):
@@ -41,32 +42,32 @@ class OneOf(MetaOp):
                         f"{getattr(first, name)} and its op {place} {getattr(op, name)}."
                     )
         count = len(tensor_ops)
-        self.probs = list(probs) if probs else [1 / count] * count
-        fair = min(self.probs) >= 0 and abs(sum(self.probs) - 1) <= 1e-8  # which no NaN is
-        if len(self.probs) != count or not fair:
+        given: Any = probs
+        alike = given is None or (isinstance(given, Sized) and len(given) == 0)
+        shares = [1 / count] * count if alike else shares_of(probs, count)
+        if shares is None:
             raise AssertionError(
                 f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
-                f"{self.probs}."
+                f"{probs!r}."
             )
+        self.probs = shares
         super().__init__(tensor_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
 
-    def run(self, data: Any, state: State, retain_graph: bool) -> Any:
-        """Run an op.
+    def make_run(self, retain_graph: bool) -> Forward:
+        """Settle what runs an op.
 
         Args:
-            data: The value of the input, or a list of values.
-            state: The step's context.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The value of the output, or a list of values.
+            What takes the value of the input, or a list of values, and gives the output's.
         """
+        forwards = [forward_of(op, retain_graph) for op in self.ops]
+        probs = self.probs
 
-        def branch(op: Any) -> Any:
-            forward = op.forward
-            if takes_gradients(op):
-                forward = bind_settings(op, defer=False, retain_graph=retain_graph)
-            return lambda: forward(data, state)
+        def run(data: Any, state: State) -> Any:
+            branches = [partial(forward, data, state) for forward in forwards]
+            return self.control_for(data).one_of(probs, branches)
 
-        return self.control_for(data).one_of(self.probs, [branch(op) for op in self.ops])
+        return run

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fastnet.op.tensorop.meta.meta_op import MetaOp, run_op
-from fastnet.types import State, Tensor
+from fastnet.op.checks import is_int
+from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
+from fastnet.types import Forward, State, Tensor
 
 
 class Repeat(MetaOp):
@@ -37,7 +38,7 @@ class Repeat(MetaOp):
     ) -> None:
         self.require_ops([op])
         self.repeat_inputs: list[str] = []
-        if max_iter is not None and max_iter < 1:
+        if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
             raise ValueError(f"Repeat's max_iter is at least 1, not {max_iter!r}.")
         if isinstance(repeat, int):
             if repeat < 1:
@@ -61,33 +62,47 @@ class Repeat(MetaOp):
         self.repeat = repeat
         self.max_iter = max_iter
 
-    def run(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
-        """Run the op, again and again.
+    def make_run(self, retain_graph: bool) -> Forward:
+        """Settle what runs the op, again and again.
 
         Args:
-            data: The values of the inputs.
-            state: The step's context.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The values of the outputs.
+            What takes the values of the inputs and gives those of the outputs.
         """
-        store = dict(zip(self.inputs, data, strict=True))
-        if isinstance(self.repeat, int):
-            for number in range(self.repeat):
-                run_op(self.op, 0, store, state, retain_graph or number + 1 < self.repeat)
-        else:
-            condition = self.repeat
-            run_op(self.op, 0, store, state, True)
+        run_op = runner(self.op, 0, True)
+        inputs, outputs, repeat = self.inputs, self.outputs, self.repeat
+        if isinstance(repeat, int):
+            others = range(repeat - 1)
+            run_last = run_op if retain_graph else runner(self.op, 0, False)
+            only = inputs[0] if len(inputs) == 1 else None
+
+            def run_often(data: list[Tensor], state: State) -> list[Tensor]:
+                store = dict(zip(inputs, data, strict=True)) if only is None else {only: data[0]}
+                for _ in others:
+                    run_op(store, state)
+                run_last(store, state)
+                return [store[key] for key in outputs]
+
+            return run_often
+
+        condition, condition_inputs = repeat, self.repeat_inputs
+        most = None if self.max_iter is None else self.max_iter - 1
+
+        def run_while(data: list[Tensor], state: State) -> list[Tensor]:
+            store = dict(zip(inputs, data, strict=True))
+            run_op(store, state)
 
             def again(store: dict[str, Tensor]) -> Any:
-                return condition(*[store[key] for key in self.repeat_inputs])
+                return condition(*[store[key] for key in condition_inputs])
 
             def once(store: dict[str, Tensor]) -> dict[str, Tensor]:
                 store = dict(store)
-                run_op(self.op, 0, store, state, True)
+                run_op(store, state)
                 return store
 
-            most = None if self.max_iter is None else self.max_iter - 1
             store = self.control_for(data).repeat_while(again, once, store, most)
-        return [store[key] for key in self.outputs]
+            return [store[key] for key in outputs]
+
+        return run_while

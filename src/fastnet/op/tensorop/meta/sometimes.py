@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.op.tensorop.meta.meta_op import MetaOp, run_op
-from fastnet.types import State, Tensor
+from fastnet.op.checks import is_number
+from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
+from fastnet.types import Forward, State, Tensor
 
 
 class Sometimes(MetaOp):
@@ -31,33 +32,38 @@ class Sometimes(MetaOp):
 
     def __init__(self, tensor_op: Any, prob: float = 0.5) -> None:
         self.require_ops([tensor_op])
-        if not 0 <= prob <= 1:
+        if not is_number(prob) or not 0 <= prob <= 1:
             raise ValueError(f"Sometimes has a probability from 0 to 1, not {prob!r}.")
         self.extra_inputs = [key for key in tensor_op.outputs if key not in tensor_op.inputs]
         super().__init__([tensor_op], list(tensor_op.inputs) + self.extra_inputs, tensor_op.outputs)
         self.op = tensor_op
         self.prob = prob
 
-    def run(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
-        """Run the op, or leave its outputs as they are.
+    def make_run(self, retain_graph: bool) -> Forward:
+        """Settle what runs the op, or leaves its outputs as they are.
 
         Args:
-            data: The values of the inputs.
-            state: The step's context.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The values of the outputs.
+            What takes the values of the inputs and gives those of the outputs.
         """
-        before = dict(zip(self.inputs, data, strict=True))
+        run_op = runner(self.op, 0, retain_graph)
+        inputs, outputs, prob = self.inputs, self.outputs, self.prob
+        places = [inputs.index(key) for key in outputs]
+        control = self._control
 
-        def run() -> list[Tensor]:
-            store = dict(before)
-            run_op(self.op, 0, store, state, retain_graph)
-            return [store[key] for key in self.outputs]
+        def change(data: list[Tensor], state: State) -> list[Tensor]:
+            store = dict(zip(inputs, data, strict=True))
+            run_op(store, state)
+            return [store[key] for key in outputs]
 
-        def leave() -> list[Tensor]:
-            return [before[key] for key in self.outputs]
+        def leave(data: list[Tensor], state: State) -> list[Tensor]:
+            return [data[place] for place in places]
 
-        values: list[Tensor] = self.control_for(data).choose(self.prob, run, leave)
-        return values
+        def run(data: list[Tensor], state: State) -> list[Tensor]:
+            chosen = control or self.control_for(data)
+            values: list[Tensor] = chosen.choose(prob, change, leave, data, state)
+            return values
+
+        return run

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import tensorflow as tf
+
 from fastnet.backend import to_tensor
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.gradients import replica_count
@@ -57,7 +59,8 @@ class TFPass:
             ValueError: If the model has no variables yet, and the step is one of several devices.
         """
         self._require_variables()
-        data = to_tensor(data, "tf")
+        if not tf.is_tensor(data):
+            data = to_tensor(data, "tf")
         training = self._trainable and state["mode"] == "train"
         tape = state.get("tape")
         if self._gradients or tape is None:

@@ -127,12 +127,7 @@ class TFUpdate:
         self, gradients: Sequence[Any], variables: Sequence[Any], state: State
     ) -> Callable[[], None]:
         """Add gradients up, and give what updates with their averages once there are enough."""
-        with tf.init_scope():  # what is added up outlives the step, and the graph
-            if self._merged is None:
-                self._merged = tf.Variable(0, trainable=False, dtype=tf.int64)
-            for variable, gradient in zip(variables, gradients, strict=True):
-                if gradient is not None and id(variable) not in self._sums:
-                    self._sums[id(variable)] = _Sum(variable)
+        self._make_sums(variables, gradients)
         undo = self._undo_in(state)
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
@@ -161,6 +156,39 @@ class TFUpdate:
                 undo()
 
         return settle
+
+    def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        with tf.init_scope():  # what is added up outlives the step, and the graph
+            if self._merged is None:
+                self._merged = tf.Variable(0, trainable=False, dtype=tf.int64)
+            for variable, gradient in zip(variables, gradients, strict=True):
+                if gradient is not None and id(variable) not in self._sums:
+                    self._sums[id(variable)] = _Sum(variable)
+
+    def merged(self) -> tuple[int, list[Any]]:
+        """Give the gradients that were added up since the last update.
+
+        Returns:
+            Of how many steps, and the sum for each trainable variable: an array, or None.
+        """
+        sums = [self._sums.get(id(variable)) for variable in self._model.trainable_variables]
+        times = 0 if self._merged is None else int(self._merged.numpy())
+        return times, [None if one is None else one.total.numpy() for one in sums]
+
+    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+        """Go on from gradients that were added up before.
+
+        Args:
+            times: Of how many steps.
+            gradients: What `merged` gave, one for each trainable variable.
+        """
+        variables = self._model.trainable_variables
+        self._make_sums(variables, gradients)
+        self._merged.assign(times)
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if id(variable) in self._sums:
+                total = self._sums[id(variable)].total
+                total.assign(tf.zeros_like(total) if gradient is None else gradient)
 
     def _undo_in(self, state: State) -> _Undo | None:
         """Let a step that fails forget what it has merged; what a graph has merged may count."""

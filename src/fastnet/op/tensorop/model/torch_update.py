@@ -141,6 +141,32 @@ class TorchUpdate:
         if merged is not None:
             self._merged = merged
 
+    def merged(self) -> tuple[int, list[Any]]:
+        """Give the gradients that were added up since the last update.
+
+        Returns:
+            Of how many steps, and the sum for each trainable parameter: an array, or None.
+        """
+        sums = [self._merged.sums.get(p) for p in self._model.parameters() if p.requires_grad]
+        return self._merged.times, [None if one is None else _array(one) for one in sums]
+
+    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+        """Go on from gradients that were added up before.
+
+        Args:
+            times: Of how many steps.
+            gradients: What `merged` gave, one for each trainable parameter.
+        """
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+        self._merged = _Merged(
+            times,
+            {
+                parameter: torch.as_tensor(gradient).to(parameter)
+                for parameter, gradient in zip(parameters, gradients, strict=True)
+                if gradient is not None
+            },
+        )
+
     def _settle_later(self, merged: _Merged, state: State) -> None:
         # what a step that fails has merged must not count, so it counts at the step's end
         self._unsettled = merged
@@ -225,3 +251,8 @@ class TorchUpdate:
             f"'{self._op.model.model_name}': its graph does not reach the model.",
             stacklevel=2,
         )
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    # numpy has no bfloat16
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()

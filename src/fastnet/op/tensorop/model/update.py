@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.op.checks import is_int
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor
@@ -13,6 +14,9 @@ from fastnet.util import to_set
 
 if TYPE_CHECKING:
     import torch
+
+    from fastnet.op.tensorop.model.tf_update import TFUpdate
+    from fastnet.op.tensorop.model.torch_update import TorchUpdate
 
 
 class UpdateOp(TensorOp):
@@ -35,8 +39,10 @@ class UpdateOp(TensorOp):
         defer: Whether to take the optimizer's step after the network's last op.
 
     Raises:
-        ValueError: If the model has mixed precision and `gradients` are given, or if `merge_grad`
-            is more than 1 on several devices.
+        AssertionError: If the model was not built.
+        ValueError: If `loss_name` or `gradients` is not one key, if the model has mixed precision
+            and `gradients` are given, or if `merge_grad` is less than 1, or more on several
+            devices.
     """
 
     def __init__(
@@ -54,14 +60,22 @@ class UpdateOp(TensorOp):
         )
         name = getattr(model, "model_name", type(model).__name__)
         require_built("UpdateOp", model)
+        for setting, key in (("loss_name", loss_name), ("gradients", gradients)):
+            if not isinstance(key, str) and (setting == "loss_name" or key is not None):
+                raise ValueError(
+                    f"UpdateOp of '{name}' reads one key as its {setting}, but got {key!r}."
+                )
         if gradients is not None and model.mixed_precision:
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{gradients}', but the model has "
                 "mixed precision, where the loss is scaled before its gradients are taken. Leave "
                 "`gradients` out, or build the model with mixed_precision=False."
             )
-        if merge_grad < 1:
-            raise ValueError(f"UpdateOp of '{name}' has merge_grad={merge_grad}; the least is 1.")
+        if not is_int(merge_grad) or merge_grad < 1:
+            raise ValueError(
+                f"UpdateOp of '{name}' has merge_grad={merge_grad!r}; it is an int, and the least "
+                "is 1."
+            )
         if not hasattr(model, "loss_name"):
             model.loss_name = set()
         model.loss_name.update(to_set(loss_name))
@@ -71,9 +85,7 @@ class UpdateOp(TensorOp):
         self.merge_grad = merge_grad
         self.defer = defer
         self.retain_graph = False
-        self._update: Callable[[Any, State, bool, bool], None] = _make_update(
-            self, framework_of(model)
-        )
+        self._update: TorchUpdate | TFUpdate = _make_update(self, framework_of(model))
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework.
@@ -117,6 +129,35 @@ class UpdateOp(TensorOp):
         """
         self._update(data, state, self.defer, self.retain_graph)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Give what the op remembers from step to step, to save it in a checkpoint.
+
+        Returns:
+            Under "merged" of how many steps gradients were added up since the last update; under
+            "gradients" their sums, as arrays in the order of the model's trainable parameters, with
+            None for those that have none.
+        """
+        merged, gradients = self._update.merged()
+        return {"merged": merged, "gradients": gradients}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Args:
+            state: What the op, or another one like it, remembered.
+
+        Raises:
+            ValueError: If it has not one gradient for each trainable parameter.
+        """
+        own, given = len(self.state_dict()["gradients"]), len(state["gradients"])
+        if given != own:
+            raise ValueError(
+                f"The state to load has {given} gradients, but the model '{self.model.model_name}' "
+                f"has {own} trainable parameters. Load it into the UpdateOp of the model that it "
+                "was saved from."
+            )
+        self._update.set_merged(state["merged"], state["gradients"])
+
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
         """Give a forward with the settings that a network has for the op, which keeps its own.
 
@@ -137,7 +178,7 @@ class UpdateOp(TensorOp):
         return forward
 
 
-def _make_update(op: UpdateOp, framework: str | None) -> Callable[[Any, State, bool, bool], None]:
+def _make_update(op: UpdateOp, framework: str | None) -> TorchUpdate | TFUpdate:
     if framework == "torch":
         from fastnet.op.tensorop.model.torch_update import TorchUpdate
 

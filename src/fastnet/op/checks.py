@@ -1,0 +1,120 @@
+"""What ops ask of the settings that they are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+__all__ = ["axes_in_order", "is_int", "is_number", "lengths_of", "require_function", "shares_of"]
+
+
+def is_number(value: object) -> TypeGuard[Any]:
+    """Tell whether a setting can be compared with numbers.
+
+    Args:
+        value: The setting.
+
+    Returns:
+        True for a number, Python's, numpy's or a framework's.
+
+    >>> is_number(0.5), is_number("0.5"), is_number(None)
+    (True, False, False)
+    """
+    return hasattr(value, "__float__")
+
+
+def is_int(value: object) -> TypeGuard[Any]:
+    """Tell whether a setting is a whole number, by its type.
+
+    Args:
+        value: The setting.
+
+    Returns:
+        True for an int, Python's or numpy's.
+
+    >>> is_int(2), is_int(2.0), is_int("2")
+    (True, False, False)
+    """
+    return hasattr(value, "__index__")
+
+
+def lengths_of(shape: object) -> list[Any] | None:
+    """Read a shape that is a length, or several.
+
+    Args:
+        shape: The setting.
+
+    Returns:
+        The lengths, at most one of them -1, for what is left; None if this is no shape.
+
+    >>> lengths_of(4), lengths_of((2, -1)), lengths_of((-1, -1)), lengths_of(1.5)
+    ([4], [2, -1], None, None)
+    """
+    if is_int(shape):
+        shape = [shape]
+    if not isinstance(shape, Iterable):
+        return None
+    lengths = list(shape)
+    whole = all(is_int(one) and one >= -1 for one in lengths)
+    return lengths if whole and lengths.count(-1) <= 1 else None
+
+
+def axes_in_order(axes: object) -> list[Any] | None:
+    """Read an order of axes.
+
+    Args:
+        axes: The setting.
+
+    Returns:
+        The axes, each in it once, some perhaps counted from the end; None if this is no order.
+
+    >>> axes_in_order((0, -1, 1)), axes_in_order((0, 0)), axes_in_order((0, 5, 1))
+    ([0, -1, 1], None, None)
+    """
+    if not isinstance(axes, Iterable):
+        return None
+    order = list(axes)
+    count = len(order)
+    if not all(is_int(axis) and -count <= axis < count for axis in order):
+        return None
+    return order if {axis % count for axis in order} == set(range(count)) else None
+
+
+def shares_of(probs: object, count: int) -> list[float] | None:
+    """Read probabilities.
+
+    Args:
+        probs: The setting.
+        count: How many of them there are to be.
+
+    Returns:
+        The probabilities; None if these are not as many, from 0 and together 1.
+
+    >>> shares_of((0.5, 0.5), 2), shares_of([0.5, 0.6], 2), shares_of([1.0], 2)
+    ([0.5, 0.5], None, None)
+    """
+    if not isinstance(probs, Iterable):
+        return None
+    shares = list(probs)
+    if len(shares) != count or not all(map(is_number, shares)):
+        return None
+    # written so that NaN is refused
+    return shares if min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-8 else None
+
+
+def require_function(op: object, name: str, given: object) -> None:
+    """Refuse what cannot be called.
+
+    Args:
+        op: The op.
+        name: What the op calls the function.
+        given: What it was given.
+
+    Raises:
+        TypeError: If it cannot be called.
+    """
+    if not callable(given):
+        raise TypeError(
+            f"{type(op).__name__}'s {name} is a function, not {given!r} of type "
+            f"{type(given).__name__}."
+        )

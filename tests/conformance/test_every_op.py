@@ -1,0 +1,275 @@
+"""What all ops have in common, shown for each: where they run, keys, gradients, failing steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.numpyop import Batch, RemoveIf
+from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
+from fastnet.op.tensorop.loss import LossOp
+from fastnet.op.tensorop.model import UpdateOp
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.catalogue import (
+    BITS,
+    CLASSES,
+    IMAGES,
+    ROWS,
+    SIGNS,
+    TRUE_MASKS,
+    VOLUMES,
+    Row,
+    X,
+    Z,
+)
+from tests.conformance.failures import check_free
+from tests.conformance.frameworks import Array, Framework
+from tests.conformance.numpy_catalogue import NUMPY_ROWS
+
+pytestmark = pytest.mark.tf
+
+EVERY_ROW = [*ROWS, *NUMPY_ROWS]
+every_row = pytest.mark.parametrize("row", EVERY_ROW, ids=str)
+
+# a network refuses these two: see test_numpyops.py
+OF_PIPELINES = {RemoveIf, Batch}
+# whatever they are given, they hand it on
+HAND_ON = (TensorOp, LossOp)
+
+
+def exported(package: str) -> Iterator[type]:
+    """Find the classes that a package and its packages name as public."""
+    module = import_module(package)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            yield value
+        elif inspect.ismodule(value):
+            yield from exported(value.__name__)
+
+
+@pytest.mark.parametrize(
+    ("package", "rows"), [("fastnet.op.tensorop", ROWS), ("fastnet.op.numpyop", NUMPY_ROWS)]
+)
+def test_every_op_is_in_the_catalogue(package: str, rows: list[Row]) -> None:
+    ops = {cls for cls in exported(package) if hasattr(cls, "forward")}
+    assert len(ops) > 12
+    assert ops - OF_PIPELINES == {row.cls for row in rows}
+
+
+class Watched(TensorOp):
+    """Tells whether gradients can be taken by a value."""
+
+    def __init__(self, framework: Framework) -> None:
+        super().__init__("x", "watched")
+        self.framework = framework
+
+    def forward(self, data: Any, state: Any) -> Any:
+        if self.framework.target == "torch":
+            found = data.requires_grad
+        elif state["tape"] is None:
+            found = False
+        else:
+            square = data * data
+            with state["tape"].stop_recording():
+                found = state["tape"].gradient(square, data) is not None
+        return self.framework.tensor(np.array(found))
+
+
+class Probe:
+    """A network of a row's ops, and whether the row's own runs in a step of it."""
+
+    def __init__(self, fw: Framework, row: Row, when: Mapping[str, Any]) -> None:
+        self.fw, self.row = fw, row
+        if row.cls is Watch:
+            self.network = fw.network([*row.ops(fw, **when), Watched(fw)])
+        else:
+            self.network, self.op = row.network(fw, **when)
+        self.batch = row.batch_for(fw)
+
+    def runs(self, mode: str, ds_id: str) -> bool:
+        row = self.row
+        before = self.fw.weights(self.op.model) if row.cls is UpdateOp else None
+        result = self.fw.step(self.network, self.batch, mode, ds_id=ds_id)
+        if before is not None:
+            after = self.fw.weights(self.op.model)
+            return not all(map(np.array_equal, before, after))
+        if row.cls is Watch:
+            return bool(result["watched"])
+        if not row.writes:
+            return "gone" not in result
+        if row.reads == ("y",):
+            # it has been there before, as a copy of x
+            return not np.array_equal(result["y"], result["x"])
+        written = [key in result for key in row.writes]
+        assert all(written) == any(written)
+        return all(written)
+
+
+class TestWhere:
+    @every_row
+    def test_modes_and_datasets(self, fw: Framework, row: Row) -> None:
+        everywhere = "ds_id" not in row.limits
+        excluding = Probe(fw, row, {"mode": "!train", "ds_id": "a"})
+        assert excluding.runs("infer", "a")
+        assert not excluding.runs("train", "a")
+        assert excluding.runs("eval", "b") == everywhere
+        naming = Probe(fw, row, {"mode": ["train", "test"], "ds_id": "!a"})
+        assert naming.runs("train", "b")
+        assert naming.runs("train", "a") == everywhere
+        assert not naming.runs("eval", "b")
+        assert not naming.runs("infer", "")
+
+
+class TestKeys:
+    @every_row
+    def test_read_and_written(self, fw: Framework, row: Row) -> None:
+        network, op = row.network(fw)
+        assert tuple(op.inputs) == row.reads
+        assert tuple(op.outputs) == row.writes
+        stranger = object()
+        given = {**fw.tensors(row.batch_for(fw)), "stranger": stranger}
+        kept = dict(given)
+        with fw.opened(network, "train"):
+            result = network.run_step(given)
+        ops = [*network.ops, *network.postprocessing]
+        deleted = {"gone"} & set(op.inputs)
+        assert set(result) == (set(kept).union(*[each.outputs for each in ops])) - deleted
+        assert result["stranger"] is stranger
+        assert list(given) == list(kept)
+        assert all(given[key] is value for key, value in kept.items())
+
+    @every_row
+    def test_missing_ones_are_named(self, fw: Framework, row: Row) -> None:
+        network, op = row.network(fw)
+        batch = row.batch_for(fw)
+        first = [*network.ops, *network.postprocessing][0]
+        for key in batch.keys() & {*first.inputs, *op.inputs}:
+            reader = first if key in first.inputs else op
+            rest = {other: value for other, value in batch.items() if other != key}
+            with pytest.raises(KeyError) as caught:
+                fw.step(network, rest, "train")
+            assert type(reader).__name__ in str(caught.value)
+            assert f"reads the key '{key}'" in str(caught.value)
+            check_free(network)
+
+
+class TestValues:
+    @pytest.mark.parametrize("row", ROWS, ids=str)
+    @conforms
+    def test_and_gradients(self, fw: Framework, row: Row) -> Any:
+        ops = row.ops(fw)
+        if row.by:
+            ops = [Watch(row.by), *ops, GradientOp("y", "dy", inputs=row.by)]
+        result = row.channels_last(fw, fw.step(fw.network(ops), row.batch_for(fw), "train"))
+        check_values(row, result)
+        if row.check:
+            return [sorted(result)]
+        if row.by:
+            slopes = row.channels_last(fw, {row.by: result["dy"]})[row.by]
+            assert slopes.dtype == "float32"
+            np.testing.assert_allclose(slopes, row.gradient(row.batch), 1e-4, 1e-5)
+            result["dy"] = slopes
+        return result
+
+
+class TestFailingSteps:
+    @every_row
+    def test_a_network_is_as_before(self, fw: Framework, row: Row) -> None:
+        batch = row.batch_for(fw)
+        network, op = row.network(fw)
+        first = next(iter(batch))
+        bad: dict[str, Any] = {**batch, first: None}
+        if row.cls in HAND_ON:
+            del bad[first]
+        with fw.opened(network, "train"):
+            # of which type it is, is the framework's to say
+            with pytest.raises(Exception) as caught:  # noqa: PT011
+                network.run_step(fw.tensors(bad))
+            words = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+            ops = [*network.ops, *network.postprocessing]
+            assert any(type(each).__name__ in words for each in ops)
+            assert not network.ctx_state["deferred"]
+            after = fw.arrays(network.run_step(fw.tensors(batch)))
+        check_free(network)
+        check_values(row, row.channels_last(fw, after))
+        if row.cls is UpdateOp:
+            fresh, other = row.network(fw)
+            fw.step(fresh, batch, "train")
+            assert_same(fw.weights(op.model), fw.weights(other.model))
+        again = fw.step(network, batch, "train")
+        check_values(row, row.channels_last(fw, again))
+        assert set(again) == set(after)
+
+
+# for the rows of these names: values of a wrong rank, length or type
+WRONG_VALUES: dict[str, dict[str, Array]] = {
+    "Argmax": {"x": X[:, 0]},
+    "Average": {"z": Z[:, :2]},
+    "Gather of the largest": {"x": X[:, 0]},
+    "Normalize": {"x": IMAGES[..., :2]},
+    "Permute": {"x": X[None]},
+    "Resize3D nearest": {"x": VOLUMES[0]},
+    "Resize3D area": {"x": VOLUMES[0]},
+    "UnHadamard": {"x": X},
+    "ModelOp": {"x": X[:, :2]},
+    "FGSM": {"x": CLASSES, "z": CLASSES},
+    "CrossEntropy binary logits": {"t": BITS[:, :2]},
+    "CrossEntropy categorical logits": {"t": BITS[:, :2]},
+    "CrossEntropy sparse logits": {"t": TRUE_MASKS},
+    "DiceLoss": {"t": TRUE_MASKS[..., :2]},
+    "FocalLoss logits": {"t": BITS[:, :2]},
+    "Hinge": {"t": SIGNS[:, :2]},
+    "L1_Loss L1": {"t": Z[:, :2]},
+    "L1_Loss Smooth": {"t": Z[:, :2]},
+    "L1_Loss Huber": {"t": Z[:, :2]},
+    "MeanSquaredError": {"t": Z[:, :2]},
+    "SuperLoss": {"t": Z[:, :2]},
+    "CutMixBatch": {"x": X},
+    "MixUpBatch": {"l": X[0, 0]},
+    "numpy LambdaOp": {"z": X[:, :2]},
+    "numpy ChannelTranspose": {"x": X},
+    "numpy Hadamard": {"x": CLASSES + 5},
+    "numpy Onehot": {"x": X},
+    "numpy Reshape": {"x": X},
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG_VALUES))
+def test_wrong_values_are_refused_by_the_op_s_name(fw: Framework, name: str) -> None:
+    (row,) = [each for each in EVERY_ROW if str(each) == name]
+    network, op = row.network(fw)
+    wrong = dataclasses.replace(row, batch={**row.batch, **WRONG_VALUES[name]})
+    # of which type the error is, is the framework's to say
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        fw.step(network, wrong.batch_for(fw), "train")
+    words = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    # numbers without gradients are already no use to the Watch in front
+    assert type(op).__name__ in words or (row.cls is FGSM and "Watch" in words)
+    check_free(network)
+    result = fw.step(network, row.batch_for(fw), "train")
+    check_values(row, row.channels_last(fw, result))
+
+
+def check_values(row: Row, result: Mapping[str, Array]) -> None:
+    """Compare what an op has written with what it must write."""
+    if row.check:
+        row.check(row.batch, result, 1e-5)
+        return
+    assert row.compute
+    wide = {
+        key: value.astype("float64") if value.dtype.kind == "f" else value
+        for key, value in row.batch.items()
+    }
+    for key, expected in row.compute(wide).items():
+        assert result[key].shape == np.shape(expected)
+        np.testing.assert_allclose(result[key], expected, 1e-5, 1e-5)

@@ -1,0 +1,239 @@
+"""The numpy ops of the library as postprocessing in both frameworks, and by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+torch = pytest.importorskip("torch")
+
+from fastnet.op.numpyop import (
+    Batch,
+    Delete,
+    LambdaOp,
+    NumpyOp,
+    RemoveIf,
+    forward_numpyop,
+)
+from fastnet.op.numpyop.meta import Fuse, OneOf, Repeat, Sometimes
+from fastnet.op.numpyop.univariate import Binarize, ExpandDims, Minmax, Onehot, ToArray
+from fastnet.op.tensorop import Argmax
+from fastnet.op.tensorop import LambdaOp as TensorLambdaOp
+from tests.conformance.agreement import assert_same, conforms
+from tests.conformance.catalogue import Row
+from tests.conformance.frameworks import Framework
+from tests.conformance.numpy_catalogue import NUMPY_ROWS
+
+pytestmark = pytest.mark.tf
+
+X = np.arange(12, dtype="float32").reshape(4, 3)
+STATE = {"mode": "train", "epoch": 1}
+
+
+class Shift(NumpyOp):
+    """Adds to each sample a number that is drawn for it."""
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return data + np.float32(np.random.randint(1000))
+
+
+def add(value: float, key: str = "y") -> LambdaOp:
+    return LambdaOp(lambda x: x + np.float32(value), key, key)
+
+
+def written(row: Row) -> dict[str, Any]:
+    assert row.compute
+    return {key: np.asarray(value) for key, value in row.compute(row.batch).items()}
+
+
+class TestEach:
+    @pytest.mark.parametrize("row", NUMPY_ROWS, ids=str)
+    @conforms
+    def test_values_in_a_network(self, fw: Framework, row: Row) -> Any:
+        network, _ = row.network(fw)
+        result = fw.step(network, row.batch, "eval")
+        assert_same(result, {**row.batch, **written(row)})
+        return result
+
+    @pytest.mark.parametrize("row", NUMPY_ROWS, ids=str)
+    def test_values_of_a_batch_by_itself(self, fw: Framework, row: Row) -> None:
+        data = fw.tensors(dict(row.batch))
+        assert forward_numpyop(row.ops(fw), data, STATE, batched=fw.target) is None
+        assert_same(fw.arrays(data), {**row.batch, **written(row)})
+
+    @pytest.mark.parametrize("row", NUMPY_ROWS, ids=str)
+    def test_a_batch_is_its_samples(self, fw: Framework, row: Row) -> None:
+        # a function of the user's is given whole batches, and may tell them from samples
+        if isinstance(row.ops(fw)[-1], LambdaOp):
+            pytest.skip("the function sees the sum of a sample, or of a batch")
+        samples = []
+        for index in range(len(row.batch["x"])):
+            sample: dict[str, Any] = {key: value[index] for key, value in row.batch.items()}
+            assert forward_numpyop(row.ops(fw), sample, STATE) is None
+            samples.append(sample)
+        for key, values in written(row).items():
+            assert_same(np.stack([np.asarray(sample[key]) for sample in samples]), values)
+
+
+class TestOneAfterAnother:
+    @conforms
+    def test_behind_tensor_ops(self, fw: Framework) -> Any:
+        network = fw.network(
+            [TensorLambdaOp(lambda x: x - 4, "x", "y"), Argmax("y", "place", axis=1)],
+            [
+                Onehot("place", "vector", num_classes=3),
+                Minmax("y", "y"),
+                ExpandDims(["y", "vector"], ["y3", "vector3"], axis=0),
+                Binarize(0.5, "y", "big"),
+                ToArray("big", "big", dtype="int64"),
+                LambdaOp(lambda y, vector: (y * vector).sum(), ["y", "vector"], "score"),
+                Delete(["y", "vector"]),
+            ],
+        )
+        result = fw.step(network, {"x": X}, "test")
+        halves = np.tile(np.array([0, 0.5, 1], "float32"), (4, 1))
+        last = np.tile(np.array([0, 0, 1], "float32"), (4, 1))
+        expected = {
+            "x": X,
+            "place": np.full(4, 2),
+            "y3": halves[:, None],
+            "vector3": last[:, None],
+            "big": np.tile(np.array([0, 1, 1]), (4, 1)),
+            "score": np.array(4, "float32"),
+        }
+        assert_same(result, expected)
+        return result
+
+    @pytest.mark.parametrize("batched", [True, False])
+    @conforms
+    def test_slices_of_the_same_work(self, fw: Framework, batched: bool) -> Any:
+        ops: list[NumpyOp] = [Minmax("x", "y"), add(1), Delete("x")]
+        if batched:
+            data = fw.tensors({"x": X})
+            forward_numpyop(ops, data, STATE, batched=fw.target)
+            result = fw.arrays(data)
+        else:
+            rows: list[dict[str, Any]] = [{"x": row} for row in X]
+            for row in rows:
+                forward_numpyop(ops, row, STATE)
+            result = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+        assert_same(result, {"y": np.tile(np.array([1, 1.5, 2], "float32"), (4, 1))})
+        return result
+
+
+class TestDrawing:
+    """numpy's global seed decides what is drawn, whatever the framework."""
+
+    @conforms
+    def test_one_of(self, fw: Framework) -> Any:
+        network = fw.network([], [OneOf(add(1, "x"), add(2, "x"), probs=[0.25, 0.75])])
+        np.random.seed(5)
+        results = fw.steps(network, [{"x": X}] * 20)
+        np.random.seed(5)
+        drawn = [1 + int(np.random.choice(2, p=[0.25, 0.75])) for _ in range(20)]
+        assert set(drawn) == {1, 2}
+        assert_same([result["x"] for result in results], [X + np.float32(one) for one in drawn])
+        return results
+
+    @conforms
+    def test_sometimes(self, fw: Framework) -> Any:
+        network = fw.network([], [Sometimes(add(1, "x"), 0.4)])
+        np.random.seed(6)
+        results = fw.steps(network, [{"x": X}] * 20)
+        np.random.seed(6)
+        drawn = [int(np.random.uniform() < 0.4) for _ in range(20)]
+        assert set(drawn) == {0, 1}
+        assert_same([result["x"] for result in results], [X + np.float32(one) for one in drawn])
+        return results
+
+    @conforms
+    def test_nested(self, fw: Framework) -> Any:
+        ops = Repeat(Fuse([Sometimes(add(1, "x"), 0.5), OneOf(add(10, "x"), add(20, "x"))]), 3)
+        network = fw.network([], [ops])
+        np.random.seed(7)
+        results = fw.steps(network, [{"x": X * 0}] * 5)
+        np.random.seed(7)
+        totals = []
+        for _ in range(5):
+            total = 0
+            for _ in range(3):
+                total += 1 if np.random.uniform() < 0.5 else 0
+                total += (10, 20)[int(np.random.choice(2))]
+            totals.append(total)
+        assert len(set(totals)) > 1
+        assert_same([float(result["x"][0, 0]) for result in results], [float(t) for t in totals])
+        return results
+
+    @conforms
+    def test_for_each_sample(self, fw: Framework) -> Any:
+        network = fw.network([], [Shift("x", "x")])
+        np.random.seed(8)
+        result = fw.step(network, {"x": X})
+        np.random.seed(8)
+        drawn = [np.random.randint(1000) for _ in range(4)]
+        assert_same(result, {"x": X + np.array(drawn, "float32")[:, None]})
+        return result
+
+
+class TestOfPipelines:
+    """Ops that stand in front of a network, not behind it."""
+
+    def test_a_network_refuses_them(self, fw: Framework) -> None:
+        with pytest.raises(ValueError, match="drops samples") as caught:
+            fw.network([], [add(1), RemoveIf(lambda x: True, inputs="x")])
+        assert str(caught.value) == (
+            "RemoveIf (op 1, inputs ['x']) drops samples, which postprocessing cannot do: the "
+            "network's results are already made. Filter in the data pipeline."
+        )
+        with pytest.raises(ValueError, match="makes batches") as caught:
+            fw.network([], [Batch(batch_size=2)])
+        assert str(caught.value) == (
+            "Batch (op 0) makes batches, but postprocessing gets batches. "
+            "Leave it out, or use it in the data pipeline."
+        )
+
+    @conforms
+    def test_a_pipeline_of_them_in_front_of_a_network(self, fw: Framework) -> Any:
+        """Samples through the ops before a Batch, and those that are left as one batch."""
+        batch_op = Batch(batch_size=2, pad_value=-1.0, drop_last=True)
+        on_samples = [
+            LambdaOp(lambda x: x[x < 10], "x", "x"),
+            RemoveIf(lambda x: bool(x.sum() == 12), inputs="x", replacement=False),
+        ]
+        left = []
+        for row in X:
+            sample = {"x": row}
+            filtered = forward_numpyop(on_samples, sample, STATE)
+            if filtered is None:
+                left.append(sample)
+            else:
+                assert filtered.replacement is False
+        # the second row adds up to 12, the last ends early
+        assert [len(sample["x"]) for sample in left] == [3, 3, 1]
+        batch = batch_op.collate_fn(left)
+        assert forward_numpyop([add(1, "x")], batch, STATE, batched=fw.target) is None
+        network = fw.network([TensorLambdaOp(lambda x: x * 2, "x", "y")])
+        with fw.opened(network):
+            result = fw.arrays(network.run_step(batch))
+        padded = np.array([[0, 1, 2], [6, 7, 8], [9, -1, -1]], "float32") + 1
+        assert_same(result, {"x": padded, "y": padded * 2})
+        return result
+
+    @pytest.mark.parametrize("batched", [None, "np"])
+    def test_what_leaves_data_out_ends_the_run(self, fw: Framework, batched: str | None) -> None:
+        seen: list[Any] = []
+        data: dict[str, Any] = fw.tensors({"x": X}) if batched else {"x": X}
+        ops = [
+            RemoveIf(lambda x: False, inputs="x"),
+            RemoveIf(lambda x: bool(x.max() > 10), inputs="x"),
+            LambdaOp(seen.append, "x"),
+        ]
+        kind = fw.target if batched else None
+        filtered = forward_numpyop(ops, data, STATE, batched=kind)
+        assert filtered is not None
+        assert filtered.replacement is True
+        assert not seen
+        assert list(data) == ["x"]
