@@ -312,4 +312,4 @@ def test_no_reference_is_leaked(kernel: Kernel) -> None:
     before, objects = counts(), len(gc.get_objects())
     work(2000)
     assert counts() == before
-    assert abs(len(gc.get_objects()) - objects) < 20
+    assert len(gc.get_objects()) - objects < 20

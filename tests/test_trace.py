@@ -1193,7 +1193,7 @@ def test_no_reference_is_leaked(kernel: Kernel, framework: Framework) -> None:
     before, objects, blocks = counts(), len(gc.get_objects()), sys.getallocatedblocks()
     work(60 if kernel.compiled else 10)
     assert counts() == before
-    assert abs(len(gc.get_objects()) - objects) < 20
+    assert len(gc.get_objects()) - objects < 20
     assert abs(sys.getallocatedblocks() - blocks) < 200
 
 
