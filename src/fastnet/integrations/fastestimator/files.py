@@ -1,0 +1,183 @@
+"""Files of models, as FastEstimator and its RestoreWizard look for them.
+
+Weights are in the same files in both libraries. FastEstimator has the state of a Keras optimizer in
+a pickle: it is written and read here too, but nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import fastnet.backend
+from fastnet.backend.files import write_whole
+from fastnet.backend.framework import framework_of
+from fastnet.integrations.fastestimator.rates import get_lr
+
+__all__ = ["load_model", "save_model"]
+
+_ARRAYS = {"_reconstruct", "_frombuffer", "dtype", "ndarray", "scalar"}
+
+
+def save_model(
+    model: Any,
+    save_dir: str,
+    model_name: str | None = None,
+    save_optimizer: bool = False,
+    save_architecture: bool = False,
+) -> str:
+    """Save a model's weights.
+
+    Args:
+        model: A model that was built.
+        save_dir: The folder to save into; it is made if it is not there.
+        model_name: What the files are called. None for the model's name.
+        save_optimizer: Whether to save the state of the current optimizer beside the weights.
+        save_architecture: Whether to save the layers beside the weights (TensorFlow only).
+
+    Returns:
+        The path of the weights file.
+
+    Raises:
+        AssertionError: If the model was not built, or its optimizer is to be saved and it has none.
+        ValueError: If the model is of no known framework, or its architecture cannot be saved.
+        OSError: If a file cannot be written.
+    """
+    is_keras = framework_of(model) == "tf"
+    path = fastnet.backend.save_model(
+        model, save_dir, model_name, save_optimizer and not is_keras, save_architecture
+    )
+    if save_optimizer and is_keras:
+        if model.current_optimizer is None:
+            raise AssertionError(
+                f"save_model has save_optimizer=True, but model '{model.model_name}' has no "
+                "optimizer now."
+            )
+        write_whole(_beside(path), partial(_write_state, model))
+    return path
+
+
+def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> None:
+    """Load a model's weights. Nothing in the files is executed.
+
+    Args:
+        model: The model.
+        weights_path: The file.
+        load_optimizer: Whether to load the state of the model's current optimizer as well.
+
+    Raises:
+        AssertionError: If the state of the optimizer is to be loaded, and the model was not built,
+            has no optimizer, or there is no file of it.
+        ValueError: If there is no weights file, if a file is damaged, is of another model or
+            optimizer, or holds what would have to be executed, or if the model is of no known
+            framework.
+    """
+    pickled = _beside(weights_path)
+    if not (load_optimizer and framework_of(model) == "tf" and os.path.isfile(pickled)):
+        fastnet.backend.load_model(model, weights_path, load_optimizer)
+        return
+    if getattr(model, "current_optimizer", None) is None:
+        raise AssertionError(
+            f"load_model has load_optimizer=True, but model '{model.model_name}' has no optimizer "
+            "now."
+        )
+    # read before anything is changed
+    state = _read_state(model.current_optimizer, pickled)
+    fastnet.backend.load_model(model, weights_path)
+    model.current_optimizer.set_weights(state["weights"])
+    decay = state["weight_decay"] if _weight_decay(model.current_optimizer) is not None else None
+    fastnet.backend.set_lr(model, state["lr"], weight_decay=decay)
+
+
+def _beside(path: str) -> str:
+    return f"{os.path.splitext(path)[0]}_opt.pkl"
+
+
+def _write_state(model: Any, path: str) -> None:
+    optimizer = model.current_optimizer
+    state = {"lr": get_lr(model), "weights": _weights(optimizer)}
+    decay = _weight_decay(optimizer)
+    if decay is not None:
+        state["weight_decay"] = decay
+    with open(path, "wb") as file:
+        pickle.dump(state, file)
+
+
+def _weights(optimizer: Any) -> list[np.ndarray[Any, Any]]:
+    if hasattr(optimizer, "get_weights"):
+        return [np.asarray(value) for value in optimizer.get_weights()]
+    return [np.asarray(variable.numpy()) for variable in optimizer.variables()]
+
+
+def _weight_decay(optimizer: Any) -> float | None:
+    decay = getattr(optimizer, "weight_decay", None)
+    if decay is None:
+        return None
+    return float(decay.numpy() if hasattr(decay, "numpy") else decay)
+
+
+def _read_state(optimizer: Any, path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            state = _ArraysOnly(file).load()
+        values = [np.asarray(value) for value in state["weights"]]
+        state = {
+            "lr": float(state["lr"]),
+            "weight_decay": state.get("weight_decay"),
+            "weights": values,
+        }
+    except Exception as error:  # a damaged pickle fails in a dozen ways
+        raise ValueError(
+            f"The optimizer file '{path}' is damaged, or is none: it cannot be read ({error!r}). "
+            "Save it anew with save_model(model, save_dir, save_optimizer=True)."
+        ) from error
+    shapes, saved = ([each.shape for each in arrays] for arrays in (_weights(optimizer), values))
+    if saved != shapes:
+        raise ValueError(
+            f"The optimizer file '{path}' is not of the model's optimizer, "
+            f"{type(optimizer).__name__}: it has arrays of the shapes {saved} where the model's "
+            f"are {shapes}. Leave load_optimizer out, or give the model the optimizer that was "
+            "saved."
+        )
+    return state
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Reads arrays, and TensorFlow's variables as arrays, and refuses to call anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _ARRAYS and module.partition(".")[0] == "numpy":
+            return super().find_class(module, name)
+        if (module, name) in _STAND_INS:
+            return _STAND_INS[module, name]
+        raise pickle.UnpicklingError(f"it would run {module}.{name}, and may do anything")
+
+
+def _make_array(make: Any, args: Any, state: Any, attributes: Any = None) -> Any:
+    array = make(*args)
+    array.__setstate__(state)
+    return array
+
+
+def _find_type(name: str) -> Any:
+    if name != "PartialType":
+        raise pickle.UnpicklingError(f"it would make a {name}")
+    return partial
+
+
+def _take_value(initial_value: Any, **settings: Any) -> Any:
+    return initial_value
+
+
+# what FastEstimator's pickler, dill, puts arrays and variables into
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("dill._dill", "_create_array"): _make_array,
+    ("dill._dill", "_load_type"): _find_type,
+    ("keras.src.optimizers.optimizer", "CallableList"): list,
+    ("tensorflow.python.framework.dtypes", "as_dtype"): str,
+    ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable"): _take_value,
+}

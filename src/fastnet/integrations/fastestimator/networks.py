@@ -1,0 +1,60 @@
+"""FastEstimator's network module, made of fastnet's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fastnet.network
+from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
+from fastnet.network.binding import collect_models as list_models
+from fastnet.network.choose import framework_for
+
+__all__ = ["Network", "collect_models", "network_class"]
+
+
+def network_class(name: str) -> Any:
+    """Give a class of networks.
+
+    Args:
+        name: "BaseNetwork", "TorchNetwork" or "TFNetwork".
+
+    Returns:
+        The stand-in.
+    """
+    return stand_in(getattr(fastnet.network, name), original_class("network", name))
+
+
+def Network(ops: Any, pops: Any = None, slicers: Any = None) -> fastnet.network.BaseNetwork:
+    """Make the network that fits the models of some ops.
+
+    Args:
+        ops: The ops, in order; None, and schedulers of ops, may be among them.
+        pops: Postprocessing ops, which run on batches of numpy arrays after the rest.
+        slicers: What cuts a batch into minibatches and joins their results.
+
+    Returns:
+        A `TorchNetwork` or a `TFNetwork`. Ops that hold no model run in TensorFlow, as they do in
+        FastEstimator.
+
+    Raises:
+        AssertionError: If models of two frameworks, or two models of one name (case aside), are
+            among the ops.
+        ValueError: If a model is of no known framework.
+    """
+    framework = framework_for(ops) if list_models(ops) else "tf"
+    network: fastnet.network.BaseNetwork = network_class(
+        "TFNetwork" if framework == "tf" else "TorchNetwork"
+    )(ops, pops, slicers)
+    return network
+
+
+def collect_models(ops: Any) -> set[Any]:
+    """Collect the models that ops hold.
+
+    Args:
+        ops: Ops, and schedulers of ops; None may be among them.
+
+    Returns:
+        The models.
+    """
+    return set(list_models(ops))

@@ -1,0 +1,109 @@
+"""What ops remember, saved and restored in the form that FastEstimator has for it.
+
+So RestoreWizard can go on from what was saved, whether the program was swapped then or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from fastnet.backend.framework import framework_of
+from fastnet.integrations.fastestimator.stand_ins import ROOT
+
+__all__ = ["STATES"]
+
+
+def _save(op: Any, form: Mapping[str, Any]) -> dict[str, Any]:
+    tracing: Any = import_module(f"{ROOT}.util.traceability_util")
+    return {**tracing.__getstate__(op), **form}
+
+
+def _restore(op: Any, state: Mapping[str, Any]) -> None:
+    tracing = import_module(f"{ROOT}.util.traceability_util")
+    # what fastnet's op does not have would only be put where nobody looks
+    tracing.__setstate__(op, {key: value for key, value in state.items() if key in vars(op)})
+
+
+def _variable(framework: str, value: Any) -> Any:
+    """Make what FastEstimator can write a saved value into, or from."""
+    if framework == "tf":
+        return import_module("tensorflow").Variable(value, trainable=False)
+    return import_module("torch").as_tensor(value)
+
+
+def _save_update(op: Any) -> dict[str, Any]:
+    framework = str(framework_of(op.model))
+    if op.merge_grad == 1:
+        return _save(op, {})
+    state = op.state_dict()
+    shapes = _trainable_shapes(op.model, framework)
+    sums = [
+        np.zeros(shape, "float32") if value is None else value
+        for value, shape in zip(state["gradients"], shapes, strict=True)
+    ]
+    return _save(
+        op,
+        {
+            "step": _variable(framework, np.int64(state["merged"])),
+            "grad_sum": [_variable(framework, value) for value in sums],
+        },
+    )
+
+
+def _restore_update(op: Any, state: Mapping[str, Any]) -> None:
+    _restore(op, state)
+    if "grad_sum" in state:
+        sums = [np.asarray(value) for value in state["grad_sum"]]
+        # FastEstimator counts on after an update, and the sums are zero then
+        op.load_state_dict(
+            {"merged": int(np.asarray(state["step"])) % op.merge_grad, "gradients": sums}
+        )
+
+
+def _save_super_loss(op: Any) -> dict[str, Any]:
+    averages = op.state_dict()["averages"]
+    if not averages:
+        return _save(op, {})
+    framework = "tf" if "tf" in type(next(iter(op._averages.values()))).__module__ else "torch"
+    return _save(
+        op,
+        {
+            "initialized": {
+                mode: _variable(framework, value is not None) for mode, value in averages.items()
+            },
+            "tau": {
+                mode: _variable(framework, np.float32(value or 0))
+                for mode, value in averages.items()
+            },
+        },
+    )
+
+
+def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
+    _restore(op, state)
+    started = state.get("initialized", {})
+    op.load_state_dict(
+        {
+            "averages": {
+                mode: float(np.asarray(value)) if bool(np.asarray(started[mode])) else None
+                for mode, value in state.get("tau", {}).items()
+            }
+        }
+    )
+
+
+def _trainable_shapes(model: Any, framework: str) -> list[tuple[int, ...]]:
+    if framework == "tf":
+        return [tuple(variable.shape) for variable in model.trainable_variables]
+    return [tuple(one.shape) for one in model.parameters() if one.requires_grad]
+
+
+STATES: dict[str, dict[str, Callable[..., Any]]] = {
+    "SuperLoss": {"__getstate__": _save_super_loss, "__setstate__": _restore_super_loss},
+    "UpdateOp": {"__getstate__": _save_update, "__setstate__": _restore_update},
+}
+"""For each class that remembers something: how it is saved, and restored."""

@@ -1,0 +1,279 @@
+"""Swapping in and out: what changes, what does not, and that all of it is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip(
+    "fastestimator", reason="swaps fastnet into FastEstimator 1.7.0: `make test-fe`"
+)
+
+pytestmark = pytest.mark.tf
+
+import fastnet
+from fastnet.integrations.fastestimator import UnknownVersionError, install, uninstall
+from fastnet.integrations.fastestimator.table import NETWORK, OPS
+
+Attributes = dict[str, dict[str, int]]
+
+
+@pytest.fixture(autouse=True)
+def _put_back() -> Iterator[None]:
+    yield
+    uninstall()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def everything(fastestimator: ModuleType) -> ModuleType:
+    """All of FastEstimator that can be imported here, so that swapping imports nothing more."""
+    for module in [*NETWORK, *OPS, "estimator", "trace.io.traceability", "xai.saliency"]:
+        with contextlib.suppress(ModuleNotFoundError):  # of what is not installed here
+            importlib.import_module(f"fastestimator.{module}")
+    return fastestimator
+
+
+def attributes() -> dict[str, dict[str, Any]]:
+    """Take down every attribute of every module of FastEstimator."""
+    return {
+        name: dict(vars(module))
+        for name, module in sorted(sys.modules.items())
+        if name == "fastestimator" or name.startswith("fastestimator.")
+    }
+
+
+def differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> set[str]:
+    missing = object()
+    return {
+        f"{module}.{name}"
+        for module in before.keys() | after.keys()
+        for name in before.get(module, {}).keys() | after.get(module, {}).keys()
+        if before.get(module, {}).get(name, missing) is not after.get(module, {}).get(name, missing)
+    }
+
+
+@pytest.mark.parametrize("ops", [True, False])
+def test_says_what_it_changes_and_puts_it_back(ops: bool) -> None:
+    before = attributes()
+    swap = install(ops=ops)
+    assert not swap.pending
+    assert differences(before, attributes()) == set(swap.changes)
+    restored = uninstall()
+    assert set(restored) == set(swap.changes or restored)
+    assert differences(before, attributes()) == set()
+
+
+def test_every_name_of_the_table_is_swapped(fastestimator: ModuleType) -> None:
+    originals = {
+        f"fastestimator.{module}.{name}": getattr(sys.modules[f"fastestimator.{module}"], name)
+        for module, names in {**NETWORK, **OPS}.items()
+        for name in names
+        if f"fastestimator.{module}" in sys.modules
+    }
+    with install() as swap:
+        assert originals.keys() <= set(swap.changes)
+        # under every other name, too
+        left = {id(one) for one in originals.values()}
+        for module, names in attributes().items():
+            found = [name for name, value in names.items() if id(value) in left]
+            assert not found, (module, found)
+
+
+def test_where_the_names_lead(fastestimator: ModuleType) -> None:
+    with install() as swap:
+        network = sys.modules["fastestimator.network"]
+        assert fastestimator.Network is network.Network
+        assert fastestimator.build is network.build
+        assert swap.changes["fastestimator.network.TorchNetwork"] == (
+            "fastnet.network.torch.TorchNetwork"
+        )
+        assert swap.changes["fastestimator.estimator.TFNetwork"] == "fastnet.network.tf.TFNetwork"
+        assert fastestimator.backend.reduce_mean is fastnet.backend.reduce_mean
+        assert fastestimator.schedule.cosine_decay is fastnet.schedule.cosine_decay
+        for name in ("BaseNetwork", "TFNetwork", "TorchNetwork"):
+            assert issubclass(getattr(network, name), getattr(fastnet.network, name))
+        loss = fastestimator.op.tensorop.loss.CrossEntropy
+        assert issubclass(loss, fastnet.op.tensorop.loss.CrossEntropy)
+
+
+def test_ops_can_be_left_alone(fastestimator: ModuleType) -> None:
+    before = fastestimator.op.tensorop.loss.CrossEntropy, fastestimator.backend.reduce_mean
+    with install(ops=False):
+        assert fastestimator.op.tensorop.loss.CrossEntropy is before[0]
+        assert fastestimator.backend.reduce_mean is before[1]
+        assert issubclass(
+            importlib.import_module("fastestimator.network").TorchNetwork,
+            fastnet.network.TorchNetwork,
+        )
+
+
+def test_twice_is_once() -> None:
+    before = attributes()
+    first = install()
+    swapped = attributes()
+    second = install()
+    assert differences(swapped, attributes()) == set()
+    assert set(first.changes) == set(second.changes)
+    assert len(uninstall()) > 100
+    assert len(uninstall()) == 0
+    assert differences(before, attributes()) == set()
+
+
+def test_classes_are_the_same_after_swapping_again(fastestimator: ModuleType) -> None:
+    with install():
+        first = fastestimator.op.tensorop.LambdaOp
+    with install():
+        assert fastestimator.op.tensorop.LambdaOp is first
+
+
+def test_a_block_leaves_what_it_has_found() -> None:
+    before = attributes()
+    with install(ops=False):
+        network_only = attributes()
+        with install():
+            assert differences(network_only, attributes())
+        assert differences(network_only, attributes()) == set()
+        with pytest.raises(ZeroDivisionError), install():
+            raise ZeroDivisionError
+        assert differences(network_only, attributes()) == set()
+    assert differences(before, attributes()) == set()
+
+
+def test_it_can_be_printed() -> None:
+    swap = install()
+    lines = str(swap).splitlines()
+    assert f"{len(swap.changes)} names in fastestimator are fastnet's:" in lines
+    assert "  fastestimator.network.build -> fastnet.integrations.fastestimator.building.build" in (
+        lines
+    )
+    assert "  fastestimator.network.TFNetwork -> fastnet.network.tf.TFNetwork" in lines
+    text = str(uninstall())
+    assert "names in fastestimator are its own again:" in text
+    assert "  fastestimator.network.TFNetwork -> fastestimator.network.TFNetwork" in text
+    assert str(swap.changes) == "Nothing in fastestimator is fastnet's."
+    assert str(uninstall()) == "Nothing in fastestimator was fastnet's."
+
+
+def test_the_programs_own_names_stay() -> None:
+    """A module that is not FastEstimator's keeps what it has imported."""
+    from fastestimator.network import Network as before
+
+    module = ModuleType("program_of_a_user")
+    module.Network = before  # type: ignore[attr-defined]
+    sys.modules["program_of_a_user"] = module
+    try:
+        with install() as swap:
+            assert module.Network is before  # type: ignore[attr-defined]
+            assert not [name for name in swap.changes if not name.startswith("fastestimator.")]
+            from fastestimator.network import Network as after
+
+            assert after is not before
+    finally:
+        del sys.modules["program_of_a_user"]
+
+
+def test_an_unknown_version_is_refused(
+    fastestimator: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fastestimator, "__version__", "2.4.1")
+    before = attributes()
+    with pytest.raises(UnknownVersionError) as caught:
+        install()
+    assert str(caught.value) == (
+        "fastnet knows how to be swapped into FastEstimator 1.7.0, but the one that is installed "
+        "is 2.4.1. Install a known one, or import what you need from fastnet itself: it has the "
+        "same names."
+    )
+    assert differences(before, attributes()) == set()
+
+
+def in_a_fresh_process(code: str) -> None:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def test_nothing_is_imported_before_the_program_does() -> None:
+    in_a_fresh_process(
+        "import sys\n"
+        "from fastnet.integrations.fastestimator import install, uninstall\n"
+        "swap = install()\n"
+        "assert swap.pending\n"
+        "assert not {'torch', 'tensorflow', 'fastestimator'} & set(sys.modules)\n"
+        "assert swap.changes['fastestimator.network.Network'] == 'fastnet.network.Network'\n"
+        "assert 'will be fastnet' in str(swap)\n"
+        "finders = len(sys.meta_path)\n"
+        "uninstall()\n"
+        "assert len(sys.meta_path) == finders - 1\n"
+        "install()\n"
+        "import fastestimator\n"  # which imports nothing of itself
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+
+
+def test_before_it_is_imported() -> None:
+    """Whatever is imported first, all of it is swapped when that import is done, and lazily."""
+    in_a_fresh_process(
+        "import sys\n"
+        "from fastnet.integrations.fastestimator import install, uninstall\n"
+        "swap = install()\n"
+        "from fastestimator.op.tensorop.loss import CrossEntropy\n"
+        "assert not swap.pending\n"
+        "import fastnet, fastestimator as fe\n"
+        "assert issubclass(CrossEntropy, fastnet.op.tensorop.loss.CrossEntropy)\n"
+        "assert fe.Network.__module__ == 'fastnet.integrations.fastestimator.networks'\n"
+        "assert 'fastestimator.estimator' not in sys.modules\n"
+        "from fastestimator.estimator import Estimator, TFNetwork\n"
+        "assert issubclass(TFNetwork, fastnet.TFNetwork)\n"
+        "import inspect\n"
+        "assert 'class BaseNetwork' in inspect.getsource(sys.modules['fastestimator.network'])\n"
+        "assert not [one for one in sys.meta_path if 'fastnet' in type(one).__module__]\n"
+        "uninstall()\n"
+        "assert 'fastnet' not in fe.Network.__module__\n"
+        "from fastestimator.estimator import TFNetwork\n"
+        "assert not issubclass(TFNetwork, fastnet.TFNetwork)\n"
+        "for name, module in list(sys.modules.items()):\n"
+        "    if name.startswith('fastestimator'):\n"
+        "        for key, value in vars(module).items():\n"
+        "            where = getattr(value, '__module__', None) or ''\n"
+        "            assert not str(where).startswith('fastnet'), (name, key)\n"
+        "            assert not (isinstance(value, type) and '_stands_for' in vars(value)), key\n"
+    )
+
+
+def test_where_there_is_no_fastestimator() -> None:
+    in_a_fresh_process(
+        "import importlib.metadata, importlib.util\n"
+        "from fastnet.integrations.fastestimator import install\n"
+        "def missing(name):\n"
+        "    raise importlib.metadata.PackageNotFoundError(name)\n"
+        "importlib.metadata.version = missing\n"
+        "importlib.util.find_spec = lambda name: None\n"
+        "try:\n"
+        "    install()\n"
+        "except ModuleNotFoundError as error:\n"
+        "    text = str(error)\n"
+        "assert text == ('There is no FastEstimator here to swap fastnet into. Install it '\n"
+        "    'with `pip install fastestimator==1.7.0`, or import what you need from fastnet '\n"
+        "    'itself: it has the same names.'), text\n"
+    )
+
+
+def test_what_cannot_be_imported_is_left_out() -> None:
+    in_a_fresh_process(
+        "import sys\n"
+        "sys.modules['torchvision'] = None\n"
+        "from fastnet.integrations.fastestimator import install\n"
+        "swap = install()\n"
+        "import fastestimator.network\n"
+        "told = 'fastestimator.op.tensorop.normalize: not swapped, as No module named \\'torchv'\n"
+        "assert told in str(swap)\n"
+        "assert 'fastestimator.op.tensorop.normalize.Normalize' not in swap.changes\n"
+        "assert 'fastestimator.op.tensorop.permute.Permute' in swap.changes\n"
+    )

@@ -1,0 +1,254 @@
+"""Objects from before the swap, from during it, and fastnet's own, side by side."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip(
+    "fastestimator", reason="swaps fastnet into FastEstimator 1.7.0: `make test-fe`"
+)
+
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange"),
+]
+
+import numpy as np
+import torch
+
+import fastnet
+from fastnet.integrations.fastestimator import install, uninstall
+
+
+@pytest.fixture(autouse=True)
+def _put_back() -> Iterator[None]:
+    yield
+    uninstall()
+
+
+def classes(package: Any) -> SimpleNamespace:
+    """Take the classes that tests make objects of."""
+    tensorop = package.op.tensorop
+    return SimpleNamespace(
+        Network=package.Network,
+        build=package.build,
+        BaseNetwork=__import__(f"{package.__name__}.network", fromlist=["x"]).BaseNetwork,
+        TorchNetwork=__import__(f"{package.__name__}.network", fromlist=["x"]).TorchNetwork,
+        TFNetwork=__import__(f"{package.__name__}.network", fromlist=["x"]).TFNetwork,
+        Op=__import__(f"{package.__name__}.op.op", fromlist=["x"]).Op,
+        TensorOp=tensorop.TensorOp,
+        LambdaOp=tensorop.LambdaOp,
+        Delete=tensorop.Delete,
+        Fuse=tensorop.meta.Fuse,
+        Repeat=tensorop.meta.Repeat,
+        LossOp=tensorop.loss.LossOp,
+        CrossEntropy=tensorop.loss.CrossEntropy,
+        SuperLoss=tensorop.loss.SuperLoss,
+        ModelOp=tensorop.model.ModelOp,
+        UpdateOp=tensorop.model.UpdateOp,
+        Scheduler=package.schedule.Scheduler,
+        EpochScheduler=package.schedule.EpochScheduler,
+        RepeatScheduler=package.schedule.RepeatScheduler,
+        Slicer=package.slicer.Slicer,
+        AxisSlicer=package.slicer.AxisSlicer,
+    )
+
+
+Library = SimpleNamespace
+
+
+@pytest.fixture
+def theirs(fastestimator: ModuleType) -> Library:
+    return classes(fastestimator)
+
+
+@pytest.fixture
+def swapped(theirs: Library, fastestimator: ModuleType) -> Library:
+    """FastEstimator's names, swapped; `theirs` were taken before."""
+    install()
+    return classes(fastestimator)
+
+
+def make_objects(lib: Library) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    """Make objects, and name the classes that each is of."""
+    model = lib.build(lambda: torch.nn.Linear(2, 3), "sgd")
+    op = lib.LambdaOp(fn=lambda x: x, inputs="x", outputs="x")
+    loss = lib.CrossEntropy(("y", "t"), "loss", from_logits=True)
+    made = {
+        "lambda": (op, ("LambdaOp", "TensorOp", "Op")),
+        "delete": (lib.Delete("x"), ("Delete", "TensorOp", "Op")),
+        "fuse": (lib.Fuse([op]), ("Fuse", "TensorOp", "Op")),
+        "repeat": (lib.Repeat(op, 2), ("Repeat", "TensorOp", "Op")),
+        "loss": (loss, ("CrossEntropy", "LossOp", "TensorOp", "Op")),
+        "model": (lib.ModelOp(model, "x", "y"), ("ModelOp", "TensorOp", "Op")),
+        "update": (lib.UpdateOp(model, "loss"), ("UpdateOp", "TensorOp", "Op")),
+        "epochs": (lib.EpochScheduler({1: op}), ("EpochScheduler", "Scheduler")),
+        "turns": (lib.RepeatScheduler([op, None]), ("RepeatScheduler", "Scheduler")),
+        "slicer": (lib.AxisSlicer(1, slice="x"), ("AxisSlicer", "Slicer")),
+    }
+    network = lib.Network([lib.ModelOp(model, "x", "y")])
+    return {**made, "network": (network, ("TorchNetwork", "BaseNetwork"))}
+
+
+NAMES = list(vars(classes(fastnet)))[2:]  # of classes, not of functions
+
+
+@pytest.mark.parametrize("made_by", ["theirs", "swapped", "fastnet"])
+def test_instances_of_the_swapped_classes(theirs: Library, swapped: Library, made_by: str) -> None:
+    """FastEstimator's modules ask with the swapped names: whoever made an object, it counts."""
+    library = {"theirs": theirs, "swapped": swapped, "fastnet": classes(fastnet)}[made_by]
+    for kind, (item, expected) in make_objects(library).items():
+        found = {name for name in NAMES if isinstance(item, getattr(swapped, name))}
+        assert found == set(expected), kind
+        found = {name for name in NAMES if issubclass(type(item), getattr(swapped, name))}
+        assert found == set(expected), kind
+
+
+def test_instances_of_the_classes_from_before(theirs: Library, swapped: Library) -> None:
+    """A program that has imported names before the swap asks with these."""
+    for kind, (item, expected) in make_objects(swapped).items():
+        found = {name for name in NAMES if isinstance(item, getattr(theirs, name))}
+        assert found == set(expected), kind
+        found = {name for name in NAMES if isinstance(item, getattr(classes(fastnet), name))}
+        assert found == set(expected), kind
+
+
+def test_classes_of_the_program(theirs: Library, swapped: Library) -> None:
+    """What a program derives from a swapped class is not what it derives from another."""
+
+    class Own(swapped.TensorOp):
+        pass
+
+    class Older(theirs.TensorOp):
+        pass
+
+    assert isinstance(Own(), Own)
+    assert isinstance(Own(), swapped.TensorOp)
+    assert isinstance(Own(), theirs.TensorOp)
+    assert isinstance(Older(), swapped.TensorOp)
+    assert not isinstance(Older(), Own)
+    assert not isinstance(swapped.TensorOp(), Own)
+    assert not isinstance(swapped.LambdaOp(len, "x", "y"), Own)
+
+
+def train(lib: Library, parts: list[Library], steps: int = 5) -> tuple[list[Any], Any]:
+    """Train with ops that in turn come from several libraries."""
+    torch.manual_seed(0)
+    turns = [parts[place % len(parts)] for place in range(7)]
+    model = parts[0].build(lambda: torch.nn.Linear(4, 3), "adam")
+    network = lib.Network(
+        [
+            turns[0].LambdaOp(fn=lambda x: x * 2, inputs="x", outputs="x"),
+            turns[1].Fuse([turns[2].LambdaOp(fn=lambda x: x + 1, inputs="x", outputs="x")]),
+            turns[3].Repeat(turns[4].LambdaOp(fn=lambda x: x * 0.5, inputs="x", outputs="x"), 2),
+            turns[5].ModelOp(model, "x", "y"),
+            turns[6].EpochScheduler(
+                {1: turns[0].CrossEntropy(("y", "t"), "loss", from_logits=True)}
+            ),
+            turns[1].UpdateOp(model, "loss", merge_grad=2),
+            turns[2].Delete("x"),
+        ],
+    )
+    results = []
+    generator = torch.Generator().manual_seed(1)
+    with network(mode="train", epoch=1, ds_id=""):
+        for _ in range(steps):
+            batch = {
+                "x": torch.randn(8, 4, generator=generator),
+                "t": torch.randint(3, (8,), generator=generator),
+            }
+            results.append(network.run_step(batch)["loss"].item())
+    return results, [one.detach().clone() for one in model.parameters()]
+
+
+def test_ops_of_all_libraries_in_one_network(theirs: Library, fastestimator: ModuleType) -> None:
+    expected, weights = train(theirs, [theirs])
+    install()
+    swapped, own = classes(fastestimator), classes(fastnet)
+    for parts in ([swapped], [theirs], [theirs, swapped], [swapped, own, theirs], [own, swapped]):
+        losses, trained = train(swapped, parts)
+        np.testing.assert_allclose(losses, expected, rtol=1e-6)
+        torch.testing.assert_close(trained, weights, rtol=1e-6, atol=1e-7)
+
+
+def test_objects_go_on_working(theirs: Library, fastestimator: ModuleType) -> None:
+    """Networks from before the swap, and from during it, before, during and after it."""
+    model = theirs.build(lambda: torch.nn.Linear(2, 2), "sgd")
+    ops = [theirs.ModelOp(model, "x", "y"), theirs.LambdaOp(lambda y: y + 1, "y", "z")]
+    batch = {"x": np.ones((3, 2), "float32")}
+    before = theirs.Network(ops)
+    expected = before.transform(dict(batch), mode="infer")["z"]
+    with install():
+        during = fastestimator.Network(ops)
+        assert isinstance(during, fastnet.TorchNetwork)
+        for network in (before, during):
+            torch.testing.assert_close(network.transform(dict(batch), "infer")["z"], expected)
+    for network in (before, during):
+        torch.testing.assert_close(network.transform(dict(batch), "infer")["z"], expected)
+
+
+def test_a_network_without_models_runs_in_tensorflow(swapped: Library) -> None:
+    network = swapped.Network([swapped.LambdaOp(lambda x: x + 1, "x", "y")])
+    assert isinstance(network, swapped.TFNetwork)
+    assert network.transform({"x": np.zeros(2)}, "infer")["y"].numpy().tolist() == [1, 1]
+
+
+def test_super_loss_around_a_loss_from_before(theirs: Library, swapped: Library) -> None:
+    loss = theirs.CrossEntropy(("y", "t"), "loss", from_logits=True)
+    op = swapped.SuperLoss(loss, threshold=1.0)
+    op.build("torch", torch.device("cpu"))
+    result = op.forward([torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)], {"mode": "train"})
+    expected = classes(fastnet).SuperLoss(
+        classes(fastnet).CrossEntropy(("y", "t"), "loss", from_logits=True), threshold=1.0
+    )
+    expected.build("torch", torch.device("cpu"))
+    torch.testing.assert_close(
+        result,
+        expected.forward([torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)], {"mode": "train"}),
+    )
+
+
+def test_copies_are_whole(swapped: Library) -> None:
+    op = swapped.CrossEntropy(("y", "t"), "loss", from_logits=True)
+    twin = copy.copy(op)
+    description = "_fe_traceability_summary"
+    assert {**vars(twin), description: None} == {**vars(op), description: None}
+    (described,) = twin.fe_summary()
+    assert (described.name, described.kwargs.keys()) == (
+        "CrossEntropy",
+        op.fe_summary()[0].kwargs.keys(),
+    )
+    assert described.fe_id != op.fe_summary()[0].fe_id
+    schedule = swapped.EpochScheduler({1: "a", 2: "b"})
+    mapped = schedule.map(str.upper)
+    assert type(mapped) is type(schedule)
+    assert mapped.get_all_values() == ["A", "B"]
+
+
+def test_classes_can_be_pickled(swapped: Library) -> None:
+    for name in NAMES:
+        found = getattr(swapped, name)
+        assert pickle.loads(pickle.dumps(found)) is found
+
+
+def test_schedulers_can_be_subscripted(swapped: Library) -> None:
+    """FastEstimator's own annotations do so while they are read."""
+    for name in ("Scheduler", "EpochScheduler", "RepeatScheduler"):
+        assert getattr(swapped, name)[int].__origin__ is getattr(swapped, name)
+
+
+def test_an_abstract_base_beside_a_swapped_one(swapped: Library) -> None:
+    import abc
+
+    class Abstract(swapped.TensorOp, abc.ABC):
+        @abc.abstractmethod
+        def size(self) -> int: ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract()

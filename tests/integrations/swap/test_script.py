@@ -1,0 +1,118 @@
+"""Unchanged programs, run swapped from the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastestimator", reason="swaps into FastEstimator: `make test-fe`")
+
+pytestmark = pytest.mark.tf
+
+# says who runs it, in which way, and fails when it is told to
+PROGRAM = """\
+import sys
+
+import torch
+
+import helper
+from fastestimator import Network, build
+from fastestimator.op.tensorop.model import ModelOp
+
+
+def main():
+    model = build(lambda: torch.nn.Linear(2, 1), "sgd")
+    network = Network([ModelOp(model, "x", "y")])
+    result = network.transform({"x": torch.ones(3, 2)}, mode="infer")
+    print(type(network).__mro__[1].__module__, tuple(result["y"].shape), helper.NAME)
+    print(__name__, sys.argv)
+    if "fail" in sys.argv:
+        raise KeyError("as it was told to")
+    if "exit" in sys.argv:
+        sys.exit(7)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "helper.py").write_text('NAME = "beside it"\n')
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+SWAP = ("-m", "fastnet.integrations.fastestimator")
+COMMAND = ("-m", "fastnet", "run-fastestimator")
+
+
+@pytest.mark.slow
+def test_as_it_is(program: Path) -> None:
+    result = run(program, "--size", 3)
+    assert result.stdout == (
+        f"fastestimator.network (3, 1) beside it\n__main__ ['{program}', '--size', '3']\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [SWAP, COMMAND])
+def test_swapped(program: Path, command: tuple[str, ...]) -> None:
+    result = run(*command, program, "--size", 3)
+    assert result.stdout == (
+        f"fastnet.network.torch (3, 1) beside it\n__main__ ['{program}', '--size', '3']\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_shows_its_own_lines(program: Path) -> None:
+    plain, swapped = run(program, "fail"), run(*SWAP, program, "fail")
+    assert swapped.returncode == plain.returncode == 1
+
+    def traceback(text: str) -> str:
+        return text[text.index("Traceback") :]
+
+    assert traceback(swapped.stderr) == traceback(plain.stderr)
+
+
+@pytest.mark.slow
+def test_a_program_that_exits(program: Path) -> None:
+    assert run(*SWAP, program, "exit").returncode == 7
+
+
+def test_a_program_that_is_not_there() -> None:
+    result = run(*SWAP, "nowhere.py")
+    assert result.returncode == 2
+    assert result.stderr == "fastnet: There is no program 'nowhere.py' to run.\n"
+
+
+def test_help() -> None:
+    result = run("-m", "fastnet", "--help")
+    assert "run-fastestimator" in result.stdout
+    assert result.returncode == 0
+    result = run(*COMMAND)
+    assert result.returncode == 2
+    assert "usage: fastnet run-fastestimator" in result.stderr
+
+
+def test_a_folder_is_a_program(tmp_path: Path) -> None:
+    (tmp_path / "__main__.py").write_text("import part\nprint(__name__, part.NAME)\n")
+    (tmp_path / "part.py").write_text('NAME = "its part"\n')
+    result = run(*COMMAND, tmp_path)
+    assert result.stdout == "__main__ its part\n"
