@@ -21,6 +21,8 @@ cdef class TensorKind:
     cdef readonly object convert
     cdef readonly object split
     cdef readonly object join
+    cdef readonly object type_of_others
+    cdef readonly object shape_of_others
 
     cdef Slot slot_of(self, object tensor)
     cdef int take(self, object value, object form, list tensors) except -1

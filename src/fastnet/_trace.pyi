@@ -31,6 +31,8 @@ class TensorKind:
     convert: Callable[[Any], Any]
     split: Callable[[Any], tuple[Any, Sequence[Any]] | None]
     join: Callable[[Any, list[Any]], Any]
+    type_of_others: Callable[[Any], Any]
+    shape_of_others: Callable[[Any], tuple[int | None, ...] | None]
 
     def __init__(
         self,
@@ -40,6 +42,8 @@ class TensorKind:
         convert: Callable[[Any], Any],
         split: Callable[[Any], tuple[Any, Sequence[Any]] | None],
         join: Callable[[Any, list[Any]], Any],
+        others: tuple[Callable[[Any], Any], Callable[[Any], tuple[int | None, ...] | None]]
+        | None = None,
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
 

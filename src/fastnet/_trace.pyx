@@ -82,22 +82,25 @@ cdef class TensorKind:
 
     Args:
         cls: The class of its plain tensors; an object of just this class is a tensor at once.
-        type_of: Gives a tensor's type.
-        shape_of: Gives a tensor's shape as a tuple, or None if it has none.
+        type_of: Gives the type of a tensor of this class.
+        shape_of: Gives its shape as a tuple, or None if it has none.
         convert: Makes a tensor of a value that stands for one, such as an array; gives None for a
             value that does not.
         split: Takes a value apart that is made of several tensors: gives what it is, and the
             tensors as a sequence. Gives None for any other value.
         join: Makes such a value again, of what it is and a list of its tensors.
+        others: What gives the type and the shape of a tensor of another class, which `convert` and
+            `split` may give; None where `type_of` and `shape_of` do.
     """
 
-    def __init__(self, cls, type_of, shape_of, convert, split, join):
+    def __init__(self, cls, type_of, shape_of, convert, split, join, others=None):
         self.cls = cls
         self.type_of = type_of
         self.shape_of = shape_of
         self.convert = convert
         self.split = split
         self.join = join
+        self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
 
     def form_of(self, value):
         """Describe a value: what in it is a tensor, and what stands around.
@@ -131,7 +134,9 @@ cdef class TensorKind:
             Py_LeaveRecursiveCall()
 
     cdef Slot slot_of(self, object tensor):
-        return Slot(self.type_of(tensor), self.shape_of(tensor))
+        if type(tensor) is self.cls:
+            return Slot(self.type_of(tensor), self.shape_of(tensor))
+        return Slot(self.type_of_others(tensor), self.shape_of_others(tensor))
 
     cdef int take(self, object value, object form, list tensors) except -1:
         """Take down the tensors of a value that fits a form; tell whether it does."""
@@ -163,14 +168,19 @@ cdef class TensorKind:
             Py_LeaveRecursiveCall()
 
     cdef int take_tensor(self, object tensor, Slot slot, list tensors) except -1:
-        cdef object found = PyObject_CallOneArg(self.type_of, tensor)
+        cdef bint plain = type(tensor) is self.cls
+        cdef object found = PyObject_CallOneArg(
+            self.type_of if plain else self.type_of_others, tensor
+        )
         cdef tuple wanted = slot.shape
         cdef tuple shape
         cdef Py_ssize_t axis
         if not PyObject_RichCompareBool(found, slot.type, Py_EQ):
             return False
         if wanted is not None:
-            found = PyObject_CallOneArg(self.shape_of, tensor)
+            found = PyObject_CallOneArg(
+                self.shape_of if plain else self.shape_of_others, tensor
+            )
             if found is None:
                 return False
             shape = <tuple?> found

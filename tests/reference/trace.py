@@ -41,6 +41,7 @@ class TensorKind:
         convert: Callable[[Any], Any],
         split: Callable[[Any], Any],
         join: Callable[[Any, list[Any]], Any],
+        others: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
     ) -> None:
         self.cls = cls
         self.type_of = type_of
@@ -48,11 +49,18 @@ class TensorKind:
         self.convert = convert
         self.split = split
         self.join = join
+        self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
+
+    def type_in(self, tensor: Any) -> Any:
+        return (self.type_of if type(tensor) is self.cls else self.type_of_others)(tensor)
+
+    def shape_in(self, tensor: Any) -> Any:
+        return (self.shape_of if type(tensor) is self.cls else self.shape_of_others)(tensor)
 
     def form_of(self, value: Any) -> Any:
         tensor = self.tensor_of(value)
         if tensor is not None:
-            return Slot(self.type_of(tensor), self.shape_of(tensor))
+            return Slot(self.type_in(tensor), self.shape_in(tensor))
         split = None if value is None else self.split(value)
         if split is not None:
             kind, tensors = split
@@ -89,8 +97,8 @@ class TensorKind:
         return [tensor for place, part in places for tensor in self.take(own[exactly(place)], part)]
 
     def accepts(self, slot: Slot, tensor: Any) -> bool:
-        shape = self.shape_of(tensor)
-        if self.type_of(tensor) != slot.type:
+        shape = self.shape_in(tensor)
+        if self.type_in(tensor) != slot.type:
             return False
         if slot.shape is None or shape is None:
             return slot.shape is None

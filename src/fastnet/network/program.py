@@ -219,7 +219,8 @@ class Program:
                 strange.extend(_strangers(value, known))
             return parts
 
-        kind = TensorKind(_NoTensor, KIND.type_of, KIND.shape_of, convert, split, KIND.join)
+        readers = KIND.type_of_others, KIND.shape_of_others
+        kind = TensorKind(_NoTensor, *readers, convert, split, KIND.join)
         graph = tf.compat.v1.get_default_graph()
         for key, value in results.items():
             writer = self._writer(key)

@@ -86,27 +86,18 @@ def _shape_of(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
 
 
 def _readers(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Give the fastest ways to read an eager tensor's type and shape."""
+    """Give the fastest ways to read an eager tensor's type and shape: C's, which call no Python."""
     type_of = getattr(cls, "_datatype_enum", None)
     shape_of = getattr(cls, "_shape_tuple", None)
-    if type_of is None or shape_of is None:
-        return _type_of, _shape_of
-
-    # a tensor of an outer graph is of another class, and may not have C's methods
-    def any_type_of(tensor: Any) -> Any:
-        return type_of(tensor) if type(tensor) is cls else _type_of(tensor)
-
-    def any_shape_of(tensor: Any) -> Any:
-        return shape_of(tensor) if type(tensor) is cls else _shape_of(tensor)
-
-    return any_type_of, any_shape_of
+    return (_type_of, _shape_of) if type_of is None or shape_of is None else (type_of, shape_of)
 
 
 # Not the class of a tensor made here: to make one would start TensorFlow's runtime, after which a
 # program cannot set up its devices any more.
 _EAGER = tf.__internal__.EagerTensor
 
-KIND = TensorKind(_EAGER, *_readers(_EAGER), _convert, _split, _join)
+# a tensor of an outer graph is of another class, without C's methods
+KIND = TensorKind(_EAGER, *_readers(_EAGER), _convert, _split, _join, others=(_type_of, _shape_of))
 """TensorFlow's tensors, for the kernel."""
 
 
