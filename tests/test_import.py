@@ -14,6 +14,7 @@ HEAVY = "torch", "tensorflow", "keras", "tqdm", "matplotlib"
 MODULES = (
     "fastnet",
     "fastnet.backend",
+    "fastnet.compat.v1",
     "fastnet.errors",
     "fastnet.network",
     "fastnet.network.base",
@@ -22,8 +23,13 @@ MODULES = (
     "fastnet.network.layout",
     "fastnet.op",
     "fastnet.op.numpyop",
+    "fastnet.op.numpyop.meta",
+    "fastnet.op.numpyop.univariate",
     "fastnet.op.tensorop",
+    "fastnet.op.tensorop.augmentation",
+    "fastnet.op.tensorop.gradient",
     "fastnet.op.tensorop.loss",
+    "fastnet.op.tensorop.meta",
     "fastnet.op.tensorop.model",
     "fastnet.schedule",
     "fastnet.slicer",
@@ -34,15 +40,28 @@ MODULES = (
 # what a program takes from them, by the paths that FastEstimator has
 NAMES = {
     "fastnet": "BaseNetwork Network TorchNetwork build backend network op schedule slicer util",
-    "fastnet.backend": "binary_crossentropy categorical_crossentropy feed_forward get_gradient "
-    "mean_squared_error reduce_mean sparse_categorical_crossentropy to_tensor update_model",
+    "fastnet.backend": "argmax binary_crossentropy cast categorical_crossentropy clip_by_value "
+    "concat dice_score expand_dims feed_forward focal_loss get_gradient get_lr hinge huber l1_loss "
+    "l2_regularization load_model matmul maximum mean_squared_error ones_like permute reduce_max "
+    "reduce_mean reduce_min reduce_std reduce_sum reshape save_model set_lr smooth_l1_loss "
+    "sparse_categorical_crossentropy squeeze to_shape to_tensor to_type update_model watch where "
+    "zeros_like",
+    "fastnet.compat.v1": "BaseNetwork Network build",
     "fastnet.network": "BaseNetwork Network TorchNetwork build",
-    "fastnet.op.numpyop": "Batch Delete LambdaOp NumpyOp RemoveIf forward_numpyop",
-    "fastnet.op.tensorop": "Delete LambdaOp TensorOp loss model",
-    "fastnet.op.tensorop.loss": "CrossEntropy LossOp MeanSquaredError",
+    "fastnet.op.numpyop": "Batch Delete LambdaOp NumpyOp RemoveIf forward_numpyop meta univariate",
+    "fastnet.op.numpyop.meta": "Fuse OneOf Repeat Sometimes",
+    "fastnet.op.numpyop.univariate": "Binarize ChannelTranspose ExpandDims Hadamard Minmax Onehot "
+    "Reshape ToArray",
+    "fastnet.op.tensorop": "Argmax Average Delete Gather LambdaOp Normalize Permute Reshape "
+    "Resize3D TensorOp UnHadamard augmentation gradient loss meta model",
+    "fastnet.op.tensorop.augmentation": "CutMixBatch MixUpBatch",
+    "fastnet.op.tensorop.gradient": "FGSM GradientOp Watch",
+    "fastnet.op.tensorop.loss": "CrossEntropy DiceLoss FocalLoss Hinge L1_Loss L2Regularization "
+    "L2Regularizaton LossOp MeanSquaredError SuperLoss",
     "fastnet.op.tensorop.loss.cross_entropy": "CrossEntropy",
     "fastnet.op.tensorop.loss.loss": "LossOp",
     "fastnet.op.tensorop.loss.mean_squared_error": "MeanSquaredError",
+    "fastnet.op.tensorop.meta": "Fuse OneOf Repeat Sometimes",
     "fastnet.op.tensorop.model": "ModelOp UpdateOp",
     "fastnet.op.tensorop.model.model": "ModelOp",
     "fastnet.op.tensorop.model.update": "UpdateOp",

@@ -175,7 +175,7 @@ def sometimes(batch: Batch) -> Any:
 def _mixup(model: torch.nn.Module) -> Calls:
     one = torch.tensor(1.0)
     beta = Beta(one, one)
-    return lambda batch: _blend(batch["x"], batch["y"], beta.sample((len(batch["x"]),)))
+    return lambda batch: _blend(batch["x"], batch["y"], beta.rsample((len(batch["x"]),)))
 
 
 def _blend(x: torch.Tensor, y: torch.Tensor, drawn: torch.Tensor) -> Any:
@@ -190,7 +190,7 @@ def _blend(x: torch.Tensor, y: torch.Tensor, drawn: torch.Tensor) -> Any:
 
 def _cutmix(model: torch.nn.Module) -> Calls:
     beta = Beta(1.0, 1.0)
-    return lambda batch: _paste(batch["x"], batch["y"], beta.sample())
+    return lambda batch: _paste(batch["x"], batch["y"], beta.rsample())
 
 
 def _paste(images: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Any:
@@ -200,20 +200,17 @@ def _paste(images: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> An
     half = torch.sqrt(1 - kept) / 2
     left, right = _span(width, x, half)
     top, bottom = _span(height, y, half)
-    rows, columns = slice(int(top), int(bottom)), slice(int(left), int(right))
     mixed = images.clone()
-    mixed[..., rows, columns] = torch.roll(images, 1, 0)[..., rows, columns]
-    kept = 1 - (right - left) * (bottom - top) / (height * width)
+    mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
+    kept = 1 - torch.tensor((right - left) * (bottom - top) / (height * width))
     return mixed, labels * kept + torch.roll(labels, 1, 0) * (1 - kept)
 
 
-def _span(
-    length: int, middle: torch.Tensor, half: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _span(length: int, middle: torch.Tensor, half: torch.Tensor) -> tuple[int, int]:
     center, reach = length * middle, length * half
     first = torch.round(torch.clamp(center - reach, min=0))
     last = torch.round(torch.clamp(center + reach, max=length))
-    return first.int(), last.int()
+    return int(first), int(last)
 
 
 def _normalize(model: torch.nn.Module) -> Calls:

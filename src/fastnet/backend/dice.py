@@ -99,21 +99,19 @@ def score(
     Returns:
         The scores.
     """
-    own = y_pred
-    half = _is_half(own.dtype)
+    own, reduce_sum = y_pred, functions.reduce_sum
+    half, places = _settle(own.dtype, len(own.shape), functions.CHANNEL_AXIS)
     if half:
         y_pred = functions.cast(y_pred, "float32")
     y_true = functions.cast_like(y_true, y_pred)
-    channel_axis = functions.CHANNEL_AXIS
-    places = _axes_of_places(len(y_pred.shape), channel_axis)
     if not mask_overlap:
-        largest = functions.reduce_max(y_pred, [channel_axis], True)
+        largest = functions.reduce_max(y_pred, [functions.CHANNEL_AXIS], True)
         y_pred = functions.where(y_pred >= largest, y_pred, 0.0)
     if threshold is not None:
         y_pred = functions.cast_like(y_pred > threshold, y_pred)
-    common = functions.reduce_sum(y_pred * y_true, places, False)
-    predicted = functions.reduce_sum(y_pred**2 if soft_dice else y_pred, places, False)
-    true = functions.reduce_sum(y_true**2 if soft_dice else y_true, places, False)
+    common = reduce_sum(y_pred * y_true, places, False)
+    predicted = reduce_sum(y_pred**2 if soft_dice else y_pred, places, False)
+    true = reduce_sum(y_true**2 if soft_dice else y_true, places, False)
     dice = 2.0 * common / (predicted + true + epsilon)
     if channel_weights is not None:
         dice = dice * functions.cast_like(channel_weights, y_pred)
@@ -127,11 +125,8 @@ def score(
     return functions.cast_like(dice, own) if half else dice
 
 
-@lru_cache(maxsize=16)
-def _is_half(dtype: Any) -> bool:
-    return "float16" in str(dtype)  # or bfloat16
-
-
-@lru_cache(maxsize=16)
-def _axes_of_places(rank: int, channel_axis: int) -> tuple[int, ...]:
-    return tuple(axis for axis in range(1, rank) if axis != channel_axis % rank)
+@lru_cache(maxsize=32)
+def _settle(dtype: Any, rank: int, channel_axis: int) -> tuple[bool, tuple[int, ...]]:
+    """Tell whether masks are of half precision, and which of their axes are places."""
+    places = tuple(axis for axis in range(1, rank) if axis != channel_axis % rank)
+    return "float16" in str(dtype), places  # or bfloat16

@@ -162,7 +162,7 @@ def l2_regularization(model: Any, beta: float) -> tf.Tensor:
 
 
 class SquaredWeights:
-    """Adds up the squares of a model's trainable weights, step by step.
+    """Adds the squares of a model's trainable weights to a loss, step by step.
 
     Args:
         model: The model.
@@ -171,14 +171,20 @@ class SquaredWeights:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(self, beta: float, state: State) -> tf.Tensor:
+    def __call__(self, loss: tf.Tensor, beta: float, state: State) -> tf.Tensor:
         """Do it.
 
         Args:
+            loss: The loss.
             beta: What to multiply the squares by, once they are halved.
             state: The step's context, not used: a graph is traced anew for other weights.
 
         Returns:
-            A scalar.
+            The sum, of the wider type of the loss and the weights.
         """
-        return l2_regularization(self._model, beta)
+        squares = l2_regularization(self._model, beta)
+        if loss.dtype.size < squares.dtype.size:
+            loss = tf.cast(loss, squares.dtype)
+        elif loss.dtype != squares.dtype:
+            squares = tf.cast(squares, loss.dtype)
+        return squares + loss

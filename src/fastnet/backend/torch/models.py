@@ -113,7 +113,7 @@ def _l2_of(weights: Iterable[torch.nn.Parameter], beta: float) -> torch.Tensor:
 
 
 class SquaredWeights:
-    """Adds up the squares of a model's trainable weights, step by step.
+    """Adds the squares of a model's trainable weights to a loss, step by step.
 
     Args:
         model: The model. Weights that it gains count from the next opening of its network on.
@@ -124,20 +124,21 @@ class SquaredWeights:
         self._weights: tuple[torch.nn.Parameter, ...] = ()
         self._opened: State | None = None
 
-    def __call__(self, beta: float, state: State) -> torch.Tensor:
+    def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
         """Do it.
 
         Args:
+            loss: The loss.
             beta: What to multiply the squares by, once they are halved.
             state: The step's context.
 
         Returns:
-            A scalar.
+            The sum, of the wider type of the loss and the weights.
         """
         if state is not self._opened:
             self._weights = tuple(self._model.parameters())
             self._opened = state
-        return _l2_of(self._weights, beta)
+        return _l2_of(self._weights, beta) + loss
 
 
 def _map(data: Any, fn: Callable[[Any], Any]) -> Any:

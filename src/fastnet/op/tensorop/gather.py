@@ -63,6 +63,7 @@ class Gather(TensorOp):
             )
         self.in_list = self.out_list = True
         self.num_indices = len(places)
+        self._functions: Any = None
         self._gather: Callable[..., Any] = backend.gather_from_batch
         self._largest: Callable[..., Any] = backend.reduce_max
 
@@ -73,9 +74,9 @@ class Gather(TensorOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        functions = import_module(f"fastnet.backend.{framework}")
-        self._gather = functions.gather_from_batch
-        self._largest = functions.reduce_max
+        self._functions = import_module(f"fastnet.backend.{framework}")
+        self._gather = self._functions.gather_from_batch
+        self._largest = self._functions.reduce_max
 
     def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
         """Take the values.
@@ -108,10 +109,10 @@ class Gather(TensorOp):
         if None not in lengths:
             return gathered()
         # known only in the step, and the same for all but where an op is to fail anyway
-        control = import_module(f"{implementation(tensors[0]).__name__}.control")
-        chosen: list[Tensor] = control.when(
-            backend.get_shape(indices[0])[0] == 0, largest, gathered
-        )
+        functions = self._functions or implementation(tensors[0])
+        control = import_module(f"{functions.__name__}.control")
+        empty = functions.get_shape(indices[0])[0] == 0
+        chosen: list[Tensor] = control.when(empty, largest, gathered)
         return chosen
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fastnet.op.meta_checks import require_ops
 from fastnet.op.numpyop.numpyop import Batch, NumpyOp, forward_numpyop
 from fastnet.types import State, is_numpy_op
 
@@ -38,27 +39,13 @@ class MetaNumpyOp(NumpyOp):
                 dataset ids.
             TypeError: If something is no numpy op.
         """
-        if not ops:
-            raise ValueError(f"{cls.__name__} runs other ops, but got none.")
         for place, op in enumerate(ops):
             if isinstance(op, Batch) or hasattr(op, "collate_fn"):
                 raise ValueError(
                     f"The op {place} of {cls.__name__} is a Batch, which stands among the ops of a "
                     "pipeline only."
                 )
-            if not is_numpy_op(op):
-                got = f"the class {op.__name__}" if isinstance(op, type) else type(op).__name__
-                raise TypeError(
-                    f"{cls.__name__} runs NumpyOps, but its op {place} is {got}. Pass an instance "
-                    "of a NumpyOp."
-                )
-            for name in ("mode", "ds_id"):
-                first, own = getattr(ops[0], name), getattr(op, name)
-                if own != first:
-                    raise ValueError(
-                        f"The ops of {cls.__name__} share one {name}, but its op 0 has "
-                        f"{sorted(first)} and its op {place} {sorted(own)}."
-                    )
+        require_ops(cls.__name__, ops, "NumpyOp", is_numpy_op)
 
     def forward(self, data: Any, state: State) -> Any:
         """Run the ops on a sample.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fastnet.op.checks import shares_of
+from fastnet.op.meta_checks import require_same_keys, require_shares
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -36,23 +36,9 @@ class OneOf(MetaNumpyOp):
 
     def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
         self.require_ops(numpy_ops)
+        require_same_keys(numpy_ops)
+        self.probs = require_shares(probs, len(numpy_ops))
         first = numpy_ops[0]
-        for place, op in enumerate(numpy_ops):
-            for name in ("inputs", "outputs", "in_list", "out_list"):
-                if getattr(op, name) != getattr(first, name):
-                    raise AssertionError(
-                        f"The ops of OneOf share their {name}, but its op 0 has "
-                        f"{getattr(first, name)} and its op {place} {getattr(op, name)}."
-                    )
-        count = len(numpy_ops)
-        given: Any = probs
-        alike = given is None or (isinstance(given, Sized) and len(given) == 0)
-        self.probs = None if alike else shares_of(probs, count)
-        if self.probs is None and not alike:
-            raise AssertionError(
-                f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
-                f"{probs!r}."
-            )
         super().__init__(numpy_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fastnet.op.checks import is_int
+from fastnet.op.meta_checks import require_times
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -39,24 +38,7 @@ class Repeat(MetaNumpyOp):
         self, op: Any, repeat: int | Callable[..., bool] = 1, max_iter: int | None = None
     ) -> None:
         self.require_ops([op])
-        self.repeat_inputs: list[str] = []
-        if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
-            raise ValueError(f"Repeat's max_iter is at least 1, not {max_iter!r}.")
-        if isinstance(repeat, int):
-            if repeat < 1:
-                raise ValueError(f"Repeat runs its op at least once, but repeat is {repeat!r}.")
-            if max_iter is not None:
-                raise ValueError(
-                    f"Repeat runs its op {repeat} times, so that max_iter={max_iter} says nothing. "
-                    "Leave it out."
-                )
-        elif callable(repeat):
-            self.repeat_inputs = list(inspect.signature(repeat).parameters)
-        else:
-            raise TypeError(
-                f"Repeat's repeat is a number or a function, not {repeat!r} of type "
-                f"{type(repeat).__name__}."
-            )
+        self.repeat_inputs = require_times(repeat, max_iter)
         read = list(op.inputs)
         read += [key for key in self.repeat_inputs if key not in [*op.outputs, *read]]
         super().__init__([op], read, op.outputs)

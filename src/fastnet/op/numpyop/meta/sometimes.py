@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.op.checks import is_number
+from fastnet.op.meta_checks import require_prob
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -35,8 +35,7 @@ class Sometimes(MetaNumpyOp):
 
     def __init__(self, numpy_op: Any, prob: float = 0.5) -> None:
         self.require_ops([numpy_op])
-        if not is_number(prob) or not 0 <= prob <= 1:
-            raise ValueError(f"Sometimes has a probability from 0 to 1, not {prob!r}.")
+        require_prob(prob)
         self.extra_inputs = [key for key in numpy_op.outputs if key not in numpy_op.inputs]
         super().__init__([numpy_op], list(numpy_op.inputs) + self.extra_inputs, numpy_op.outputs)
         self.op = numpy_op

@@ -92,9 +92,8 @@ class DiceLoss(LossOp):
         if weights is not None:
             unnamed = y_pred.shape[functions.CHANNEL_AXIS] - weights.shape[1]
             if unnamed > 0:
-                weights = backend.concat(
-                    [weights, *[backend.ones_like(weights[:, :1])] * unnamed], 1
-                )
+                one = functions.ones_like(weights[:, :1], None)
+                weights = functions.concat([weights, *[one] * unnamed], 1)
         return -score(
             functions,
             y_pred,

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from fastnet import backend
-from fastnet.op.tensorop.loss.loss import LossOp
-from fastnet.types import State, Tensor
-
-if TYPE_CHECKING:
-    import torch
+from fastnet.op.tensorop.loss.pair_loss import PairLoss
 
 
-class Hinge(LossOp):
+class Hinge(PairLoss):
     """Compares scores with truth of 1 and -1: what is right by a margin costs nothing.
 
     Args:
@@ -29,41 +20,4 @@ class Hinge(LossOp):
         ValueError: If there are not two inputs and one output.
     """
 
-    def __init__(
-        self,
-        inputs: tuple[str, str] | list[str],
-        outputs: str,
-        mode: str | Iterable[str] | None = "!infer",
-        ds_id: str | Iterable[str] | None = None,
-        average_loss: bool = True,
-    ) -> None:
-        super().__init__(
-            inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
-        )
-        self.require_pair()
-        self._loss: Callable[..., Tensor] = backend.hinge
-        self._mean: Callable[..., Tensor] = backend.reduce_mean
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        functions = import_module(f"fastnet.backend.{framework}")
-        self._loss, self._mean = functions.losses.hinge, functions.reduce_mean
-
-    def forward(self, data: list[Tensor], state: State) -> Tensor:
-        """Compute the loss.
-
-        Args:
-            data: Predictions and truth.
-            state: The step's context, not used.
-
-        Returns:
-            The loss.
-        """
-        y_pred, y_true = data
-        loss = self._loss(y_true, y_pred)
-        return self._mean(loss, None, False) if self.average_loss else loss
+    function_name = "hinge"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from fastnet import backend
 from fastnet.op.checks import is_number
-from fastnet.op.tensorop.loss.loss import LossOp
-from fastnet.types import State, Tensor
+from fastnet.op.tensorop.loss.pair_loss import PairLoss
+from fastnet.types import Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FUNCTIONS = {"L1": "l1_loss", "Smooth": "smooth_l1_loss", "Huber": "huber"}
 
 
-class L1_Loss(LossOp):
+class L1_Loss(PairLoss):
     """Averages absolute differences, smoothed near zero if wanted.
 
     Args:
@@ -38,6 +38,8 @@ class L1_Loss(LossOp):
             not positive.
     """
 
+    function_name = "l1_loss"
+
     def __init__(
         self,
         inputs: tuple[str, str] | list[str],
@@ -51,7 +53,6 @@ class L1_Loss(LossOp):
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
-        self.require_pair()
         if loss_type not in _FUNCTIONS:
             raise ValueError(
                 f"L1_Loss's loss_type is one of {list(_FUNCTIONS)}, not {loss_type!r}."
@@ -60,9 +61,8 @@ class L1_Loss(LossOp):
             raise ValueError(f"L1_Loss's beta is more than 0, not {beta!r}.")
         self.loss_type = loss_type
         self.beta = beta
-        self._options: dict[str, Any] = {} if loss_type == "L1" else {"beta": beta}
-        self._loss: Callable[..., Tensor] = getattr(backend, _FUNCTIONS[loss_type])
-        self._mean: Callable[..., Tensor] = backend.reduce_mean
+        self.function_name = _FUNCTIONS[loss_type]
+        self._take(getattr(backend, self.function_name))
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.
@@ -71,20 +71,8 @@ class L1_Loss(LossOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        functions = import_module(f"fastnet.backend.{framework}")
-        self._loss = getattr(functions.losses, _FUNCTIONS[self.loss_type])
-        self._mean = functions.reduce_mean
+        super().build(framework, device)
+        self._take(self._loss)
 
-    def forward(self, data: list[Tensor], state: State) -> Tensor:
-        """Compute the loss.
-
-        Args:
-            data: Predictions and truth.
-            state: The step's context, not used.
-
-        Returns:
-            The loss.
-        """
-        y_pred, y_true = data
-        loss = self._loss(y_true, y_pred, **self._options)
-        return self._mean(loss, None, False) if self.average_loss else loss
+    def _take(self, loss: Callable[..., Tensor]) -> None:
+        self._loss = loss if self.loss_type == "L1" else partial(loss, beta=self.beta)

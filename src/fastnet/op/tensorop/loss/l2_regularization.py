@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-from fastnet import backend
 from fastnet.backend.framework import framework_of
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -52,8 +51,7 @@ class L2Regularization(TensorOp):
         self.in_list = self.out_list = False
         self.model = model
         self.beta = beta
-        self._adds_one_type_only = framework == "tf"
-        self._squares: Callable[..., Any] = import_module(
+        self._add_squares: Callable[..., Any] = import_module(
             f"fastnet.backend.{framework}.models"
         ).SquaredWeights(model)
 
@@ -67,13 +65,7 @@ class L2Regularization(TensorOp):
         Returns:
             The loss and the squares.
         """
-        squares = self._squares(self.beta, state)
-        if self._adds_one_type_only and data.dtype != squares.dtype:
-            if data.dtype.size < squares.dtype.size:
-                data = backend.cast(data, squares)
-            else:
-                squares = backend.cast(squares, data)
-        return squares + data
+        return self._add_squares(data, self.beta, state)
 
 
 class L2Regularizaton(L2Regularization):

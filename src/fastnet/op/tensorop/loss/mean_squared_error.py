@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from fastnet import backend
-from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.loss.pair_loss import PairLoss
 from fastnet.types import State, Tensor
 
-if TYPE_CHECKING:
-    import torch
 
-
-class MeanSquaredError(LossOp):
+class MeanSquaredError(PairLoss):
     """Averages squared differences.
 
     Args:
@@ -29,28 +21,7 @@ class MeanSquaredError(LossOp):
         ValueError: If there are not two inputs and one output.
     """
 
-    def __init__(
-        self,
-        inputs: tuple[str, str] | list[str],
-        outputs: str,
-        mode: str | Iterable[str] | None = "!infer",
-        ds_id: str | Iterable[str] | None = None,
-        average_loss: bool = True,
-    ) -> None:
-        super().__init__(
-            inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
-        )
-        self.require_pair()
-        self._loss: Callable[..., Tensor] = backend.mean_squared_error
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        self._loss = import_module(f"fastnet.backend.{framework}.losses").mean_squared_error
+    function_name = "mean_squared_error"
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -63,4 +34,5 @@ class MeanSquaredError(LossOp):
             The loss.
         """
         y_pred, y_true = data
+        # averages over all axes at once
         return self._loss(y_true, y_pred, self.average_loss)

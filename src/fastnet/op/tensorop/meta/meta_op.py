@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation
 from fastnet.errors import add_note, describe_op
+from fastnet.op.meta_checks import require_ops
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.op.settings import bind_settings, takes_gradients
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -56,22 +57,7 @@ class MetaOp(TensorOp):
             ValueError: If there is no op, or they differ in their modes or dataset ids.
             TypeError: If something is no op.
         """
-        if not ops:
-            raise ValueError(f"{cls.__name__} runs other ops, but got none.")
-        for place, op in enumerate(ops):
-            if not is_tensor_op(op):
-                got = f"the class {op.__name__}" if isinstance(op, type) else type(op).__name__
-                raise TypeError(
-                    f"{cls.__name__} runs TensorOps, but its op {place} is {got}. Pass an instance "
-                    "of a TensorOp."
-                )
-            for name in ("mode", "ds_id"):
-                first, own = getattr(ops[0], name), getattr(op, name)
-                if own != first:
-                    raise ValueError(
-                        f"The ops of {cls.__name__} share one {name}, but its op 0 has "
-                        f"{sorted(first)} and its op {place} {sorted(own)}."
-                    )
+        require_ops(cls.__name__, ops, "TensorOp", is_tensor_op)
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get the ops ready for a framework.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fastnet.op.checks import shares_of
+from fastnet.op.meta_checks import require_same_keys, require_shares
 from fastnet.op.tensorop.meta.meta_op import MetaOp, forward_of
 from fastnet.types import Forward, State
 
@@ -33,24 +33,10 @@ class OneOf(MetaOp):
 
     def __init__(self, *tensor_ops: Any, probs: Sequence[float] | None = None) -> None:
         self.require_ops(tensor_ops)
-        first = tensor_ops[0]
-        for place, op in enumerate(tensor_ops):
-            for name in ("inputs", "outputs", "in_list", "out_list"):
-                if getattr(op, name) != getattr(first, name):
-                    raise AssertionError(
-                        f"The ops of OneOf share their {name}, but its op 0 has "
-                        f"{getattr(first, name)} and its op {place} {getattr(op, name)}."
-                    )
+        require_same_keys(tensor_ops)
         count = len(tensor_ops)
-        given: Any = probs
-        alike = given is None or (isinstance(given, Sized) and len(given) == 0)
-        shares = [1 / count] * count if alike else shares_of(probs, count)
-        if shares is None:
-            raise AssertionError(
-                f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
-                f"{probs!r}."
-            )
-        self.probs = shares
+        self.probs = require_shares(probs, count) or [1 / count] * count
+        first = tensor_ops[0]
         super().__init__(tensor_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.op.checks import is_number
+from fastnet.op.meta_checks import require_prob
 from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
 from fastnet.types import Forward, State, Tensor
 
@@ -32,8 +32,7 @@ class Sometimes(MetaOp):
 
     def __init__(self, tensor_op: Any, prob: float = 0.5) -> None:
         self.require_ops([tensor_op])
-        if not is_number(prob) or not 0 <= prob <= 1:
-            raise ValueError(f"Sometimes has a probability from 0 to 1, not {prob!r}.")
+        require_prob(prob)
         self.extra_inputs = [key for key in tensor_op.outputs if key not in tensor_op.inputs]
         super().__init__([tensor_op], list(tensor_op.inputs) + self.extra_inputs, tensor_op.outputs)
         self.op = tensor_op

@@ -1,0 +1,73 @@
+"""What losses share that compare predictions with the truth by one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fastnet import backend
+from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.types import State, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PairLoss(LossOp):
+    """A loss of two tensors of one shape. Derive from it, and name the function.
+
+    Args:
+        inputs: Two keys: predictions and truth, of one shape (batch, ...).
+        outputs: The key to write the loss under: a scalar, or, without averaging, a loss of the
+            shape without its last axis.
+        mode: Mode(s) to run in; "!mode" for all but one; None for all.
+        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        average_loss: Whether to write the mean, rather than a loss for each sample.
+
+    Raises:
+        ValueError: If there are not two inputs and one output.
+    """
+
+    function_name: str
+    """The function of `fastnet.backend` that takes the truth and the predictions."""
+
+    def __init__(
+        self,
+        inputs: tuple[str, str] | list[str],
+        outputs: str,
+        mode: str | Iterable[str] | None = "!infer",
+        ds_id: str | Iterable[str] | None = None,
+        average_loss: bool = True,
+    ) -> None:
+        super().__init__(
+            inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
+        )
+        self.require_pair()
+        self._loss: Callable[..., Tensor] = getattr(backend, self.function_name)
+        self._mean: Callable[..., Tensor] = backend.reduce_mean
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's functions.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        functions = import_module(f"fastnet.backend.{framework}")
+        self._loss = getattr(functions.losses, self.function_name)
+        self._mean = functions.reduce_mean
+
+    def forward(self, data: list[Tensor], state: State) -> Tensor:
+        """Compute the loss.
+
+        Args:
+            data: Predictions and truth.
+            state: The step's context, not used.
+
+        Returns:
+            The loss.
+        """
+        y_pred, y_true = data
+        loss = self._loss(y_true, y_pred)
+        return self._mean(loss, None, False) if self.average_loss else loss
