@@ -322,3 +322,7 @@ def test_other_names() -> None:
         v1.Other  # type: ignore[attr-defined]  # noqa: B018
     assert v1.TorchNetwork is v1.TorchNetwork
     assert issubclass(v1.TFNetwork, v1.BaseNetwork)
+
+
+def test_the_names_are_listed() -> None:
+    assert set(v1.__all__) <= set(dir(v1))

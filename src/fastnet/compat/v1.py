@@ -225,3 +225,7 @@ def __getattr__(name: str) -> Any:
             {"__doc__": doc, "__module__": __name__, "__signature__": signature(main)},
         )
     return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

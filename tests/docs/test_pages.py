@@ -1,0 +1,88 @@
+"""Every page for users and contributors leads to what there is, and its programs run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@every_page
+def test_links(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]*)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@every_page
+def test_targets_of_make(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
+        assert name in targets, name
+
+
+@every_page
+def test_files_that_are_named_from_the_root(page: Path) -> None:
+    folders = "src|tests|bench|docs|examples|constraints"
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(rf"\b((?:{folders})/[\w./-]*\w)", text):
+        if not (name.startswith("build/") or (page.parent / name).exists()):
+            assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("module", ["bench.report", "bench.instructions"])
+def test_commands_of_the_benchmarks(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+    for line in re.findall(rf"python -m {re.escape(module)}(.*)", page):
+        for option in re.findall(r"--[a-z-]+", line.partition("#")[0]):
+            assert option in done.stdout, option
+
+
+def test_programs_of_the_migration_page() -> None:
+    torch = pytest.importorskip("torch")
+    from fastnet.compat import v1
+    from fastnet.op.tensorop import LambdaOp
+
+    text = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    imports, older = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(imports, names)
+    assert names["fe"].__name__ == "fastnet"
+    assert {"CrossEntropy", "ModelOp", "UpdateOp", "EpochScheduler"} <= names.keys()
+
+    network = v1.Network([LambdaOp(lambda x: x + 1, "x", "y")])
+    names = {"network": network, "batch": {"x": torch.ones(2)}}
+    exec(older, names)
+    assert names["prediction"]["y"].tolist() == [2, 2]
+    assert names["Network"] is v1.Network
