@@ -81,7 +81,7 @@ def filled(keys: set[str]) -> dict[str, torch.Tensor]:
     }
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(graphs.ops, graphs.openings, batch_keys)
 def test_ops(sides: Sides, ops: list[Any], opening: Opening, keys: set[str]) -> None:
     def program(lib: Any) -> Any:
@@ -103,7 +103,7 @@ def deletable(entries: list[Any]) -> set[str]:
     return keys
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(graphs.ops, graphs.pops, graphs.openings, batch_keys)
 def test_postprocessing(
     sides: Sides, ops: list[Any], pops: list[Any], opening: Opening, keys: set[str]
@@ -123,7 +123,7 @@ def test_postprocessing(
     sides.agree(program)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(graphs.ops, graphs.slicers, graphs.openings, batch_keys)
 def test_slicers(
     sides: Sides, ops: list[Any], slicers: list[Any], opening: Opening, keys: set[str]

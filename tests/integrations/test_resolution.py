@@ -124,7 +124,7 @@ def opened(
 openings = st.lists(graphs.openings, min_size=1, max_size=4)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(graphs.ops, graphs.pops, openings)
 def test_any_network(
     sides: Sides, ops: list[Any], pops: list[Any], openings: list[Opening]
@@ -132,7 +132,7 @@ def test_any_network(
     sides.agree(lambda lib: opened(lib, ops, pops, [], openings))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(graphs.ops, graphs.pops, graphs.slicers, openings)
 def test_any_network_with_slicers(
     sides: Sides,
