@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import warnings
 import weakref
 from typing import Any
@@ -596,3 +597,28 @@ class TestMany:
                 model.optimizer = sgd()
                 train(network, [{"x": ones(2, 2)}])
         assert len(network.traces) == 3
+
+
+def test_a_step_runs_no_more_python_for_more_tensors() -> None:
+    def calls(count: int) -> list[str]:
+        keys = [f"x{number}" for number in range(count)]
+        network = TFNetwork(LambdaOp(lambda *data: tf.add_n(data), keys, "y"))
+        batch = {key: ones(2) for key in keys}
+        seen: list[str] = []
+
+        def watch(frame: Any, event: str, argument: Any) -> None:
+            if event == "call":
+                seen.append(frame.f_code.co_name)
+
+        with network(mode="infer", epoch=1):
+            network.run_step(batch)
+            sys.setprofile(watch)
+            try:
+                network.run_step(batch)
+            finally:
+                sys.setprofile(None)
+        return seen
+
+    few = calls(2)
+    assert any("run_step" in name for name in few)
+    assert calls(20) == few
