@@ -123,7 +123,7 @@ def update_model(
             f"An update of model '{model_name(model)}' is to be deferred, but no dict to defer it "
             "into was given. Pass `deferred`, or defer=False."
         )
-    apply_gradients([p for p in model.parameters() if p.requires_grad], gradients)
+    apply_gradients(trainable(model), gradients)
     if defer and deferred is not None:
         deferred[model_name(model)] = [DeferredStep(optimizer, model_name(model))]
     else:

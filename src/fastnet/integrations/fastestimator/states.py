@@ -97,9 +97,8 @@ def _restore_super_loss(op: Any, state: Mapping[str, Any]) -> None:
 
 
 def _trainable_shapes(model: Any, framework: str) -> list[tuple[int, ...]]:
-    if framework == "tf":
-        return [tuple(variable.shape) for variable in model.trainable_variables]
-    return [tuple(one.shape) for one in model.parameters() if one.requires_grad]
+    gradients = import_module(f"fastnet.backend.{framework}.gradients")
+    return [tuple(one.shape) for one in gradients.trainable(model)]
 
 
 STATES: dict[str, dict[str, Callable[..., Any]]] = {

@@ -15,6 +15,7 @@ from fastnet.backend.torch.gradients import (
     drop_gradients,
     optimizer_of,
     step_optimizer,
+    trainable,
 )
 from fastnet.types import State
 from fastnet.util import get_num_gpus
@@ -147,7 +148,7 @@ class TorchUpdate:
         Returns:
             Of how many steps, and the sum for each trainable parameter: an array, or None.
         """
-        sums = [self._merged.sums.get(p) for p in self._model.parameters() if p.requires_grad]
+        sums = [self._merged.sums.get(parameter) for parameter in trainable(self._model)]
         return self._merged.times, [None if one is None else _array(one) for one in sums]
 
     def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
@@ -157,12 +158,11 @@ class TorchUpdate:
             times: Of how many steps.
             gradients: What `merged` gave, one for each trainable parameter.
         """
-        parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._merged = _Merged(
             times,
             {
                 parameter: torch.as_tensor(gradient).to(parameter)
-                for parameter, gradient in zip(parameters, gradients, strict=True)
+                for parameter, gradient in zip(trainable(self._model), gradients, strict=True)
                 if gradient is not None
             },
         )
