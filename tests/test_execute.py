@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 import operator
+import struct
 import sys
 import time
 import types
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from fastnet.errors import MissingKeyError
-from tests.kernel.ops import Delete, Nothing, Op, new_state, plan_of, shown, specs_of
+from tests.kernel.ops import Delete, Nothing, Op, entry_of, new_state, plan_of, shown, specs_of
 from tests.reference import Kernel
 
 State = dict[str, Any]
@@ -262,6 +263,27 @@ class TestFlow:
         assert plan.ops == tuple(ops)
         assert plan.keys == ("b", "a", "c", "d")
         assert plan.resolution.outputs.names() == {"a", "d"}
+
+    def test_what_each_op_reads_writes_and_outlives(self, kernel: Kernel) -> None:
+        ops = [
+            Op(["x", "x"], ["y", "unread"]),
+            Op("y", "y"),
+            Op(["y", "w"], "z"),
+            Delete("z"),
+            Op("x", "x"),
+            Op(None, None),
+        ]
+        flow = plan_of(kernel, ops, {"y"}).flow
+        assert [(reads, writes, set(dead)) for reads, writes, dead in flow] == [
+            (("x", "x"), ("y", "unread"), {"unread"}),
+            (("y",), ("y",), set()),
+            (("y", "w"), ("z",), {"w"}),
+            (("z",), (), {"z"}),
+            (("x",), ("x",), {"x"}),
+            ((), (), set()),
+        ]
+        assert plan_of(kernel, [Op(["x", "x"])]).flow == ((("x", "x"), (), ("x",)),)
+        assert plan_of(kernel, []).flow == ()
 
     def test_as_many_forwards_as_ops(self, kernel: Kernel) -> None:
         with pytest.raises(ValueError, match="forwards") as caught:
@@ -584,7 +606,7 @@ class TestErrorsOfOps:
     ) -> None:
         plan = plan_of(kernel, [Op("x", "y", raise_(error))])
         with pytest.raises(type(error)) as caught:
-            getattr(plan, entry)({"x": 1}, new_state())
+            entry_of(kernel, plan, entry)({"x": 1}, new_state())
         assert caught.value is error
         if sys.version_info >= (3, 11):
             assert error.__notes__[-1] == "Raised by Op (op 0, inputs ['x'], outputs ['y'])."
@@ -661,7 +683,7 @@ class TestRelease:
             for place in range(40)
         ]
         plan = plan_of(kernel, ops, desired={"k40"})
-        result = getattr(plan, entry)({"k0": 0}, new_state())
+        result = entry_of(kernel, plan, entry)({"k0": 0}, new_state())
         assert most == 2
         assert len(alive) == 1
         del result
@@ -1054,36 +1076,151 @@ class TestDeferred:
         assert plan_of(kernel, ops, release=release).predict({}, new_state()) == {"y": [1]}
 
 
+def spans_of(plan: Any, log: Any, first: int = 0) -> list[tuple[Any, float]]:
+    """Say what each stamp is of, and when it was made."""
+    stamps = struct.iter_unpack("=dii", log.take())
+    return [(plan.spans[row - first], at) for at, row, part in stamps]
+
+
 class TestStepTimed:
     @pytest.mark.parametrize("count", [0, 1, 3, 100])
     def test_a_stamp_for_everything(self, kernel: Kernel, count: int) -> None:
         ops = [Op(f"k{n}", f"k{n + 1}", add_one) for n in range(count)]
-        plan = plan_of(kernel, ops)
+        plan, log = plan_of(kernel, ops, desired={f"k{count}"}), kernel.StampLog()
         start = time.perf_counter()
-        result, stamps = plan.step_timed({"k0": 0}, new_state())
+        result = plan.step_timed({"k0": 0, "other": 1}, new_state(), log)
         end = time.perf_counter()
-        assert result == plan.step({"k0": 0}, new_state())
+        assert result == plan.step({"k0": 0, "other": 1}, new_state())
         assert type(result) is dict
-        assert len(stamps) == count + 4
-        assert all(type(stamp) is float for stamp in stamps)
-        assert [start, *stamps, end] == sorted([start, *stamps, end])
+        spans = spans_of(plan, log)
+        expected: list[Any] = [("dispatch", None)]
+        if count:
+            expected.append(("input", "k0"))
+        for place in range(count):
+            expected += [("dispatch", None), ("op", place)]
+        expected += [("dispatch", None), ("merge", None)]
+        if count:
+            expected.append(("output", f"k{count}"))
+        assert [span for span, _ in spans] == [*expected, ("release", None)]
+        times = [start, *(at for _, at in spans), end]
+        assert times == sorted(times)
 
     def test_each_op_is_between_its_stamps(self, kernel: Kernel) -> None:
-        def sleep(data: Any, state: State) -> None:
+        def look(data: Any, state: State) -> None:
             ran.append(time.perf_counter())
 
         ran: list[float] = []
-        ops = [Op(None, None, sleep), Op(None, None, defer(lambda: sleep(None, {})))]
-        _, stamps = plan_of(kernel, [*ops, Op(None, None, sleep)]).step_timed({}, new_state())
-        start, filled, first, second, third, deferred, end = stamps
-        assert start <= filled <= ran[0] <= first <= second <= ran[1] <= third <= ran[2]
-        assert ran[2] <= deferred <= end
+        ops = [Op(None, None, look), Op(None, None, defer(lambda: look(None, {})))]
+        plan, log = plan_of(kernel, ops), kernel.StampLog()
+        plan.step_timed({}, new_state(), log)
+        (_, start), (_, read), (_, first), *_, (_, last), (deferred, end) = spans_of(plan, log)[:-2]
+        assert start <= read <= ran[0] <= first <= last <= ran[1] <= end
+        assert deferred == ("deferred", None)
+
+    def test_values_are_moved_and_released_between_stamps(self, kernel: Kernel) -> None:
+        seen: list[Any] = []
+
+        def note(leaf: int) -> int:
+            seen.append((leaf, len(log)))
+            return leaf + 1
+
+        nest = kernel.NestMap(int, note)
+        ops = [Op(["x", "y"], ["a", "b"], lambda data, state: data)]
+        plan, log = plan_of(kernel, ops, move=nest, release=nest), kernel.StampLog()
+        batch = {"x": 10, "y": 20}
+        assert plan.step_timed(batch, new_state(), log) == {**batch, "a": 12, "b": 22}
+        spans = [span for span, _ in spans_of(plan, log)]
+        named = [spans[at] for _, at in seen]
+        values = dict(zip(named, (leaf for leaf, _ in seen), strict=True))
+        assert values == {
+            ("input", "x"): 10,
+            ("input", "y"): 20,
+            ("output", "a"): 11,
+            ("output", "b"): 21,
+        }
+
+    def test_the_setting_is_a_span_before_and_after(self, kernel: Kernel) -> None:
+        setting = (lambda: 1, lambda value: None, 2)
+        plan, log = plan_of(kernel, [], setting=setting), kernel.StampLog()
+        plan.step_timed({}, new_state(), log)
+        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
+        assert kinds == ["dispatch", "setting", "dispatch", "merge", "release", "setting"]
+
+    def test_rows_begin_where_they_are_told_to(self, kernel: Kernel) -> None:
+        plan, log = plan_of(kernel, [Op("x", "y", add_one)]), kernel.StampLog()
+        log.stamp(3)
+        plan.step_timed({"x": 1}, new_state(), log, 100)
+        rows = [row for _, row, _ in struct.iter_unpack("=dii", log.take())]
+        assert rows[0] == 3
+        assert set(rows[1:]) <= set(range(100, 100 + len(plan.spans)))
+
+    def test_something_around_each_op(self, kernel: Kernel) -> None:
+        events: list[Any] = []
+        ops = [
+            Op("x", "y", lambda data, state: events.append("first") or data),
+            Op(["y"], ["z"], lambda data, state: events.append("second") or data),
+        ]
+        plan, log = plan_of(kernel, ops, desired={"z"}), kernel.StampLog()
+        around = [lambda place, what=what: events.append((what, place)) for what in "ba"]
+        assert plan.step_timed({"x": 1}, new_state(), log, 0, *around)["z"] == 1
+        assert events == [("b", 0), "first", ("a", 0), ("b", 1), "second", ("a", 1)]
+        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
+        each = ["dispatch", "measuring", "op", "measuring"]
+        assert kinds == [
+            "dispatch",
+            "input",
+            *each,
+            *each,
+            "dispatch",
+            "merge",
+            "output",
+            "release",
+        ]
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_something_around_what_is_deferred(self, kernel: Kernel, fails: bool) -> None:
+        def update() -> None:
+            events.append("update")
+            if fails:
+                raise ArithmeticError("update")
+
+        events: list[Any] = []
+        plan, log = plan_of(kernel, [Op("x", "y", defer(update))]), kernel.StampLog()
+        around = [lambda place, what=what: events.append((what, place)) for what in "ba"]
+        with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
+            plan.step_timed({"x": 1}, new_state(), log, 0, *around)
+        assert events == [("b", 0), ("a", 0), ("b", 1), "update", ("a", 1)]
+        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
+        assert kinds[6:9] == ["dispatch", "measuring", "release" if fails else "deferred"]
+
+    @pytest.mark.parametrize("failing", ["before", "op", "after"])
+    def test_what_is_around_an_op_that_raises(self, kernel: Kernel, failing: str) -> None:
+        events: list[str] = []
+
+        def act(what: str) -> Callable[..., Any]:
+            def run(*args: Any) -> Any:
+                events.append(what)
+                if what == failing:
+                    raise ArithmeticError(what)
+                return Nothing()
+
+            return run
+
+        plan = plan_of(kernel, [Op("x", "y", act("op")), Op("y", "z", act("next"))])
+        with pytest.raises(ArithmeticError, match=failing):
+            plan.step_timed(
+                {"x": 1}, new_state(), kernel.StampLog(), 0, act("before"), act("after")
+            )
+        expected = {"before": ["before"], "op": ["before", "op", "after"]}
+        assert events == expected.get(failing, ["before", "op", "after"])
 
     def test_an_op_that_raises(self, kernel: Kernel) -> None:
-        plan = plan_of(kernel, [Op("x", "y", raise_(ValueError("x")))])
+        plan, log = plan_of(kernel, [Op("x", "y", raise_(ValueError("x")))]), kernel.StampLog()
         with pytest.raises(ValueError, match="x") as caught:
-            plan.step_timed({"x": 1}, new_state())
+            plan.step_timed({"x": 1}, new_state(), log)
         assert shown(caught.value) == "x\nRaised by Op (op 0, inputs ['x'], outputs ['y'])."
+        kinds = [kind for (kind, _), _ in spans_of(plan, log)]
+        assert kinds == ["dispatch", "input", "dispatch", "release"]
 
 
 class TestForwards:

@@ -31,6 +31,8 @@ MODULES = (
     "fastnet.op.tensorop.loss",
     "fastnet.op.tensorop.meta",
     "fastnet.op.tensorop.model",
+    "fastnet.profiling",
+    "fastnet.profiling.session",
     "fastnet.schedule",
     "fastnet.slicer",
     "fastnet.types",

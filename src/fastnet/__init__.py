@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
-    from fastnet import backend, network, op, schedule, slicer, types, util
+    from fastnet import backend, network, op, profiling, schedule, slicer, types, util
     from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
+    from fastnet.profiling import profile
 
 __all__ = [
     "BaseNetwork",
@@ -17,16 +18,23 @@ __all__ = [
     "build",
     "network",
     "op",
+    "profile",
+    "profiling",
     "schedule",
     "slicer",
     "types",
     "util",
 ]
 
+_OF_NETWORK = ("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build")
+
 _load, __dir__ = attach(
     __name__,
-    dict.fromkeys(("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"), "network"),
-    submodules=("backend", "network", "op", "schedule", "slicer", "types", "util"),
+    {
+        "profile": "profiling",
+        **dict.fromkeys(_OF_NETWORK, "network"),
+    },
+    submodules=("backend", "network", "op", "profiling", "schedule", "slicer", "types", "util"),
 )
 
 

@@ -10,12 +10,12 @@ import copy
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_IsTrue
-from cpython.ref cimport Py_INCREF, Py_XDECREF
-from cpython.time cimport perf_counter
+from cpython.ref cimport Py_CLEAR, Py_INCREF, Py_XDECREF
 from libc.string cimport memset
 
 from fastnet._nest cimport NestMap
 from fastnet._resolve cimport KeyTable, OpSpec, Resolution
+from fastnet._stamps cimport StampLog
 from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
 
 cdef extern from "Python.h":
@@ -35,6 +35,18 @@ cdef enum:
     STACK_SLOTS = 64
 
 cdef str DEFERRED = "deferred"
+
+# what each timed step has once, in the order of its rows
+cdef enum Span:
+    DISPATCH   # slots: reading them for an op, writing what it returned, dropping dead values
+    SETTING
+    DEFERRALS
+    MERGE      # the dict that is returned, with the batch's own entries
+    RELEASE    # the values that are left
+    MEASURING
+    N_SPANS
+
+cdef tuple SPANS = ("dispatch", "setting", "deferred", "merge", "release", "measuring")
 
 cdef enum Read:
     READ_NONE  # forward(None, state)
@@ -278,6 +290,27 @@ cdef class Plan:
         """The key of each slot, as a tuple of strings."""
         return tuple(self._keys)
 
+    @property
+    def flow(self):
+        """For each op the keys that it reads, that it writes, and that are dropped after it."""
+        cdef Py_ssize_t index
+        cdef list flow = []
+        for index in range(self._n_steps):
+            step = &self._steps[index]
+            flow.append(
+                (
+                    self._names(step.inputs, step.n_inputs),
+                    self._names(step.outputs, step.n_outputs),
+                    # a slot that is read twice is dropped twice, the second time for nothing
+                    tuple(dict.fromkeys(self._names(step.dead, step.n_dead))),
+                )
+            )
+        return tuple(flow)
+
+    cdef tuple _names(self, int* slots, Py_ssize_t count):
+        cdef Py_ssize_t index
+        return tuple([self._keys[slots[index]] for index in range(count)])
+
     def missing(self, batch):
         """Look for a key that a step would miss.
 
@@ -310,7 +343,7 @@ cdef class Plan:
             TypeError: If an op that writes a list returns something without parts.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        return self._run(batch, state, False, NULL)
+        return self._run(batch, state, False)
 
     def step(self, batch, dict state not None):
         """Run a step and lay its outputs over its batch.
@@ -325,35 +358,50 @@ cdef class Plan:
         Raises:
             Exception: As for `predict`.
         """
-        return self._run(batch, state, True, NULL)
+        return self._run(batch, state, True)
 
-    def step_timed(self, batch, dict state not None):
-        """Run a step and take the time around each op.
+    def step_timed(
+        self,
+        batch,
+        dict state not None,
+        StampLog log not None,
+        int first=0,
+        before=None,
+        after=None,
+    ):
+        """Run a step and take down when each part of it was over.
 
         Args:
             batch: As for `predict`.
             state: As for `predict`.
+            log: Where to. What the first stamp is of began with the last one that is in it.
+            first: The row of the first of `spans`; those of the others follow.
+            before: Called with the place of each op right before it runs, and with the place after
+                the last one before deferred functions run; or None.
+            after: Called with the same place right after they ran or failed, or None. What the two
+                take is a span of its own.
 
         Returns:
-            What `step` returns, and a list of times in seconds on the clock of
-            `time.perf_counter`: at the start, when the inputs are in their slots, after each op,
-            after the deferred functions, and at the end.
+            What `step` returns.
 
         Raises:
-            Exception: As for `predict`.
+            Exception: As for `predict`. The log then has the stamps of what has run.
         """
-        cdef Py_ssize_t n_stamps = self._n_steps + 4
-        cdef Py_ssize_t index
-        cdef double* stamps = <double*> PyMem_Malloc(n_stamps * sizeof(double))
-        if stamps == NULL:
-            raise MemoryError()
-        try:
-            result = self._run(batch, state, True, stamps)
-            return result, [stamps[index] for index in range(n_stamps)]
-        finally:
-            PyMem_Free(stamps)
+        return self._run_timed(batch, state, log, first, before, after)
 
-    cdef object _run(self, object batch, dict state, bint merge, double* stamps):
+    @property
+    def spans(self):
+        """What the stamps of `step_timed` are of, in the order of their rows.
+
+        Each is a kind and, where there are several of the kind, a key or the place of an op.
+        """
+        inputs = [("input", self._keys[self._inputs[index]]) for index in range(self._n_inputs)]
+        outputs = [("output", self._keys[self._outputs[index]]) for index in range(self._n_outputs)]
+        ops = [("op", place) for place in range(self._n_steps)]
+        once = [(kind, None) for kind in SPANS]
+        return tuple(once + inputs + outputs + ops)
+
+    cdef object _run(self, object batch, dict state, bint merge):
         cdef PyObject* on_stack[STACK_SLOTS]
         cdef PyObject** slots = on_stack
         cdef Py_ssize_t index = -1
@@ -361,13 +409,11 @@ cdef class Plan:
         cdef bint set_up = False
         cdef PyObject* found
         cdef dict result
-        if self._n_slots > STACK_SLOTS:
-            slots = <PyObject**> PyMem_Malloc(self._n_slots * sizeof(PyObject*))
+        if self._n_slots >= STACK_SLOTS:
+            slots = <PyObject**> PyMem_Malloc((self._n_slots + 1) * sizeof(PyObject*))
             if slots == NULL:
                 raise MemoryError()
-        memset(slots, 0, self._n_slots * sizeof(PyObject*))
-        if stamps != NULL:
-            stamps[0] = perf_counter()
+        memset(slots, 0, (self._n_slots + 1) * sizeof(PyObject*))
         try:
             if self._write_setting is not None:
                 setting = PyObject_CallNoArgs(self._read_setting)
@@ -375,84 +421,177 @@ cdef class Plan:
                 if setting is not self._needed_setting:
                     PyObject_CallOneArg(self._write_setting, self._needed_setting)
             self._fill(slots, batch)
-            if stamps == NULL:
-                for index in range(self._n_steps):
-                    self._call(&self._steps[index], index, slots, <PyObject*> state)
-            else:
-                stamps[1] = perf_counter()
-                for index in range(self._n_steps):
-                    self._call(&self._steps[index], index, slots, <PyObject*> state)
-                    stamps[index + 2] = perf_counter()
+            for index in range(self._n_steps):
+                self._call(&self._steps[index], index, slots, <PyObject*> state)
             index = -1
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
             if found != NULL and PyObject_IsTrue(<object> found):
                 run_deferred(<object> found)
-            if stamps != NULL:
-                stamps[self._n_steps + 2] = perf_counter()
             result = self._collect(slots, batch, merge)
-            if stamps != NULL:
-                stamps[self._n_steps + 3] = perf_counter()
         except BaseException as error:
             drop_deferred(state, error)
             if index >= 0:
                 note_op(error, self._op(index), index)
             raise
         finally:
-            for index in range(self._n_slots):
-                Py_XDECREF(slots[index])
-            if slots != on_stack:
-                PyMem_Free(slots)
+            self._clear(slots, on_stack)
             if set_up:
                 # an op may have changed it too
                 PyObject_CallOneArg(self._write_setting, setting)
         # not inside the try: a result on its way out is lost if what comes last in it raises
         return result
 
-    cdef int _fill(self, PyObject** slots, object batch) except -1:
-        cdef Py_ssize_t index, slot
+    cdef object _run_timed(
+        self, object batch, dict state, StampLog log, int first, object before, object after
+    ):
+        """Do what `_run` does, with stamps: a step that is not measured looks for no log."""
+        cdef PyObject* on_stack[STACK_SLOTS]
+        cdef PyObject** slots = on_stack
+        cdef Py_ssize_t index = -1
+        cdef Py_ssize_t key
+        cdef int inputs = first + N_SPANS
+        cdef int outputs = inputs + <int> self._n_inputs
+        cdef int ops = outputs + <int> self._n_outputs
+        cdef bint plain = type(batch) is dict
+        cdef bint inside = False
+        cdef object setting = None
+        cdef bint set_up = False
         cdef PyObject* found
-        cdef object value
+        cdef PyObject* value
+        cdef Step* step
+        cdef dict result
+        # from here on no stamp fails: what is half done would be lost
+        log.reserve(4 * self._n_steps + self._n_inputs + self._n_outputs + 2 * N_SPANS)
+        if self._n_slots >= STACK_SLOTS:
+            slots = <PyObject**> PyMem_Malloc((self._n_slots + 1) * sizeof(PyObject*))
+            if slots == NULL:
+                raise MemoryError()
+        memset(slots, 0, (self._n_slots + 1) * sizeof(PyObject*))
+        try:
+            log.add(first + DISPATCH)
+            if self._write_setting is not None:
+                setting = PyObject_CallNoArgs(self._read_setting)
+                set_up = True
+                if setting is not self._needed_setting:
+                    PyObject_CallOneArg(self._write_setting, self._needed_setting)
+                log.add(first + SETTING)
+            for key in range(self._n_inputs):
+                self._fill_one(slots, self._inputs[key], batch, plain)
+                log.add(inputs + <int> key)
+            for index in range(self._n_steps):
+                step = &self._steps[index]
+                value = self._read(step, index, slots)
+                log.add(first + DISPATCH)
+                if before is not None:
+                    before(index)
+                    inside = True
+                    log.add(first + MEASURING)
+                value = self._invoke(step, value, slots, <PyObject*> state)
+                log.add(ops + <int> index)
+                if inside:
+                    inside = False
+                    # kept where the end of the step finds it, whatever comes
+                    slots[self._n_slots] = value
+                    after(index)
+                    slots[self._n_slots] = NULL
+                    log.add(first + MEASURING)
+                self._write(step, index, slots, value)
+            index = -1
+            log.add(first + DISPATCH)
+            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
+            if found != NULL and PyObject_IsTrue(<object> found):
+                if before is not None:
+                    before(self._n_steps)
+                    inside = True
+                    log.add(first + MEASURING)
+                run_deferred(<object> found)
+                log.add(first + DEFERRALS)
+                if inside:
+                    inside = False
+                    after(self._n_steps)
+                    log.add(first + MEASURING)
+            result = (<dict> batch).copy() if plain else dict(batch)
+            log.add(first + MERGE)
+            for key in range(self._n_outputs):
+                self._collect_one(slots, self._outputs[key], result)
+                log.add(outputs + <int> key)
+        except BaseException as error:
+            drop_deferred(state, error)
+            if index >= 0:
+                note_op(error, self._op(index), index)
+            if inside:
+                after(index if index >= 0 else self._n_steps)
+            raise
+        finally:
+            self._clear(slots, on_stack)
+            log.add(first + RELEASE)
+            if set_up:
+                PyObject_CallOneArg(self._write_setting, setting)
+                log.add(first + SETTING)
+        return result
+
+    cdef int _fill(self, PyObject** slots, object batch) except -1:
+        cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
         for index in range(self._n_inputs):
-            slot = self._inputs[index]
-            key = self._keys[slot]
-            if plain:
-                found = PyDict_GetItemWithError(<PyObject*> batch, <PyObject*> key)
-                if found == NULL:
-                    raise self._missing_input(slot, batch)
-                value = <object> found
-            else:
-                if key not in batch:
-                    raise self._missing_input(slot, batch)
-                value = batch[key]
-            if self._move is not None:
-                value = self._move.map(value)
-            Py_INCREF(value)
-            slots[slot] = <PyObject*> value
+            self._fill_one(slots, self._inputs[index], batch, plain)
+        return 0
+
+    cdef inline int _fill_one(
+        self, PyObject** slots, Py_ssize_t slot, object batch, bint plain
+    ) except -1:
+        cdef PyObject* found
+        cdef object value
+        cdef object key = self._keys[slot]
+        if plain:
+            found = PyDict_GetItemWithError(<PyObject*> batch, <PyObject*> key)
+            if found == NULL:
+                raise self._missing_input(slot, batch)
+            value = <object> found
+        else:
+            if key not in batch:
+                raise self._missing_input(slot, batch)
+            value = batch[key]
+        if self._move is not None:
+            value = self._move.map(value)
+        Py_INCREF(value)
+        slots[slot] = <PyObject*> value
         return 0
 
     cdef inline int _call(
         self, Step* step, Py_ssize_t position, PyObject** slots, PyObject* state
     ) except -1:
+        cdef PyObject* value = self._read(step, position, slots)
+        value = self._invoke(step, value, slots, state)
+        return self._write(step, position, slots, value)
+
+    cdef inline PyObject* _read(
+        self, Step* step, Py_ssize_t position, PyObject** slots
+    ) except NULL:
+        """Give what an op is called with, borrowed; a list of several is in the last slot."""
+        cdef PyObject* value
+        if step.read == READ_ONE:
+            value = slots[step.inputs[0]]
+            if value == NULL:
+                raise self._missing_value(step, position, slots)
+            return value
+        if step.read == READ_NONE:
+            return <PyObject*> None
+        values = self._gather(step, position, slots)
+        if step.read == READ_FIRST:
+            return slots[step.inputs[0]]
+        Py_INCREF(values)
+        slots[self._n_slots] = <PyObject*> values
+        return <PyObject*> values
+
+    cdef inline PyObject* _invoke(
+        self, Step* step, PyObject* value, PyObject** slots, PyObject* state
+    ) except NULL:
         # one place in front for the owner, and one that vectorcall may scribble on
         cdef PyObject* arguments[4]
         cdef PyObject* result
-        cdef PyObject* held = NULL
-        cdef Py_ssize_t index, slot
-
-        if step.read == READ_ONE:
-            arguments[2] = slots[step.inputs[0]]
-            if arguments[2] == NULL:
-                raise self._missing_value(step, position, slots)
-        elif step.read == READ_NONE:
-            arguments[2] = <PyObject*> None
-        else:
-            values = self._gather(step, position, slots)
-            arguments[2] = <PyObject*> values
-            if step.read == READ_FIRST:
-                arguments[2] = slots[step.inputs[0]]
+        arguments[2] = value
         arguments[3] = state
-
         if step.owner != NULL:
             arguments[1] = step.owner
             result = step.call(
@@ -462,7 +601,15 @@ cdef class Plan:
             result = step.call(
                 step.callee, &arguments[2], 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL
             )
+        if step.read == READ_LIST:
+            Py_CLEAR(slots[self._n_slots])
+        return result
 
+    cdef inline int _write(
+        self, Step* step, Py_ssize_t position, PyObject** slots, PyObject* result
+    ) except -1:
+        cdef PyObject* held = NULL
+        cdef Py_ssize_t index, slot
         if step.write == WRITE_ONE:
             slot = step.outputs[0]
             held = slots[slot]
@@ -513,19 +660,31 @@ cdef class Plan:
 
     cdef dict _collect(self, PyObject** slots, object batch, bint merge):
         cdef dict result = {}
-        cdef Py_ssize_t index, slot
-        cdef object value
+        cdef Py_ssize_t index
         if merge:
             result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
         for index in range(self._n_outputs):
-            slot = self._outputs[index]
-            if slots[slot] == NULL:
-                continue  # a Delete took it
-            value = <object> slots[slot]
-            if self._release is not None:
-                value = self._release.map(value)
-            result[self._keys[slot]] = value
+            self._collect_one(slots, self._outputs[index], result)
         return result
+
+    cdef inline int _collect_one(
+        self, PyObject** slots, Py_ssize_t slot, dict result
+    ) except -1:
+        cdef object value
+        if slots[slot] == NULL:
+            return 0  # a Delete took it
+        value = <object> slots[slot]
+        if self._release is not None:
+            value = self._release.map(value)
+        result[self._keys[slot]] = value
+        return 0
+
+    cdef inline void _clear(self, PyObject** slots, PyObject** on_stack) noexcept:
+        cdef Py_ssize_t index
+        for index in range(self._n_slots + 1):
+            Py_XDECREF(slots[index])
+        if slots != on_stack:
+            PyMem_Free(slots)
 
     cdef object _missing_input(self, Py_ssize_t slot, object batch):
         """Word the error of a key that the batch lacks, naming the op that reads it first."""

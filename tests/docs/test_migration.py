@@ -19,8 +19,11 @@ SECTIONS = read_page(TEXT)
 WITHOUT_A_MODULE = {"op.numpyop.multivariate"}
 MIRRORED = sorted(SECTIONS.keys() - WITHOUT_A_MODULE)
 
-# What fastnet's top has beside FastEstimator's: the classes of a network, and packages.
-ON_TOP = {"BaseNetwork", "TFNetwork", "TorchNetwork", "network", "op", "slicer", "types"}
+# What fastnet's top has beside FastEstimator's: a network's classes, the profiler, and packages.
+ON_TOP = {
+    *("BaseNetwork", "TFNetwork", "TorchNetwork", "profile"),
+    *("network", "op", "profiling", "slicer", "types"),
+}
 
 
 def module_of(path: str) -> object:
@@ -69,6 +72,16 @@ def test_no_name_is_told_of_twice(path: str) -> None:
     section = SECTIONS[path]
     names = [*section.covered, *section.added, *section.missing, *section.packages]
     assert len(set(names)) == len(names)
+
+
+def test_paths_that_the_page_names() -> None:
+    (paragraph,) = re.findall(r"^Import from packages.*?\n\n", TEXT, re.MULTILINE | re.DOTALL)
+    there, *absent = re.findall(r"`fastestimator\.([\w.]+)`", paragraph)
+    assert module_of(there)
+    assert absent == ["backend._to_tensor", "util.base_util"]
+    for path in absent:
+        with pytest.raises(ModuleNotFoundError, match=re.escape(f"fastnet.{path}")):
+            module_of(path)
 
 
 def test_packages_have_sections() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 
-from tests.kernel.ops import Delete, Op, Slicer, State, new_state, shown
+from tests.kernel.ops import Delete, Op, Slicer, State, entry_of, new_state, shown
 from tests.reference import Kernel
 
 KEYS = "abcdef"
@@ -201,7 +201,7 @@ def open_and_run(
     before = dict(batch)
     missing = plan.missing(batch)
     log.append(missing and (type(missing), shown(missing)))
-    for run in (plan.predict, plan.step, lambda *given: plan.step_timed(*given)[0]):
+    for run in (plan.predict, plan.step, entry_of(kernel, plan, "step_timed")):
         state = new_state(mode=mode)
         # spelled out, so that what one run returned is gone before the next one
         result = outcome(lambda run=run, state=state: repr(list(run(batch, state).items())))

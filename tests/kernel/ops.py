@@ -120,6 +120,20 @@ def specs_of(kernel: Kernel, table: Any, ops: Sequence[Op]) -> list[Any]:
     return [kernel.OpSpec(op, table, isinstance(op, Delete)) for op in ops]
 
 
+def entry_of(kernel: Kernel, plan: Any, name: str) -> Callable[[Any, State], Any]:
+    """Give a way to run a step: one of a plan's methods, called with a batch and a state."""
+    if name != "step_timed":
+        entry: Callable[[Any, State], Any] = getattr(plan, name)
+        return entry
+    log = kernel.StampLog()
+
+    def run(batch: Any, state: State) -> Any:
+        log.keep(0)
+        return plan.step_timed(batch, state, log)
+
+    return run
+
+
 def new_state(**entries: Any) -> State:
     return {"mode": "infer", "deferred": {}, **entries}
 

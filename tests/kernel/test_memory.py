@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fastnet.errors import MissingKeyError
-from tests.kernel.ops import Delete, Nothing, Op, new_state, plan_of
+from tests.kernel.ops import Delete, Nothing, Op, entry_of, new_state, plan_of
 from tests.kernel.traces import Array, Framework, Pair, Plain, Store, Tensor
 from tests.reference import Kernel
 
@@ -96,10 +96,11 @@ def test_steps(kernel: Kernel) -> None:
     plan = plan_of(kernel, ops, {"g", "a"}, forwards, move=mapped, release=mapped)
     assert plan.step(batch, state) == {"x": value, "other": value, "g": value, "a": value}
     watched = (value, batch, state, callee, function, generate, plan, *ops, *forwards)
+    timed = entry_of(kernel, plan, "step_timed")
     with steady(*watched, "x", "g"):
         repeat(many(kernel) // 2, lambda: plan.step(batch, state))
         repeat(many(kernel) // 4, lambda: plan.predict(batch, state))
-        repeat(many(kernel) // 4, lambda: plan.step_timed(batch, state))
+        repeat(many(kernel) // 4, lambda: timed(batch, state))
 
 
 def test_steps_with_many_slots(kernel: Kernel) -> None:
@@ -146,7 +147,7 @@ def test_failing_steps(kernel: Kernel, case: str, entry: str) -> None:
     value, batch, state = Nothing(), {}, new_state()
     batch["x"] = value
     plan = plan_of(kernel, ops)
-    run = getattr(plan, entry)
+    run = entry_of(kernel, plan, entry)
 
     def step() -> None:
         try:
@@ -387,7 +388,7 @@ def test_memory_outside_of_objects(kernel: Kernel) -> None:
     def work() -> None:
         for chain in (ops, failing):
             plan = plan_of(kernel, chain)
-            for run in (plan.predict, plan.step_timed):
+            for run in (plan.predict, entry_of(kernel, plan, "step_timed")):
                 try:
                     run({"k0": 1}, {})
                 except ArithmeticError:

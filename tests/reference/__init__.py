@@ -27,6 +27,7 @@ MODULES = {
     "execute": ("Plan", "get_inputs_by_op", "write_outputs_by_op"),
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
     "nest": ("NestMap",),
+    "stamps": ("StampLog",),
     "trace": ("Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
 }
 
@@ -53,6 +54,7 @@ class Kernel:
     forward_slicers: Any
     reverse_slicers: Any
     NestMap: Any
+    StampLog: Any
     Parts: Any
     Slot: Any
     TensorKind: Any

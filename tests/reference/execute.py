@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
 from tests.reference.nest import NestMap
 from tests.reference.resolve import KeyTable, OpSpec, Resolution
+from tests.reference.stamps import StampLog
 
 Forward = Callable[[Any, dict[str, Any]], Any]
+Around = Callable[[int], None]
+Stamp = Callable[..., None]
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+
+
+def no_stamp(kind: str, which: str | int | None = None) -> None:
+    pass
 
 
 class Plan:
@@ -48,6 +54,18 @@ class Plan:
         mentioned = [key for spec in self._specs for key in spec.inputs + spec.outputs]
         return tuple(dict.fromkeys(mentioned))
 
+    @property
+    def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
+        flow = []
+        live: set[str] = set(self.resolution.device_inputs)
+        for position, spec in enumerate(self._specs):
+            live |= {*spec.inputs, *spec.outputs}
+            gone = [key for key in live if not self._is_needed(key, after=position)]
+            gone += [key for key in spec.inputs if spec.deletes and key not in gone]
+            live -= set(gone)
+            flow.append((tuple(spec.inputs), tuple(spec.outputs), tuple(gone)))
+        return tuple(flow)
+
     def missing(self, batch: Mapping[str, Any]) -> KeyError | None:
         for key in self.resolution.device_inputs:
             if key not in batch:
@@ -55,70 +73,124 @@ class Plan:
         return None
 
     def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        return self._run(batch, state, [])
+        return self._run(batch, state)
 
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        prediction = self._run(batch, state, [])
-        return {**batch, **prediction}
+        return self._run(batch, state, merge=True)
+
+    @property
+    def spans(self) -> tuple[tuple[str, str | int | None], ...]:
+        once = ("dispatch", "setting", "deferred", "merge", "release", "measuring")
+        spans: list[tuple[str, str | int | None]] = [(kind, None) for kind in once]
+        spans += [("input", key) for key in self._keys_of(self.resolution.device_inputs)]
+        spans += [("output", key) for key in self._keys_of(self.resolution.returned)]
+        return tuple(spans + [("op", place) for place in range(len(self.ops))])
+
+    def _keys_of(self, keys: Any) -> list[str]:
+        return [key for key in keys if key in self.keys]
 
     def step_timed(
-        self, batch: Mapping[str, Any], state: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[float]]:
-        stamps = [time.perf_counter()]
-        prediction = self._run(batch, state, stamps)
-        result = {**batch, **prediction}
-        stamps.append(time.perf_counter())
-        return result, stamps
+        self,
+        batch: Mapping[str, Any],
+        state: dict[str, Any],
+        log: StampLog,
+        first: int = 0,
+        before: Around | None = None,
+        after: Around | None = None,
+    ) -> dict[str, Any]:
+        rows = {span: first + row for row, span in enumerate(self.spans)}
+
+        def stamp(kind: str, which: str | int | None = None) -> None:
+            log.stamp(rows[kind, which])
+
+        return self._run(batch, state, stamp, before, after, merge=True)
 
     def _run(
-        self, batch: Mapping[str, Any], state: dict[str, Any], stamps: list[float]
+        self,
+        batch: Mapping[str, Any],
+        state: dict[str, Any],
+        stamp: Stamp = no_stamp,
+        before: Around | None = None,
+        after: Around | None = None,
+        merge: bool = False,
     ) -> dict[str, Any]:
+        stamp("dispatch")
         if self._setting is None:
-            return self._run_ops(batch, state, stamps)
+            return self._run_ops(batch, state, stamp, before, after, merge)
         read, write, needed = self._setting
-        before = read()
+        value = read()
         try:
-            if before is not needed:
+            if value is not needed:
                 write(needed)
-            return self._run_ops(batch, state, stamps)
+            stamp("setting")
+            return self._run_ops(batch, state, stamp, before, after, merge)
         finally:
-            write(before)
+            write(value)
+            stamp("setting")
 
     def _run_ops(
-        self, batch: Mapping[str, Any], state: dict[str, Any], stamps: list[float]
+        self,
+        batch: Mapping[str, Any],
+        state: dict[str, Any],
+        stamp: Stamp,
+        before: Around | None,
+        after: Around | None,
+        merge: bool,
     ) -> dict[str, Any]:
+        store: dict[str, Any] = {}
         try:
-            store = self._fill(batch)
-            stamps.append(time.perf_counter())
+            for key in self._keys_of(self.resolution.device_inputs):
+                if key not in batch:
+                    raise self._missing_input(key, batch)
+                store[key] = self._move(batch[key])
+                stamp("input", key)
             for position in range(len(self.ops)):
                 try:
-                    self._run_op(position, store, state)
+                    self._run_op(position, store, state, stamp, before, after)
                 except BaseException as error:
                     note(error, describe_op(self.ops[position], position))
                     raise
-                stamps.append(time.perf_counter())
-            run_deferred(state)
-            stamps.append(time.perf_counter())
-            wanted = [key for key in self.resolution.returned if key in store]
-            return {key: self._release(store[key]) for key in wanted}
+            stamp("dispatch")
+            if state.get("deferred"):
+                if before is not None:
+                    before(len(self.ops))
+                    stamp("measuring")
+                try:
+                    run_deferred(state)
+                    stamp("deferred")
+                finally:
+                    if before is not None and after is not None:
+                        after(len(self.ops))
+                if before is not None:
+                    stamp("measuring")
+            result = dict(batch) if merge else {}
+            stamp("merge")
+            for key in self._keys_of(self.resolution.returned):
+                if key in store:
+                    result[key] = self._release(store[key])
+                stamp("output", key)
+            return result
         except BaseException as error:
             discard(take_deferred(state), error)
             raise
-
-    def _fill(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        store = {}
-        for key in self.resolution.device_inputs:
-            if key not in batch:
-                raise self._missing_input(key, batch)
-            store[key] = self._move(batch[key])
-        return store
+        finally:
+            store.clear()
+            stamp("release")
 
     def _missing_input(self, key: str, batch: Mapping[str, Any]) -> KeyError:
         reader = self._first_reader_from_batch(key)
         deleter = self._deleter(key, before=reader)
         return missing_key(self.ops[reader], key, batch, reader, deleter)
 
-    def _run_op(self, position: int, store: dict[str, Any], state: dict[str, Any]) -> None:
+    def _run_op(
+        self,
+        position: int,
+        store: dict[str, Any],
+        state: dict[str, Any],
+        stamp: Stamp,
+        before: Around | None,
+        after: Around | None,
+    ) -> None:
         spec = self._specs[position]
         for key in spec.inputs:
             if key not in store:
@@ -127,7 +199,18 @@ class Plan:
                 )
         values = [store[key] for key in spec.inputs]
         data = values if spec.in_list else (values[0] if values else None)
-        result = self._forwards[position](data, state)
+        stamp("dispatch")
+        if before is not None:
+            before(position)
+            stamp("measuring")
+        try:
+            result = self._forwards[position](data, state)
+            stamp("op", position)
+        finally:
+            if before is not None and after is not None:
+                after(position)
+        if before is not None:
+            stamp("measuring")
         if spec.outputs:
             parts = first_parts(result, spec, position) if spec.out_list else [result]
             store.update(zip(spec.outputs, parts, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,18 @@ from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
 from fastnet.errors import add_note
+from fastnet.network import metering
 from fastnet.network.binding import collect_models
-from fastnet.network.checks import agree_on_precision, check_items, check_names, not_data
+from fastnet.network.checks import (
+    agree_on_precision,
+    check_items,
+    check_mode,
+    check_names,
+    desired_keys,
+    not_data,
+)
 from fastnet.network.layout import Layout, LayoutCache, Setting
+from fastnet.network.metering import Meter, RangeMeter, Ranges, StepMeter
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.op.settings import bind_settings
 from fastnet.schedule import get_current_items
@@ -25,11 +35,11 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from fastnet.explain import Explanation
+
 __all__ = ["BaseNetwork"]
 
 Step = Callable[[Mapping[str, Any]], dict[str, Any]]
-
-_MODES = ("train", "eval", "test", "infer")
 
 
 class _Opening:
@@ -100,6 +110,8 @@ class BaseNetwork:
         # what this thread has configured and not entered yet
         self._configured = threading.local()
         self._opening: _Opening | None = None
+        # what takes the times of openings and steps, while there is something that does
+        self._meter: Meter | None = None
         # A step that is nothing but its plan's run is called without anything in between.
         self._plan: Plan | None = None
         self._state: State = {}
@@ -119,6 +131,9 @@ class BaseNetwork:
         """Give what must be set while ops run."""
         return None
 
+    def _check_ops(self, layout: Layout) -> None:
+        """Refuse ops that cannot run where the network is opened."""
+
     def _enter_models(self, opening: _Opening) -> None:
         """Get the models in force ready to run."""
 
@@ -128,6 +143,22 @@ class BaseNetwork:
     def _make_step(self, opening: _Opening) -> Step | None:
         """Give what runs a step, slicing and postprocessing aside; None if the plan alone does."""
         return None
+
+    def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
+        """Give what runs a step as `_make_step` does, with stamps."""
+        return metering.run_plan(opening.layout.plan, opening.state, meter)
+
+    def _is_profiled(self) -> bool:
+        """Tell whether the framework's profiler is on."""
+        return False
+
+    def _ranges(self, opening: _Opening) -> Ranges | None:
+        """Give what names the ops to the framework's profiler, or None."""
+        return None
+
+    def _whole(self, step: Step) -> Step:
+        """Give a step whose results are in one piece each."""
+        return step
 
     def _fit_slicers(self, slicers: list[Any]) -> list[Any]:
         """Give slicers for the batches that this network is run on."""
@@ -173,9 +204,8 @@ class BaseNetwork:
                 "before you configure it anew, or make a second network of the same ops."
             )
         self._configured.opening = None
-        if mode not in _MODES:
-            raise ValueError(f"A network runs in one of the modes {list(_MODES)}, not in {mode!r}.")
-        layout = self._layouts.find(mode, epoch, ds_id, _desired(desired_output_keys))
+        check_mode(mode)
+        layout = self._find_layout(mode, epoch, ds_id, desired_keys(desired_output_keys))
         state: State = {
             "warmup": warmup,
             "mode": mode,
@@ -205,11 +235,14 @@ class BaseNetwork:
         self._configured.opening = None
         if opening is None:
             return self  # run_step will say what is missing
+        started = perf_counter()
         try:
             self._open(opening)
         except BaseException:
             self._close()
             raise
+        if self._meter is not None:
+            self._meter.opened(opening.state["mode"], perf_counter() - started)
         return self
 
     def __exit__(
@@ -278,6 +311,35 @@ class BaseNetwork:
                 with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
                     return self._transform_all(loader, progress)
             return self._transform_all(data, progress)
+
+    def explain(
+        self,
+        mode: str = "train",
+        epoch: int = 1,
+        ds_id: str = "",
+        desired_output_keys: Collection[str] | None = None,
+    ) -> Explanation:
+        """Say what an opening would run and why, without opening the network.
+
+        Args:
+            mode: "train", "eval", "test" or "infer".
+            epoch: The epoch, counted from 1.
+            ds_id: The id of the dataset, "" if it has none.
+            desired_output_keys: The keys wanted back. None or empty for all that ops write.
+
+        Returns:
+            The explanation: `str` of it is text; see its methods for other forms. Where an opening
+            would fail it says with what, and explains as far as it can.
+
+        >>> from fastnet.network import TorchNetwork
+        >>> from fastnet.op.tensorop import LambdaOp
+        >>> network = TorchNetwork([LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")])
+        >>> network.explain("infer", desired_output_keys=["y"]).findings[0].text
+        "Nothing needs op 1, LambdaOp (x -> z): 'z' is neither read nor wanted back."
+        """
+        from fastnet.network.explaining import explain
+
+        return explain(self, mode, epoch, ds_id, desired_output_keys)
 
     def get_loss_keys(self) -> set[str]:
         """List the keys of the losses that models are updated by.
@@ -381,6 +443,16 @@ class BaseNetwork:
             )
         return forwards
 
+    def _find_layout(self, mode: str, epoch: int, ds_id: str, desired: frozenset[str]) -> Layout:
+        if self._meter is None:
+            return self._layouts.find(mode, epoch, ds_id, desired)
+        known = self._layouts.worked_out
+        started = perf_counter()
+        layout = self._layouts.find(mode, epoch, ds_id, desired)
+        seconds = perf_counter() - started
+        self._meter.found(mode, seconds, worked_out=self._layouts.worked_out > known)
+        return layout
+
     def _open(self, opening: _Opening) -> None:
         layout = opening.layout
         self._opening = opening
@@ -416,12 +488,45 @@ class BaseNetwork:
         elif wait is not None:
             step = _waiting(step, wait)
         if layout.postprocessing:
-            step = self._postprocessed(step, layout.postprocessing, state)
+            step = self._postprocessed(self._whole(step), layout.postprocessing, state)
+        step = self._whole(step)
+        meter = self._step_meter(opening)
         self._state = state
-        if step is run:
-            self._plan = plan
+        # in this order: a step may be under way in another thread
+        if meter is not None:
+            self._step = meter.measured(self._metered(opening, meter), step)
+            self._plan = None
         else:
             self._step = step
+            self._plan = plan if step is run else None
+
+    def _step_meter(self, opening: _Opening) -> StepMeter | None:
+        if self._meter is None and not self._is_profiled():
+            return None
+        ranges = self._ranges(opening)
+        if self._meter is not None:
+            return self._meter.open_step(opening.layout, opening.state, ranges)
+        return None if ranges is None else RangeMeter(ranges)
+
+    def _metered(self, opening: _Opening, meter: StepMeter) -> Step:
+        layout = opening.layout
+        step = self._make_metered_step(opening, meter)
+        wait = self._waiter()
+        if layout.slicers:
+            step = metering.sliced(step, self._fit_slicers(layout.slicers), wait, meter)
+        elif wait is not None:
+            step = metering.waiting(step, wait, meter)
+        if layout.postprocessing:
+            step = metering.postprocessed(
+                self._whole(step), layout.postprocessing, opening.state, self.target_type, meter
+            )
+        return self._whole(step)
+
+    def _measure_with(self, meter: Meter | None) -> None:
+        """Have a meter take the times from now on, or nobody; an opening that there is goes on."""
+        self._meter = meter
+        if self._opening is not None:
+            self._compose_step(self._opening)
 
     def _postprocessed(self, step: Step, ops: list[Any], state: State) -> Step:
         batched = self.target_type
@@ -462,17 +567,6 @@ class BaseNetwork:
 
             batches = tqdm(batches, unit="batch", desc="transform")
         return [self._do_transform(self._to_batch(batch)) for batch in batches]
-
-
-def _desired(keys: Any) -> frozenset[str]:
-    desired = frozenset([keys] if isinstance(keys, str) else keys or ())
-    for key in desired:
-        if not isinstance(key, str):
-            raise TypeError(
-                f"desired_output_keys holds {key!r} of type {type(key).__name__}, but keys are "
-                "strings."
-            )
-    return desired
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:

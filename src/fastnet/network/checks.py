@@ -20,7 +20,17 @@ from fastnet.types import (
     missing_attributes,
 )
 
-__all__ = ["agree_on_precision", "check_items", "check_names", "model_name", "not_data"]
+__all__ = [
+    "agree_on_precision",
+    "check_items",
+    "check_mode",
+    "check_names",
+    "desired_keys",
+    "model_name",
+    "not_data",
+]
+
+_MODES = ("train", "eval", "test", "infer")
 
 
 def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -> None:
@@ -148,3 +158,38 @@ def model_name(model: Model) -> str:
         The name that `build` gave it, or its class's.
     """
     return str(getattr(model, "model_name", type(model).__name__))
+
+
+def check_mode(mode: Any) -> None:
+    """Refuse what is no mode.
+
+    Args:
+        mode: What an opening was given.
+
+    Raises:
+        ValueError: If there is no such mode.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"A network runs in one of the modes {list(_MODES)}, not in {mode!r}.")
+
+
+def desired_keys(keys: Any) -> frozenset[str]:
+    """Read which keys are wanted back.
+
+    Args:
+        keys: A key, a collection of keys, or None.
+
+    Returns:
+        The keys; none for all outputs.
+
+    Raises:
+        TypeError: If one is no string.
+    """
+    desired = frozenset([keys] if isinstance(keys, str) else keys or ())
+    for key in desired:
+        if not isinstance(key, str):
+            raise TypeError(
+                f"desired_output_keys holds {key!r} of type {type(key).__name__}, but keys are "
+                "strings."
+            )
+    return desired

@@ -86,6 +86,9 @@ class LayoutCache:
             gives the functions to call.
         values: What is done to values on their way in and out: `move`, `release`.
         setting: Given whether an op takes gradients, what must be set while ops run (see `Plan`).
+
+    Attributes:
+        worked_out: How often a layout was not there and had to be worked out.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class LayoutCache:
         self._table = KeyTable()
         self._specs: dict[int, OpSpec | SlicerSpec] = {}
         self._layouts: dict[Hashable, Layout] = {}
+        self.worked_out = 0
         self._snapshots: tuple[tuple[Any, ...], ...] = ()
         self._schedulers: list[Any] = []
         self._entries: list[list[Any]] = []
@@ -128,11 +132,7 @@ class LayoutCache:
         Raises:
             ValueError: If slicers clash, or a wanted key is left in pieces.
         """
-        for items, snapshot in zip(self._lists(), self._snapshots, strict=True):
-            if not same_items(items, snapshot):
-                self.clear()
-                break
-        current = tuple([one.get_current_value(epoch) for one in self._schedulers])
+        current = self._current(epoch)
         key = (
             mode,
             ds_id,
@@ -142,16 +142,61 @@ class LayoutCache:
         layout = self._layouts.get(key)
         if layout is None:
             layout = self._lay_out(mode, epoch, ds_id, desired, current)
+            self.worked_out += 1
             while len(self._layouts) >= MOST_LAYOUTS:
                 del self._layouts[next(iter(self._layouts))]
             self._layouts[key] = layout
         return layout
+
+    def draft(
+        self,
+        mode: str,
+        epoch: int,
+        ds_id: str | None,
+        desired: frozenset[str],
+        sliced: bool = True,
+    ) -> Layout:
+        """Work out what an opening would run, and keep nothing of it.
+
+        Args:
+            mode: The mode.
+            epoch: The epoch, counted from 1.
+            ds_id: The id of the dataset.
+            desired: The keys wanted back; none for all outputs.
+            sliced: Whether slicers count; without them an opening fails for fewer reasons.
+
+        Returns:
+            A layout of its own.
+
+        Raises:
+            ValueError: If slicers clash, or a wanted key is left in pieces.
+        """
+        return self._lay_out(mode, epoch, ds_id, desired, self._current(epoch), sliced)
+
+    def read(self, item: Any) -> OpSpec | SlicerSpec:
+        """Look up what an item has said of itself; a new one is asked.
+
+        Args:
+            item: An op, a postprocessing op or a slicer.
+
+        Returns:
+            What an opening would go by.
+        """
+        return self._spec(item)
 
     def clear(self) -> None:
         """Forget what was worked out, so that changed ops are read anew."""
         self._specs.clear()
         self._table = KeyTable()
         self._read_items()
+
+    def _current(self, epoch: int) -> tuple[Any, ...]:
+        """Give what schedulers stand for, after a look for items that were added or taken away."""
+        for items, snapshot in zip(self._lists(), self._snapshots, strict=True):
+            if not same_items(items, snapshot):
+                self.clear()
+                break
+        return tuple([one.get_current_value(epoch) for one in self._schedulers])
 
     def _read_items(self) -> None:
         lists = self._lists()
@@ -186,8 +231,9 @@ class LayoutCache:
         ds_id: str | None,
         desired: frozenset[str],
         current: tuple[Any, ...],
+        sliced: bool = True,
     ) -> Layout:
-        entries = self._entries
+        entries = self._entries if sliced else [*self._entries[:2], []]
         if self._schedulers:
             values = dict(zip(map(id, self._schedulers), current, strict=True))
             entries = [

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.tf.ranges import OpRanges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.base import BaseNetwork, Step, _Opening
+from fastnet.network.layout import Layout
+from fastnet.network.metering import Ranges, StepMeter, titles
 from fastnet.network.model_states import ModelStates
 from fastnet.network.program import Program, TraceRecord
 from fastnet.network.replica_program import ReplicaProgram
@@ -64,6 +69,8 @@ class TFNetwork(BaseNetwork):
         # of the opening: what it is spread over, and whether its batches are whole
         self._replicas: Replicas | None = None
         self._spreads = False
+        # told of traces in the step that is being measured
+        self._traced: Callable[[str, float], None] | None = None
         super().__init__(
             target_type="tf",
             device=None,
@@ -77,10 +84,14 @@ class TFNetwork(BaseNetwork):
         """When ops were traced and why, the last of many; each says how many there were with it."""
         return tuple(self._records)
 
+    def _check_ops(self, layout: Layout) -> None:
+        replicas = Replicas.in_force()
+        if replicas is not None and layout.takes_gradients:
+            replicas.check(layout.ops)
+
     def _enter_models(self, opening: _Opening) -> None:
         self._replicas = Replicas.in_force()
-        if self._replicas is not None and opening.layout.takes_gradients:
-            self._replicas.check(opening.layout.ops)
+        self._check_ops(opening.layout)
         # a graph that the program is in the middle of tracing has no part in this
         with tf.init_scope():
             # a tensor, so that another epoch is no other graph
@@ -93,14 +104,57 @@ class TFNetwork(BaseNetwork):
         self._replicas = None
 
     def _make_step(self, opening: _Opening) -> Step:
-        state = opening.state
         replicas = self._replicas
-        eager = self._eager_step(opening, replicas)
-        if (state["eager"] and not opening.transforms) or tf.config.functions_run_eagerly():
-            step = eager
-        else:
-            step = self._static_step(opening, replicas, eager)
+        step = self._eager_step(opening, replicas)
+        if not _runs_eagerly(opening):
+            step = self._static_step(opening, replicas, step)
         return step if replicas is None else self._spread_step(step, opening, replicas)
+
+    def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
+        if self._replicas is None and _runs_eagerly(opening):
+            return self._metered_eager_step(opening, meter)
+        step, log = self._make_step(opening), meter.log
+        row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
+
+        def traced(reason: str, seconds: float) -> None:
+            # it ends here, in the middle of a step
+            log.stamp_at(row, perf_counter() - seconds)
+            log.stamp(meter.row("trace", f"trace: {reason}"))
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            self._traced = traced
+            try:
+                result = step(batch)
+            finally:
+                self._traced = None
+            log.stamp(row)
+            return result
+
+        return run
+
+    def _metered_eager_step(self, opening: _Opening, meter: StepMeter) -> Step:
+        plan, state = opening.layout.plan, opening.state
+        first, log = meter.plan_rows(plan), meter.log
+        row = meter.row("tape", "gradient tape")
+        takes_gradients = opening.layout.takes_gradients
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            around = first, meter.before, meter.after
+            if not takes_gradients:
+                return plan.step_timed(batch, {**state, "tape": None}, log, *around)
+            with tf.GradientTape(persistent=True) as tape:
+                log.stamp(row)
+                result = plan.step_timed(batch, {**state, "tape": tape}, log, *around)
+            log.stamp(row)
+            return result
+
+        return run
+
+    def _is_profiled(self) -> bool:
+        return profiler_is_on()
+
+    def _ranges(self, opening: _Opening) -> Ranges:
+        return OpRanges(partial(titles, opening.layout.ops))
 
     def _spread_step(self, step: Step, opening: _Opening, replicas: Replicas) -> Step:
         keys = opening.layout.plan.resolution.device_inputs.names()
@@ -200,6 +254,8 @@ class TFNetwork(BaseNetwork):
             self._records.append(
                 TraceRecord(last + 1, str(state.get("mode")), epoch, reason, seconds)
             )
+            if self._traced is not None:
+                self._traced(reason, seconds)
 
         return record
 
@@ -208,17 +264,8 @@ class TFNetwork(BaseNetwork):
             return slicers
         return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
 
-    def _compose_step(self, opening: _Opening) -> None:
-        super()._compose_step(opening)
-        step = self._step
-        if self._replicas is not None and step is not None:
-            self._step = lambda batch: to_global(step(batch))
-
-    def _postprocessed(self, step: Step, ops: list[Any], state: State) -> Step:
-        if self._replicas is None:
-            return super()._postprocessed(step, ops, state)
-        # these see batches that are whole
-        return super()._postprocessed(lambda batch: to_global(step(batch)), ops, state)
+    def _whole(self, step: Step) -> Step:
+        return step if self._replicas is None else lambda batch: to_global(step(batch))
 
     def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
         parts: list[Any] = []
@@ -229,6 +276,11 @@ class TFNetwork(BaseNetwork):
             return super()._do_transform(batch)
         finally:
             self._spreads = False
+
+
+def _runs_eagerly(opening: _Opening) -> bool:
+    asked = opening.state["eager"] and not opening.transforms
+    return asked or bool(tf.config.functions_run_eagerly())
 
 
 def _updates(opening: _Opening) -> bool:

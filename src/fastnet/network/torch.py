@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from fastnet._nest import NestMap
+from fastnet.backend.torch.ranges import OpRanges, profiler_is_on
 from fastnet.network.base import BaseNetwork, Step, _Opening
 from fastnet.network.layout import Setting
+from fastnet.network.metering import Ranges, StepMeter, titles
 from fastnet.util import NonContext, get_device
 
 __all__ = ["TorchNetwork"]
@@ -104,6 +107,28 @@ class TorchNetwork(BaseNetwork):
                 return plan.step(batch, state)
 
         return run
+
+    def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
+        run_ops = super()._make_metered_step(opening, meter)
+        if not self.mixed_precision:
+            return run_ops
+        autocast = torch.autocast(device_type=self.device.type)
+        log, row = meter.log, meter.row("autocast", "autocast")
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            with autocast:
+                log.stamp(row)
+                result = run_ops(batch)
+            log.stamp(row)
+            return result
+
+        return run
+
+    def _is_profiled(self) -> bool:
+        return profiler_is_on()
+
+    def _ranges(self, opening: _Opening) -> Ranges:
+        return OpRanges(partial(titles, opening.layout.ops))
 
     def _waiter(self) -> Callable[[], None] | None:
         if self.device.type != "cuda":

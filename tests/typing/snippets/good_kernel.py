@@ -20,6 +20,7 @@ from fastnet._resolve import (
     select,
 )
 from fastnet._slice import check_slicers, forward_slicers, reverse_slicers
+from fastnet._stamps import StampLog
 from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.errors import MissingKeyError, describe_op, missing_key, nearest_name
 
@@ -75,9 +76,10 @@ plan = Plan(table, [spec], forwards, resolution, move=move, release=None)
 assert_type(plan.keys, tuple[str, ...])
 assert_type(plan.predict({"x": 1}, {}), dict[str, Any])
 assert_type(plan.step({"x": 1}, {}), dict[str, Any])
-result, stamps = plan.step_timed({"x": 1}, {})
-assert_type(stamps, list[float])
-assert result == {"x": 1, "y": 2}
+log = StampLog()
+assert_type(plan.step_timed({"x": 1}, {}, log, 0, None, None), dict[str, Any])
+assert_type(plan.spans, tuple[tuple[str, Any], ...])
+assert_type(log.take(), bytes)
 Plan(table, [], [], resolution, None, None, (lambda: True, lambda value: None, False))
 
 store: dict[str, Any] = {"x": 4}

@@ -11,6 +11,7 @@ from fastnet.backend.convert import copy_to_arrays, to_tensor
 from fastnet.errors import add_note, describe_op, missing_key, too_few_outputs
 from fastnet.op.checks import require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
+from fastnet.types import Forward
 from fastnet.util.padding import pad_batch
 
 __all__ = [
@@ -380,7 +381,7 @@ def forward_numpyop(
     if not ops:
         return None
     if batched is not None:
-        return _forward_batch(ops, data, state, batched, shared)
+        return run_on_batch(ops, data, state, batched, shared)
     for position, op in enumerate(ops):
         if is_delete(op):
             for key in op.inputs:
@@ -397,13 +398,46 @@ def forward_numpyop(
     return None
 
 
-def _forward_batch(
+def batch_forward(op: Any) -> Forward:
+    """Give what runs an op on a batch: its own way, or its forward on each sample.
+
+    Args:
+        op: The op.
+
+    Returns:
+        What takes the arrays of a batch and the context, and gives arrays.
+    """
+    forward: Forward | None = getattr(op, "forward_batch", None)
+    if forward is not None:
+        return forward
+    return lambda data, state: _forward_samples(op, data, state)
+
+
+def run_on_batch(
     ops: Sequence[Any],
     data: MutableMapping[str, Any],
     state: dict[str, Any],
     batched: str,
     shared: bool,
+    bind: Callable[[Any], Forward] = batch_forward,
 ) -> FilteredData | None:
+    """Run numpy ops on a batch, as `forward_numpyop` does.
+
+    Args:
+        ops: The ops.
+        data: The batch. It is written to; the tensors in it are not.
+        state: The context.
+        batched: What its values are to be afterwards: "torch", "tf" or "np".
+        shared: Whether new torch tensors are put where other processes can read them.
+        bind: Gives what runs an op on a batch.
+
+    Returns:
+        What an op returned in order to leave the data out, or None.
+
+    Raises:
+        KeyError: If an op reads or deletes a key that is not there.
+        ValueError: If an op returns fewer values than it has outputs.
+    """
     arrays: dict[str, Any] = {}
     read: dict[str, Any] = {}
     deleted: dict[str, tuple[Any, int]] = {}  # by which op, and its position
@@ -424,7 +458,7 @@ def _forward_batch(
                 arrays.pop(key, None)
             deleted.update(dict.fromkeys(op.inputs, (op, position)))
             continue
-        result = _run(op, position, arrays, _batch_forward(op), state)
+        result = _run(op, position, arrays, bind(op), state)
         if _is_filtered(result):
             filtered: FilteredData = result
             return filtered
@@ -482,14 +516,6 @@ def _run_with_retry(
             raise
     op.in_place_edits = True
     return forward(get_inputs_by_op(op, store, copy_on_write=True), state)
-
-
-def _batch_forward(op: Any) -> Callable[[Any, dict[str, Any]], Any]:
-    forward = getattr(op, "forward_batch", None)
-    if forward is not None:
-        found: Callable[[Any, dict[str, Any]], Any] = forward
-        return found
-    return lambda data, state: _forward_samples(op, data, state)
 
 
 def _forward_samples(op: Any, data: Any, state: dict[str, Any]) -> Any:

@@ -1,0 +1,48 @@
+cimport cython
+from cpython.time cimport perf_counter
+
+cdef extern from *:
+    """
+    #ifdef __linux__
+    #include <time.h>
+    #define FASTNET_LINUX 1
+    static inline double fastnet_now(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (double) now.tv_sec + 1e-9 * (double) now.tv_nsec;
+    }
+    #else
+    #define FASTNET_LINUX 0
+    static inline double fastnet_now(void) { return 0.0; }
+    #endif
+    """
+    const bint FASTNET_LINUX
+    double fastnet_now() noexcept nogil
+
+
+cdef struct Stamp:
+    double at  # seconds, on the clock of time.perf_counter
+    int row
+    int part
+
+
+@cython.final
+cdef class StampLog:
+    cdef Stamp* _stamps
+    cdef Py_ssize_t _count
+    cdef Py_ssize_t _room
+    cdef public int part
+
+    cdef int reserve(self, Py_ssize_t more) except -1
+
+    cdef inline int add(self, int row) except -1:
+        if self._count == self._room:
+            self.reserve(1)
+        cdef Stamp* stamp = &self._stamps[self._count]
+        stamp.row = row
+        stamp.part = self.part
+        # the clock last, so that all of this is in the span that ends here
+        # on Linux what time.perf_counter reads, in two thirds of the time
+        stamp.at = fastnet_now() if FASTNET_LINUX else perf_counter()
+        self._count += 1
+        return 0

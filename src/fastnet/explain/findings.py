@@ -1,0 +1,326 @@
+"""What is worth a look: work that nobody needs, and keys that nobody makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from fastnet.errors import nearest_name
+from fastnet.explain.items import Item, name_op
+from fastnet.explain.keys import Key, Life
+from fastnet.explain.schedules import Schedules
+from fastnet.explain.subject import Subject
+
+__all__ = ["Finding", "find_unneeded", "list_findings"]
+
+_MANY_TRACES = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is worth a look.
+
+    Attributes:
+        kind: "unneeded_op", "unneeded_postprocessing", "unread_output", "copied_for_nothing",
+            "cut_for_nothing", "joined_uncut", "only_returned", "returned_by_default", "not_made",
+            "deleted_output" or "traced_often".
+        text: What it is and what to do about it.
+        places: The places of the ops it is about; of postprocessing ops if the kind says so.
+        keys: The keys it is about.
+    """
+
+    kind: str
+    text: str
+    places: tuple[int, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+def find_unneeded(
+    subject: Subject, ops: list[Item], postprocessing: list[Item]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Find the ops without which what is wanted back would be the same.
+
+    An op is needed if it does more than write; or if something of what it writes is wanted back, or
+    read by an op that is needed, before it is overwritten.
+
+    Args:
+        subject: The network and its opening.
+        ops: The ops in force.
+        postprocessing: The postprocessing ops in force.
+
+    Returns:
+        The places of the ops, and of the postprocessing ops, that are not needed.
+    """
+    steps = [("ops", item) for item in ops] + [("after", item) for item in postprocessing]
+    wanted = set(subject.desired) or {key for _, item in steps for key in item.outputs}
+    unneeded: dict[str, set[int]] = {"ops": set(), "after": set()}
+    for part, item in reversed(steps):
+        if item.deletes:
+            wanted.difference_update(item.inputs)
+        elif item.acts or wanted.intersection(item.outputs):
+            wanted.difference_update(item.outputs)
+            wanted.update(item.inputs)
+        else:
+            assert item.place is not None
+            unneeded[part].add(item.place)
+    return frozenset(unneeded["ops"]), frozenset(unneeded["after"])
+
+
+def list_findings(
+    subject: Subject,
+    ops: list[Item],
+    left_out: list[Item],
+    postprocessing: list[Item],
+    keys: list[Key],
+    unneeded: tuple[frozenset[int], frozenset[int]],
+    schedules: Schedules,
+) -> list[Finding]:
+    """List what is worth a look.
+
+    Args:
+        subject: The network and its opening.
+        ops: The ops in force.
+        left_out: The ops and postprocessing ops that are not in force.
+        postprocessing: The postprocessing ops in force.
+        keys: The keys.
+        unneeded: What `find_unneeded` found.
+        schedules: What changes with the epoch.
+
+    Returns:
+        The findings, the gravest first.
+    """
+    by_name = {key.name: key for key in keys}
+    return [
+        *_not_made(subject, ops, left_out, postprocessing, by_name),
+        *_traced_often(schedules),
+        *_unneeded_ops(subject, ops, by_name, unneeded[0]),
+        *_unneeded_postprocessing(postprocessing, unneeded[1]),
+        *_copied_for_nothing(subject, ops, keys, unneeded[0]),
+        *_cut_for_nothing(keys),
+        *_joined_uncut(keys),
+        *_unread_outputs(ops, by_name, unneeded[0]),
+        *_returned_by_default(subject, ops, postprocessing, keys, unneeded),
+    ]
+
+
+def _not_made(
+    subject: Subject,
+    ops: list[Item],
+    left_out: list[Item],
+    postprocessing: list[Item],
+    keys: dict[str, Key],
+) -> Iterator[Finding]:
+    made = [key for item in (*ops, *postprocessing) for key in item.outputs]
+    for name in sorted(subject.desired):
+        if name in made:
+            if keys[name].result in (None, "batch") and keys[name].lives:
+                yield Finding(
+                    "deleted_output",
+                    f"The key '{name}' is wanted back, but {_deleter(ops, postprocessing, name)} "
+                    "deletes what was made. Keep it, or leave it out of desired_output_keys.",
+                    keys=(name,),
+                )
+            continue
+        if name in keys and keys[name].taken:
+            continue  # the batch's own comes back with the rest of the batch
+        text = f"The key '{name}' is wanted back, but nothing that is in force makes it"
+        elsewhere = [item for item in left_out if name in item.outputs]
+        near = nearest_name(name, [*made, *keys])
+        if elsewhere:
+            text += f": {elsewhere[0].name} would, but {elsewhere[0].reason}"
+        text += f". Did you mean '{near}'?" if near is not None else "."
+        yield Finding("not_made", f"{text} It comes back only if the batch has it.", keys=(name,))
+
+
+def _deleter(ops: list[Item], postprocessing: list[Item], key: str) -> str:
+    deleters = [item for item in (*postprocessing, *ops) if item.deletes and key in item.inputs]
+    return f"a {deleters[0].name}" if deleters else "something"
+
+
+def _traced_often(schedules: Schedules) -> Iterator[Finding]:
+    count = sum(change.traces for change in schedules.changes)
+    if count > _MANY_TRACES:
+        names = sorted({schedule.name for schedule in schedules.schedulers})
+        yield Finding(
+            "traced_often",
+            f"In {count} of the first {schedules.last_epoch} epochs TensorFlow traces anew, as "
+            f"there were no such ops or optimizers before: look at {', '.join(names)}. Make each "
+            "op once, and let schedulers give the same ones again.",
+        )
+
+
+def _unneeded_ops(
+    subject: Subject, ops: list[Item], keys: dict[str, Key], unneeded: frozenset[int]
+) -> Iterator[Finding]:
+    for place in sorted(unneeded):
+        item = ops[place]
+        fates = [_fate(ops, keys[key], place, unneeded) for key in item.outputs]
+        text = f"Nothing needs {name_op(item)}: {'; '.join(fates)}."
+        if item.models and subject.mode == "train":
+            text += (
+                " In mode 'train' it may still change what its model keeps of batches, such as "
+                "running averages."
+            )
+        if subject.framework == "tf":
+            text += " A static step leaves it out if it has no effects of its own."
+        yield Finding("unneeded_op", text, (place,), item.outputs)
+
+
+def _fate(ops: list[Item], key: Key, writer: int, unneeded: frozenset[int]) -> str:
+    """Say why one output of an op is of no use."""
+    life = next(life for life in key.lives if life.writer == writer)
+    readers = [place for place in life.readers if not ops[place].deletes]
+    if any(place not in unneeded for place in readers):
+        return f"'{key.name}' is read"
+    if readers:
+        more = "which nothing needs either"
+        return f"'{key.name}' is read only by {_some_ops(readers)}, {more}"
+    if life.readers:
+        return f"'{key.name}' is deleted before it is read"
+    overwriter = _overwriter(ops, key.name, writer)
+    if overwriter is not None:
+        return f"'{key.name}' is overwritten by op {overwriter} before it is read"
+    if life.end == "returned":
+        return f"'{key.name}' comes back for postprocessing that nothing needs"
+    return f"'{key.name}' is neither read nor wanted back"
+
+
+def _some_ops(places: Iterable[int]) -> str:
+    listed = sorted(places)
+    if len(listed) == 1:
+        return f"op {listed[0]}"
+    return f"ops {', '.join(map(str, listed[:-1]))} and {listed[-1]}"
+
+
+def _overwriter(ops: list[Item], key: str, writer: int) -> int | None:
+    for item in ops[writer + 1 :]:
+        if key in item.inputs:
+            return None
+        if key in item.outputs:
+            return item.place
+    return None
+
+
+def _unneeded_postprocessing(
+    postprocessing: list[Item], unneeded: frozenset[int]
+) -> Iterator[Finding]:
+    for place in sorted(unneeded):
+        item = postprocessing[place]
+        yield Finding(
+            "unneeded_postprocessing",
+            f"Nothing needs postprocessing {name_op(item)}: what it writes is neither read by "
+            "postprocessing that is needed nor wanted back.",
+            (place,),
+            item.outputs,
+        )
+
+
+def _copied_for_nothing(
+    subject: Subject, ops: list[Item], keys: list[Key], unneeded: frozenset[int]
+) -> Iterator[Finding]:
+    for key in keys:
+        own = [life for life in key.lives if life.writer is None]
+        readers = [place for life in own for place in life.readers]
+        if not key.to_device or not readers:
+            continue
+        if any(place not in unneeded and not ops[place].deletes for place in readers):
+            continue
+        why = "which nothing needs" if any(p in unneeded for p in readers) else "which deletes it"
+        back = " and back" if any(life.end == "returned" for life in own) else ""
+        costs = (
+            f"It is copied to {subject.device}{back} for nothing."
+            if subject.framework == "torch" and subject.device != "cpu"
+            else f"On a GPU it would be copied to the device{back} for nothing."
+        )
+        yield Finding(
+            "copied_for_nothing",
+            f"The batch's '{key.name}' is read only by {_some_ops(set(readers))}, {why}. {costs}",
+            tuple(sorted(set(readers))),
+            (key.name,),
+        )
+
+
+def _cut_for_nothing(keys: list[Key]) -> Iterator[Finding]:
+    for key in keys:
+        if key.cut_by is not None and not key.to_device:
+            yield Finding(
+                "cut_for_nothing",
+                f"{key.cut_by} cuts '{key.name}' into pieces, but no op reads the batch's own.",
+                keys=(key.name,),
+            )
+
+
+def _joined_uncut(keys: list[Key]) -> Iterator[Finding]:
+    for key in keys:
+        if key.joined_by is not None and key.cut_by is None and not key.writers and key.taken:
+            yield Finding(
+                "joined_uncut",
+                f"{key.joined_by} joins '{key.name}', which no slicer cuts and no op makes: it "
+                "gets the batch's own as often as there are minibatches.",
+                keys=(key.name,),
+            )
+
+
+def _unread_outputs(
+    ops: list[Item], keys: dict[str, Key], unneeded: frozenset[int]
+) -> Iterator[Finding]:
+    for item in ops:
+        assert item.place is not None
+        if item.place in unneeded:
+            continue
+        idle = [
+            name
+            for name in dict.fromkeys(item.outputs)
+            if _is_idle(_written(keys[name], item.place), unneeded, ops)
+        ]
+        if idle:
+            fates = [_fate(ops, keys[name], item.place, unneeded) for name in idle]
+            yield Finding(
+                "unread_output",
+                f"Of what {name_op(item)} writes, {'; '.join(fates)}.",
+                (item.place,),
+                tuple(idle),
+            )
+
+
+def _written(key: Key, writer: int) -> Life:
+    return next(life for life in key.lives if life.writer == writer)
+
+
+def _is_idle(life: Life, unneeded: frozenset[int], ops: list[Item]) -> bool:
+    useful = [p for p in life.readers if p not in unneeded and not ops[p].deletes]
+    return not useful and life.end not in ("returned", "unknown")
+
+
+def _returned_by_default(
+    subject: Subject,
+    ops: list[Item],
+    postprocessing: list[Item],
+    keys: list[Key],
+    unneeded: tuple[frozenset[int], frozenset[int]],
+) -> Iterator[Finding]:
+    by_default = tuple(key.name for key in keys if key.because == "default")
+    if not by_default:
+        return
+    loose = {key.name for key in keys if key.because == "default" and _ends_unread(key, ops)}
+    for item in ops:
+        assert item.place is not None
+        if item.outputs and item.place not in unneeded[0] and loose.issuperset(item.outputs):
+            yield Finding(
+                "only_returned",
+                f"What {name_op(item)} writes is read by nothing in the network: it is there for "
+                "what comes back alone, and desired_output_keys does not ask for it.",
+                (item.place,),
+                item.outputs,
+            )
+    yield Finding(
+        "returned_by_default",
+        "desired_output_keys is empty, so that all that ops write comes back: "
+        f"{', '.join(by_default)}. Name the keys that you use, and the others are dropped early.",
+        keys=by_default,
+    )
+
+
+def _ends_unread(key: Key, ops: list[Item]) -> bool:
+    last = key.lives[-1]
+    return all(ops[place].deletes for place in last.readers)

@@ -1,0 +1,86 @@
+"""What a network hands over to be explained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from fastnet.explain import Explanation, Subject, explain_subject
+from fastnet.network.checks import check_mode, desired_keys
+from fastnet.types import is_scheduler
+from fastnet.util import to_list
+
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+    from fastnet.network.layout import Layout
+
+__all__ = ["explain"]
+
+
+def explain(
+    network: BaseNetwork,
+    mode: str,
+    epoch: int,
+    ds_id: str,
+    desired_output_keys: Collection[str] | None,
+) -> Explanation:
+    """Say what an opening of a network would run and why.
+
+    Args:
+        network: The network; it is neither opened nor changed.
+        mode: The mode.
+        epoch: The epoch, counted from 1.
+        ds_id: The id of the dataset, "" if it has none.
+        desired_output_keys: The keys wanted back. None or empty for all that ops write.
+
+    Returns:
+        The explanation.
+    """
+    layouts = network._layouts
+    layout: Layout | None = None
+    error: str | None = None
+    try:
+        check_mode(mode)
+        desired = desired_keys(desired_output_keys)
+        layout = layouts.draft(mode, epoch, ds_id, desired)
+        _choose_optimizers(layout, epoch)
+        network._check_ops(layout)
+    except Exception as problem:
+        error = f"{type(problem).__name__}: {problem}"
+        given = to_list(desired_output_keys)
+        desired = frozenset(key for key in given if isinstance(key, str))
+    if layout is None:
+        # what made the opening fail may be the slicers alone
+        with contextlib.suppress(Exception):
+            layout = layouts.draft(mode, epoch, ds_id, desired, sliced=False)
+    first_deferred = len(network.ops)
+    if layout is not None:
+        first_deferred = network._first_deferred(layout.ops)
+    return explain_subject(
+        Subject(
+            network=type(network).__name__,
+            framework=network.target_type,
+            device="" if network.device is None else str(network.device),
+            mode=mode,
+            epoch=epoch,
+            ds_id=ds_id,
+            desired=desired,
+            ops=network.ops,
+            postprocessing=network.postprocessing,
+            slicers=network.slicers,
+            models=network.models,
+            read=layouts.read,
+            plan=None if layout is None else layout.plan,
+            first_deferred=first_deferred,
+            error=error,
+        )
+    )
+
+
+def _choose_optimizers(layout: Layout, epoch: int) -> None:
+    """Ask for the optimizers that an opening would choose, and choose none."""
+    for model in layout.models:
+        optimizer: Any = getattr(model, "optimizer", None)
+        if is_scheduler(optimizer):
+            optimizer.get_current_value(epoch)

@@ -1,0 +1,25 @@
+"""Where the time of steps goes: measured, shown, drawn and compared."""
+
+from typing import TYPE_CHECKING
+
+from fastnet.util.lazy import attach
+
+if TYPE_CHECKING:
+    from fastnet.profiling.comparison import ComparedRow, Comparison
+    from fastnet.profiling.result import Profile
+    from fastnet.profiling.rows import Row, Section
+    from fastnet.profiling.session import profile
+
+__all__ = ["ComparedRow", "Comparison", "Profile", "Row", "Section", "profile"]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "ComparedRow": "comparison",
+        "Comparison": "comparison",
+        "Profile": "result",
+        "Row": "rows",
+        "Section": "rows",
+        "profile": "session",
+    },
+)

@@ -1,0 +1,297 @@
+"""Take down what a network does while it is profiled, and sum it up into sections."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fastnet._execute import Plan
+from fastnet._stamps import StampLog
+from fastnet.network.layout import Layout
+from fastnet.network.metering import DEFERRED, Ranges, Step, op_title, titles
+from fastnet.profiling.around import Around, Nested
+from fastnet.profiling.clock import StampCost
+from fastnet.profiling.device_events import DeviceEvents
+from fastnet.profiling.rows import Row, Section, Stats
+from fastnet.profiling.sizes import bytes_of
+from fastnet.profiling.sums import BEGIN, Part, Sums, Timeline
+from fastnet.types import State
+
+__all__ = ["Recorder", "SectionRecorder"]
+
+# stamps are summed up from time to time, so that a long run needs little memory
+_MOST_STAMPS = 1 << 16
+_NAMES = {
+    "setting": "gradients off, and back",
+    "deferred": DEFERRED,
+    "merge": "the batch's own entries",
+    "release": "dropping what is left",
+}
+
+
+class SectionRecorder:
+    """Takes the times of the steps of one opening, and of others that run the same.
+
+    Args:
+        layout: What it runs.
+        state: Its context.
+        ranges: What names ops to a framework's profiler, or None.
+        nvtx: What names them to NVTX, or None.
+        events: What takes the times of the device, or None.
+        cost: What making a stamp takes.
+        skip: Tells whether the next step is not to be measured.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        state: State,
+        ranges: Ranges | None,
+        nvtx: Around | None,
+        events: DeviceEvents | None,
+        cost: StampCost,
+        skip: Callable[[], bool],
+    ) -> None:
+        self.mode = str(state["mode"])
+        self.eager = bool(state["eager"])
+        self.layout = layout
+        self.log = StampLog()
+        self.before: Callable[[int], None] | None = None
+        self.after: Callable[[int], None] | None = None
+        self.unmeasured = 0
+        self.sizes: dict[tuple[str, str], int] = {}
+        self.parts: list[Part] = []
+        self._rows: dict[tuple[str, str, int | None], int] = {}
+        self._plans: dict[int, int] = {}
+        self._ranges = ranges
+        self._events = events
+        self._steps = 0
+        always: list[Around] = list(filter(None, (nvtx, events)))
+        self._quiet: Around | None = Nested(always) if always else None
+        self._shown: Around | None = Nested([ranges, *always]) if ranges is not None else None
+        self._skip = skip
+        self._lock = threading.Lock()
+        self._sums = Sums(cost)
+
+    # ------------------------------------------------------------------ what a network calls
+
+    def row(self, kind: str, name: str, place: int | None = None) -> int:
+        """Give the number that stamps of a part have: the same one for the same part.
+
+        Args:
+            kind: The part's kind.
+            name: Its name.
+            place: Its place, or None.
+        """
+        return self._row(Part(kind, name, place))
+
+    def _row(self, part: Part) -> int:
+        key = part.kind, part.name, part.place
+        if key not in self._rows:
+            self._rows[key] = len(self.parts)
+            self.parts.append(part)
+        return self._rows[key]
+
+    def plan_rows(self, plan: Plan) -> int:
+        """Give the first number of the stamps that a plan makes.
+
+        Args:
+            plan: The plan.
+        """
+        if id(plan) not in self._plans:
+            self._plans[id(plan)] = len(self.parts)
+            ops, places = plan.ops, defaultdict[str, int](int)
+            for kind, which in plan.spans:
+                place = which if isinstance(which, int) else None
+                name = _NAMES.get(kind, kind) if which is None else str(which)
+                if kind == "op":
+                    name = op_title(ops[which])
+                elif which is not None:
+                    place = places[kind]
+                    places[kind] += 1
+                self._rows[kind, name, place] = len(self.parts)
+                self.parts.append(Part(kind, name, place, in_kernel=True))
+        return self._plans[id(plan)]
+
+    def measured(self, step: Step, plain: Step) -> Step:
+        """Give what runs a step and measures it; not while another thread is at it.
+
+        Args:
+            step: Runs a step, with stamps.
+            plain: Runs it without any.
+        """
+        lock, log = self._lock, self.log
+        rest, measuring = self.row("rest", "the rest"), self.row("measuring", "measuring")
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            if not lock.acquire(blocking=False):
+                self.unmeasured += 1
+                return plain(batch)
+            begun = len(log)
+            if begun > _MOST_STAMPS:
+                self._sum_up()
+                begun = 0
+            log.stamp(BEGIN)
+            try:
+                if self._skip():
+                    log.keep(begun)
+                    return plain(batch)
+                self._surround()
+                log.stamp(measuring)
+                try:
+                    result = step(batch)
+                except BaseException:
+                    self._forget(begun)
+                    raise
+                log.stamp(rest)
+                self._end_step(batch, result)
+                log.stamp(measuring)
+                return result
+            finally:
+                lock.release()
+
+        return run
+
+    def _end_step(self, batch: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        if self._events is not None:
+            self._events.end_step(self._steps)
+        self._steps += 1
+        if not self.sizes:
+            self._weigh(batch, result)
+
+    def _forget(self, begun: int) -> None:
+        """Forget a step that failed."""
+        self.log.keep(begun)
+        if self._events is not None:
+            self._events.drop_step()
+
+    def _surround(self) -> None:
+        """Settle what is around each op of a step: a profiler may come and go between steps."""
+        shows = self._ranges is not None and self._ranges.active()
+        around = self._shown if shows else self._quiet
+        self.before = None if around is None else around.before
+        self.after = None if around is None else around.after
+
+    # ------------------------------------------------------------------ what becomes of it
+
+    def _weigh(self, batch: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        for part in self.parts:
+            values = {"input": batch, "output": result}.get(part.kind, {})
+            if part.name in values:
+                self.sizes[part.kind, part.name] = bytes_of(values[part.name])
+
+    def _sum_up(self) -> None:
+        self._sums.add(self.log.take(), self.parts)
+
+    def section(self, name: str) -> Section | None:
+        """Sum up what was measured.
+
+        Args:
+            name: What to call the section.
+
+        Returns:
+            The section; None if no step was measured.
+        """
+        self._sum_up()
+        device = self._events.spans() if self._events is not None else ()
+        return self._sums.section(name, self.mode, self.eager, self.parts, self.sizes, device)
+
+    def timeline(self, name: str) -> Timeline:
+        """Give the stamps of the first steps.
+
+        Args:
+            name: What the section is called.
+        """
+        self._sum_up()
+        stamps = self._sums.first_stamps()
+        steps = int((stamps["row"] == BEGIN).sum())
+        spans = self._events.spans() if self._events is not None else ()
+        device = tuple(span for span in spans if span.step < steps)
+        return Timeline(name, tuple(self.parts), stamps, device)
+
+
+class Recorder:
+    """Takes the times of a network, a section for each opening that runs something else.
+
+    Args:
+        skip: How many steps are to pass before any is measured.
+        make_events: Makes what takes the times of the device, or None.
+        make_nvtx: Given the names of ops, makes what names them to NVTX, or None.
+    """
+
+    def __init__(
+        self,
+        skip: int = 0,
+        make_events: Callable[[], DeviceEvents] | None = None,
+        make_nvtx: Callable[[list[str]], Around] | None = None,
+    ) -> None:
+        self._make_events = make_events
+        self._make_nvtx = make_nvtx
+        self.cost = StampCost.measure()
+        self.sections: dict[Any, SectionRecorder] = {}
+        self._openings: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._left = skip
+
+    def found(self, mode: str, seconds: float, worked_out: bool) -> None:
+        """Take down what finding a layout took.
+
+        Args:
+            mode: The mode.
+            seconds: How long it took.
+            worked_out: Whether it was not there before.
+        """
+        way = "worked out" if worked_out else "found"
+        self._openings[mode, f"resolve ({way})"].append(seconds)
+
+    def opened(self, mode: str, seconds: float) -> None:
+        """Take down what opening the network took.
+
+        Args:
+            mode: The mode.
+            seconds: How long it took.
+        """
+        self._openings[mode, "open"].append(seconds)
+
+    def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> SectionRecorder:
+        """Give what takes the times of an opening's steps.
+
+        Args:
+            layout: What it runs; openings of one layout are one section.
+            state: Its context.
+            ranges: What names ops to a framework's profiler, or None.
+        """
+        key = id(layout), state["mode"], state["eager"], state["warmup"]
+        section = self.sections.get(key)
+        if section is None:
+            nvtx = None
+            if self._make_nvtx is not None:
+                nvtx = self._make_nvtx(titles(layout.ops))
+            events = None if self._make_events is None else self._make_events()
+            section = SectionRecorder(layout, state, ranges, nvtx, events, self.cost, self._skips)
+            self.sections[key] = section
+        return section
+
+    def _skips(self) -> bool:
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def openings(self) -> tuple[Row, ...]:
+        """Sum up what opening the network took, mode by mode."""
+        return tuple(
+            Row(
+                name,
+                "opening",
+                None,
+                mode,
+                len(seconds),
+                **vars(Stats.of(np.array(seconds))),
+                in_step=False,
+            )
+            for (mode, name), seconds in self._openings.items()
+        )

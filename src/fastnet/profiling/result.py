@@ -1,0 +1,232 @@
+"""A profile: what was measured, and the forms it takes."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fastnet.network import BaseNetwork
+from fastnet.profiling.comparison import Comparison
+from fastnet.profiling.optional import require
+from fastnet.profiling.plot import draw_profile
+from fastnet.profiling.recording import Recorder
+from fastnet.profiling.rows import Row, Section
+from fastnet.profiling.sums import Timeline
+from fastnet.profiling.table import profile_tables, to_plain, to_rich_table
+from fastnet.profiling.trace_events import trace_events
+
+__all__ = ["Profile"]
+
+_SCHEMA = "fastnet.profile/1"
+
+
+class Profile:
+    """Where the time of steps went.
+
+    Attributes:
+        sections: The steps, those that ran the same ops together.
+        openings: What opening the network took: finding or working out its ops, and entering it.
+        unmeasured: How many steps were not measured, because another one was under way.
+        about: The framework, the device, the versions and what a stamp costs.
+    """
+
+    def __init__(
+        self,
+        sections: tuple[Section, ...] = (),
+        openings: tuple[Row, ...] = (),
+        unmeasured: int = 0,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        self.sections = sections
+        self.openings = openings
+        self.unmeasured = unmeasured
+        self.about: dict[str, Any] = about or {}
+        self._timelines: tuple[Timeline, ...] = ()
+
+    def fill(self, network: BaseNetwork, recorder: Recorder) -> None:
+        """Take over what was measured.
+
+        Args:
+            network: What was measured.
+            recorder: What measured it.
+        """
+        names: Counter[str] = Counter()
+        sections, timelines = [], []
+        for recorded in recorder.sections.values():
+            title = f"{recorded.mode}, eager" if recorded.eager else recorded.mode
+            names[title] += 1
+            name = title if names[title] == 1 else f"{title} ({names[title]})"
+            section = recorded.section(name)
+            self.unmeasured += recorded.unmeasured
+            if section is None:
+                names[title] -= 1
+                continue
+            sections.append(section)
+            timelines.append(recorded.timeline(name))
+        self.sections, self._timelines = tuple(sections), tuple(timelines)
+        self.openings = recorder.openings()
+        self.about = {
+            "framework": network.target_type,
+            "device": str(network.device or "as TensorFlow places it"),
+            "python": platform.python_version(),
+            "versions": _versions(),
+            "stamp_seconds": {"kernel": recorder.cost.kernel, "python": recorder.cost.python},
+        }
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all sections and, after them, those of the openings."""
+        return tuple(row for one in self.sections for row in one.rows) + self.openings
+
+    def section(self, name: str) -> Section:
+        """Find a section.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            KeyError: If there is none of that name.
+        """
+        for section in self.sections:
+            if section.name == name:
+                return section
+        there = ", ".join(section.name for section in self.sections) or "none"
+        raise KeyError(f"no section '{name}' in this profile; there are: {there}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the profile as a dict of plain values; times are in seconds."""
+        return {
+            "schema": _SCHEMA,
+            "about": self.about,
+            "unmeasured": self.unmeasured,
+            "sections": [section.to_dict() for section in self.sections],
+            "openings": [row.to_dict() for row in self.openings],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Profile:
+        """Make a profile of what `to_dict` gave.
+
+        Args:
+            data: The dict.
+
+        Raises:
+            ValueError: If it is no such dict, or one of another version.
+        """
+        found = data.get("schema")
+        if found != _SCHEMA:
+            raise ValueError(f"This is no profile of the schema {_SCHEMA!r}, but of {found!r}.")
+        return cls(
+            tuple(map(Section.from_dict, data["sections"])),
+            tuple(Row(**row) for row in data["openings"]),
+            data["unmeasured"],
+            data["about"],
+        )
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Give the profile as JSON.
+
+        Args:
+            path: A file to write it into too, or None.
+
+        Returns:
+            The JSON.
+        """
+        text = json.dumps(self.to_dict(), indent=1)
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Profile:
+        """Make a profile of what `to_json` gave.
+
+        Args:
+            source: The JSON, or the path of its file.
+
+        Raises:
+            ValueError: If it is no profile, or one of another version.
+            FileNotFoundError: If there is no such file.
+        """
+        is_text = isinstance(source, str) and source.lstrip().startswith("{")
+        return cls.from_dict(json.loads(str(source) if is_text else Path(source).read_text()))
+
+    def to_dataframe(self) -> Any:
+        """Give the rows as a pandas DataFrame, one a row.
+
+        Raises:
+            ImportError: If pandas is not there.
+        """
+        pandas = require("pandas", "A profile as a DataFrame", "pandas")
+        return pandas.DataFrame(
+            [row.to_dict() for row in self.rows], columns=[field.name for field in fields(Row)]
+        )
+
+    def to_trace(self, path: str | Path) -> None:
+        """Write the first steps as a file of trace events, which Perfetto opens.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ValueError: If the profile was read from a dict or from JSON, which have no such detail.
+        """
+        if self.sections and not self._timelines:
+            raise ValueError(
+                "This profile was read from JSON, which tells nothing of single steps. Write the "
+                "trace file where the profile is made."
+            )
+        events = trace_events(self._timelines, "fastnet")
+        Path(path).write_text(json.dumps(events) + "\n")
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw a step of each section as a bar of its parts.
+
+        Args:
+            path: A file to save the picture in, or None.
+
+        Returns:
+            The figure of matplotlib.
+
+        Raises:
+            ImportError: If matplotlib is not there.
+        """
+        return draw_profile(self.sections, path)
+
+    def compare(self, other: Profile) -> Comparison:
+        """Say what became slower or faster from this profile to another one.
+
+        Args:
+            other: The later one.
+
+        Returns:
+            The comparison.
+        """
+        return Comparison.of(self.sections, other.sections)
+
+    def __rich__(self) -> Any:
+        return to_rich_table(profile_tables(self.sections, self.openings), self._notes())
+
+    def __str__(self) -> str:
+        return to_plain(profile_tables(self.sections, self.openings), self._notes())
+
+    def _notes(self) -> list[str]:
+        notes = [] if self.sections else ["a profile of no steps"]
+        if self.unmeasured:
+            notes.append(f"not measured, because another step was under way: {self.unmeasured}")
+        return notes
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{one.name}: {one.steps} steps" for one in self.sections)
+        return f"<Profile of {found or 'no steps'}>"
+
+
+def _versions() -> dict[str, str]:
+    names = ("fastnet", "torch", "tensorflow", "keras", "numpy")
+    modules = {name: sys.modules.get(name) for name in names}
+    return {name: str(module.__version__) for name, module in modules.items() if module}

@@ -1,0 +1,202 @@
+"""`fastnet.profile`: measure what a network does in a block, or over some batches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib import import_module
+from itertools import islice
+from types import TracebackType
+from typing import Any, overload
+
+from fastnet.network import BaseNetwork
+from fastnet.profiling.device_events import device_events_for
+from fastnet.profiling.recording import Recorder
+from fastnet.profiling.result import Profile
+
+__all__ = ["Profiling", "profile"]
+
+_STEPS = 100
+
+
+class Profiling:
+    """A block in which a network is profiled: `with fastnet.profile(network) as profile:`.
+
+    Args:
+        network: The network.
+        skip: How many of its steps to let pass first.
+        nvtx: Whether to name ops to NVTX.
+
+    Raises:
+        TypeError: If it is no network.
+        ValueError: If NVTX is asked for and ops do not run on CUDA in torch.
+    """
+
+    def __init__(self, network: BaseNetwork, skip: int = 0, nvtx: bool = False) -> None:
+        if not isinstance(network, BaseNetwork):
+            raise TypeError(
+                f"fastnet.profile measures a network, but got {network!r} of type "
+                f"{type(network).__name__}."
+            )
+        if nvtx and device_events_for(network) is None:
+            raise ValueError(
+                "nvtx=True needs a network that runs in torch on CUDA, but this "
+                f"{type(network).__name__} runs on {network.device or 'no device of torch'}."
+            )
+        self._network = network
+        self._skip = skip
+        self._nvtx = nvtx
+        self._recorder: Recorder | None = None
+        self._profile = Profile()
+
+    def __enter__(self) -> Profile:
+        """Begin to measure.
+
+        Returns:
+            The profile, which has its rows when the block is left.
+
+        Raises:
+            ValueError: If the network is being profiled already.
+        """
+        if self._network._meter is not None:
+            raise ValueError(
+                f"This {type(self._network).__name__} is being profiled already. Leave that "
+                "profile's block first; one profile measures all modes and epochs."
+            )
+        if self._recorder is not None:
+            raise ValueError(
+                "This profile has been made. Call fastnet.profile again for another one."
+            )
+        nvtx = import_module("fastnet.backend.torch.ranges").NvtxRanges if self._nvtx else None
+        self._recorder = Recorder(self._skip, device_events_for(self._network), nvtx)
+        self._network._measure_with(self._recorder)
+        return self._profile
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """End it, and sum up what was measured."""
+        self._network._measure_with(None)
+        assert self._recorder is not None
+        self._profile.fill(self._network, self._recorder)
+
+
+@overload
+def profile(network: BaseNetwork, *, nvtx: bool = ...) -> Profiling: ...
+
+
+@overload
+def profile(
+    network: BaseNetwork,
+    batches: Any,
+    *,
+    mode: str = ...,
+    epoch: int = ...,
+    ds_id: str = ...,
+    steps: int | None = ...,
+    skip: int = ...,
+    eager: bool = ...,
+    desired_output_keys: Collection[str] | None = ...,
+    nvtx: bool = ...,
+) -> Profile: ...
+
+
+def profile(
+    network: BaseNetwork,
+    batches: Any = None,
+    *,
+    mode: str = "train",
+    epoch: int = 1,
+    ds_id: str = "",
+    steps: int | None = None,
+    skip: int = 5,
+    eager: bool = False,
+    desired_output_keys: Collection[str] | None = None,
+    nvtx: bool = False,
+) -> Profiling | Profile:
+    """Measure where the time of a network's steps goes.
+
+    Without batches this is a context manager: what the network does in its block is measured, and
+    of the other arguments only `nvtx` has a meaning. With batches it opens the network, runs them
+    and gives the profile.
+
+    Args:
+        network: The network.
+        batches: A batch (a dict), which is run again and again, or an iterable of batches. None
+            for a context manager.
+        mode: "train", "eval", "test" or "infer".
+        epoch: The epoch, counted from 1.
+        ds_id: The id of the dataset, "" if it has none.
+        steps: How many steps to measure; batches are gone through again where there are fewer.
+            None for each batch once, or for 100 steps of a single batch.
+        skip: How many steps to run before any is measured: the first ones of a process are slow.
+        eager: Whether to run op by op even where a graph could be used (TensorFlow only).
+        desired_output_keys: The keys wanted back. None or empty for all that ops write.
+        nvtx: Whether to name ops to NVTX too (torch on CUDA only). While `torch.profiler` or
+            TensorFlow's profiler is on, ops have their names there without being asked.
+
+    Returns:
+        The profile, or the context manager that gives it.
+
+    Raises:
+        TypeError: If the first argument is no network, or batches are neither a dict nor iterable.
+        ValueError: If the network is being profiled already, there are too few batches, a number is
+            out of range, or NVTX is asked for where there is no CUDA.
+        Exception: Whatever opening the network or a step raises.
+
+    >>> import torch
+    >>> import fastnet
+    >>> from fastnet.op.tensorop import LambdaOp
+    >>> network = fastnet.TorchNetwork([LambdaOp(fn=lambda x: 2 * x, inputs="x", outputs="y")])
+    >>> made = profile(network, {"x": torch.ones(2)}, mode="infer", steps=20)
+    >>> [row.name for row in made.rows if row.kind == "op"]
+    ['LambdaOp(x) -> y']
+    """
+    if batches is None:
+        return Profiling(network, nvtx=nvtx)
+    for name, value, least in (("steps", steps, 1), ("skip", skip, 0)):
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be {least} or more, but it is {value}.")
+    count = 0
+    run = Profiling(network, skip, nvtx)
+    with run as made, network(mode, epoch, ds_id, desired_output_keys, eager=eager):
+        for batch in _some(batches, steps, skip):
+            network.run_step(batch)
+            count += 1
+    if not made.sections:
+        raise ValueError(
+            f"No step was measured: there are {count} batches, and the first {skip} steps are "
+            "skipped. Give more batches, say how many steps to measure, or skip fewer."
+        )
+    return made
+
+
+def _some(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, Any]]:
+    """Give the batches of the steps to skip, and of those to measure."""
+    if isinstance(batches, Mapping):
+        return islice(_again([batches]), skip + (_STEPS if steps is None else steps))
+    if not isinstance(batches, Iterable) or isinstance(batches, str):
+        raise TypeError(
+            "Batches to profile are a dict or an iterable of dicts, but this is a "
+            f"{type(batches).__name__}."
+        )
+    if steps is None:
+        return iter(batches)
+    return islice(_again(batches), skip + steps)
+
+
+def _again(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Go through batches again and again."""
+    count = 0
+    while True:
+        before = count
+        for batch in batches:
+            count += 1
+            yield batch
+        if count == before:
+            raise ValueError(
+                f"There are no more batches after {count}, and they cannot be gone through again. "
+                "Ask for fewer steps, or give a list."
+            )

@@ -1,0 +1,106 @@
+"""A profile as a file of trace events, which Perfetto and chrome://tracing open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from fastnet.profiling.sums import BEGIN, DeviceSpan, Timeline
+
+__all__ = ["trace_events"]
+
+_PROCESS = 1
+_HOST, _DEVICE = 1, 2
+# the format counts in microseconds; whole nanoseconds nest without rounding
+_NANOSECONDS = 1e9
+_PER_MICROSECOND = 1000
+
+
+def trace_events(timelines: Sequence[Timeline], title: str) -> dict[str, Any]:
+    """Lay steps out in time: a track of the host and, where there is one, a track of the device.
+
+    Args:
+        timelines: The stamps of the first steps of each section.
+        title: What to call it all.
+
+    Returns:
+        What a file of trace events holds, as plain values.
+    """
+    starts = [float(one.stamps["at"][0]) for one in timelines if len(one.stamps)]
+    starts += [span.start for one in timelines for span in one.device]
+    start = min(starts, default=0.0)
+    device = [event for one in timelines for event in _device_events(one, start)]
+    events = [
+        _metadata("process_name", _HOST, name=title),
+        _metadata("thread_name", _HOST, name="host"),
+        _metadata("thread_sort_index", _HOST, sort_index=_HOST),
+    ]
+    if device:
+        events.append(_metadata("thread_name", _DEVICE, name="device"))
+        events.append(_metadata("thread_sort_index", _DEVICE, sort_index=_DEVICE))
+    for timeline in timelines:
+        events += _host_events(timeline, start)
+    return {"traceEvents": events + device, "displayTimeUnit": "ns"}
+
+
+def _metadata(kind: str, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": args}
+
+
+def _event(
+    name: str, category: str, first: int, last: int, thread: int, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": first / _PER_MICROSECOND,
+        "dur": (last - first) / _PER_MICROSECOND,
+        "pid": _PROCESS,
+        "tid": thread,
+        "args": args,
+    }
+
+
+def _host_events(timeline: Timeline, start: float) -> Iterator[dict[str, Any]]:
+    stamps = [
+        (round((at - start) * _NANOSECONDS), row, part)
+        for at, row, part in timeline.stamps.tolist()
+    ]
+    begins = [place for place, (_, row, _) in enumerate(stamps) if row == BEGIN]
+    for number, (first, end) in enumerate(zip(begins, [*begins[1:], len(stamps)], strict=True)):
+        step = stamps[first:end]
+        args = {"section": timeline.section, "step": number}
+        yield _event("step", "step", step[0][0], step[-1][0], _HOST, args)
+        yield from _minibatches(step, args)
+        for (since, _, _), (until, row, _) in pairwise(step):
+            part = timeline.parts[row]
+            yield _event(part.name, part.kind, since, until, _HOST, {"section": timeline.section})
+
+
+def _minibatches(
+    step: Iterable[tuple[int, int, int]], args: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    bounds: dict[int, tuple[int, int]] = {}
+    before = 0
+    for at, _, part in step:
+        if part:
+            bounds[part] = bounds.get(part, (before, 0))[0], at
+        before = at
+    for part, (first, last) in bounds.items():
+        yield _event(f"minibatch {part - 1}", "minibatch", first, last, _HOST, args)
+
+
+def _device_events(timeline: Timeline, start: float) -> Iterator[dict[str, Any]]:
+    last = 0
+    for span in sorted(timeline.device, key=_start_of):
+        # what one stream runs does not overlap, whatever the rounding of its clock says
+        first = max(last, round((span.start - start) * _NANOSECONDS))
+        last = first + round(span.seconds * _NANOSECONDS)
+        args = {"section": timeline.section, "place": span.place}
+        yield _event(timeline.ops[span.place], "op", first, last, _DEVICE, args)
+
+
+def _start_of(span: DeviceSpan) -> float:
+    return span.start

@@ -1,0 +1,99 @@
+"""An explanation as text."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from rich.console import Console
+
+import fastnet
+from fastnet.explain import Explanation
+from fastnet.network import TorchNetwork
+from fastnet.op.numpyop import LambdaOp as LambdaArray
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.meta import Sometimes
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+
+TEXT = """\
+TorchNetwork in mode 'train', epoch 2, ds_id 'a', on cpu
+model 'line' with SGD (learning rate 0.01)
+
+Ops (5 in force, 2 not)
+  0  Sometimes     x -> x        in a step with probability 0.5
+       LambdaOp    x -> x
+  1  ModelOp       x -> y        model 'line'
+  2  LambdaOp      y -> heat     NOT NEEDED; by EpochScheduler
+  3  CrossEntropy  y, t -> loss
+  4  UpdateOp      loss ->       model 'line'; takes gradients; deferred to the end
+  -  LambdaOp      y -> cold     not in force: EpochScheduler gives LambdaOp in epoch 2
+  -  LambdaOp      y -> score    not in force: runs in mode 'eval' only
+
+Postprocessing (1 in force)
+  0  LambdaOp  y -> label
+
+Keys
+  key    from    read by             dies                 in the result
+  t      batch   op 3                after op 3           the batch's own
+  x      batch   op 0                overwritten by op 0
+         op 0    op 1                after op 1           the batch's own
+  y      op 1    op 2, op 3, post 0                       for postprocessing
+  heat   op 2    nothing             at once              -
+  loss   op 3    op 4                                     wanted
+  label  post 0                                           from postprocessing
+
+  taken from the batch    t, x
+  go to the ops           t, x
+  handed back by ops      loss, y
+  pass through untouched  t, x
+  Whatever else a batch has passes through too.
+
+Schedules (epochs 1 to 4)
+  ops[2], EpochScheduler: from epoch 1 LambdaOp (y -> heat); from epoch 4 LambdaOp (y -> cold)
+  from epoch 4: starts LambdaOp (y -> cold); stops LambdaOp (y -> heat)
+
+Findings (2)
+  * The key 'lables' is wanted back, but nothing that is in force makes it. Did you mean
+    'label'? It comes back only if the batch has it.
+  * Nothing needs op 2, LambdaOp (y -> heat): 'heat' is neither read nor wanted back."""
+
+
+def explanation() -> Explanation:
+    model = fastnet.build(lambda: torch.nn.Linear(4, 3), "sgd", model_name="line")
+    network = TorchNetwork(
+        [
+            Sometimes(LambdaOp(lambda x: x + 1, "x", "x")),
+            ModelOp(model, "x", "y"),
+            EpochScheduler(
+                {1: LambdaOp(lambda y: y, "y", "heat"), 4: LambdaOp(lambda y: y, "y", "cold")}
+            ),
+            LambdaOp(lambda y: y, "y", "score", mode="eval"),
+            CrossEntropy(("y", "t"), "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+        ],
+        postprocessing=[LambdaArray(lambda y: y.argmax(-1), "y", "label")],
+    )
+    network.device = torch.device("cpu")
+    return network.explain("train", 2, "a", ["loss", "label", "lables"])
+
+
+def test_the_whole_text() -> None:
+    assert str(explanation()) == TEXT
+    assert max(map(len, TEXT.splitlines())) <= 96
+
+
+def test_in_a_narrow_terminal() -> None:
+    console = Console(width=70, record=True, file=io.StringIO())
+    console.print(explanation())
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 70
+    # nothing is lost: the same words, though elsewhere
+    assert sorted(text.split()) == sorted(TEXT.split())
+
+
+def test_in_short() -> None:
+    assert repr(explanation()) == (
+        "<Explanation of TorchNetwork: mode 'train', epoch 2, 5 ops, 2 findings>"
+    )

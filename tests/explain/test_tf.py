@@ -1,0 +1,147 @@
+"""Explanations of TensorFlow's networks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import fastnet
+from fastnet.network import TFNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.slicer import MeanUnslicer, Slicer
+from tests.network.keras_models import line, tf
+
+pytestmark = pytest.mark.tf
+
+
+class Halves(Slicer):
+    """Cuts batches of four into two of two."""
+
+    def _slice_batch(self, batch: Any) -> list[Any]:
+        return [batch[:2], batch[2:]]
+
+    def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
+        return tf.concat(slices, axis=0)
+
+
+def network_of(*more: Any, slicers: Any = None) -> TFNetwork:
+    model = fastnet.build(line, EpochScheduler({1: "sgd", 3: "adam"}), model_name="line")
+    return TFNetwork(
+        [
+            ModelOp(model, "x", "y"),
+            LambdaOp(lambda y: tf.reduce_mean(y**2), "y", "loss"),
+            UpdateOp(model, "loss"),
+            *more,
+        ],
+        slicers=slicers,
+    )
+
+
+def twice(inputs: str, outputs: str, **kwargs: Any) -> LambdaOp:
+    return LambdaOp(lambda value: 2 * value, inputs, outputs, **kwargs)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("desired", [None, ["loss"]], ids=str)
+def test_as_opened(mode: str, desired: Any) -> None:
+    network = network_of(
+        Fuse([twice("y", "z"), twice("z", "z")]),
+        twice("y", "score", mode="eval"),
+        slicers=[
+            Halves(slice="x", unslice=["y", "z"]),
+            Halves(unslice="score", mode="eval"),
+            MeanUnslicer("loss"),
+        ],
+    )
+    explanation = network.explain(mode, 1, "", desired)
+    network(mode, 1, "", desired)
+    assert [item.name for item in explanation.ops] == [type(op).__name__ for op in network.ctx_ops]
+    assert explanation.inputs == network.ctx_inputs
+    assert explanation.device_inputs == network.ctx_gpu_inputs
+    assert set(explanation.outputs) == network.ctx_outputs
+    assert not any(item.deferred for item in explanation.ops)
+    batch = {"x": tf.ones((4, 2))}
+    with network:
+        result = network.run_step(batch)
+    assert set(result) == {key.name for key in explanation.keys if key.result is not None}
+    assert result["x"] is batch["x"]
+    assert explanation.untouched == {"x"}
+    assert json.loads(json.dumps(explanation.to_dict())) == explanation.to_dict()
+
+
+def test_where_an_opening_fails() -> None:
+    network = network_of()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        with pytest.raises(ValueError, match="was not made under it") as caught:
+            network(mode="train", epoch=1).__enter__()
+        assert network.explain("train").error == f"ValueError: {caught.value}"
+        assert network.explain("eval").error is None
+    assert network.explain("train").error is None
+
+
+def test_it_traces_nothing() -> None:
+    network = network_of()
+    str(network.explain())
+    assert network.traces == ()
+
+
+def test_traces_are_foretold() -> None:
+    network = network_of(RepeatScheduler([None, twice("x", "x2")]))
+    schedules = network.explain("train").schedules
+    foretold = [1, *(change.epoch for change in schedules.changes if change.traces)]
+    for epoch in range(1, schedules.last_epoch + 3):
+        with network(mode="train", epoch=epoch):
+            network.run_step({"x": tf.ones((4, 2))})
+    assert foretold == [trace.epoch for trace in network.traces] == [1, 2, 3, 4]
+    text = str(network.explain("train"))
+    assert "from epoch 3: starts Adam" in text
+    assert "; a new trace\n" in text
+
+
+class Anew(Scheduler[Any]):
+    """Makes another op in each epoch."""
+
+    def get_current_value(self, epoch: int) -> Any:
+        return twice("y", "z")
+
+    def get_all_values(self) -> list[Any]:
+        return [twice("y", "z")]
+
+
+def test_a_trace_in_every_epoch() -> None:
+    network = TFNetwork([twice("x", "y"), Anew()])
+    explanation = network.explain("infer")
+    assert [finding.text for finding in explanation.findings if finding.kind == "traced_often"] == [
+        "In 19 of the first 20 epochs TensorFlow traces anew, as there were no such ops or "
+        "optimizers before: look at Anew. Make each op once, and let schedulers give the same ones "
+        "again."
+    ]
+    for epoch in range(1, 6):
+        with network(mode="infer", epoch=epoch):
+            network.run_step({"x": tf.ones(2)})
+    assert len(network.traces) == 5
+
+
+def test_an_op_nobody_needs() -> None:
+    explanation = network_of(twice("volume", "heat")).explain("train", 1, "", ["loss"])
+    assert [finding.kind for finding in explanation.findings] == [
+        "unneeded_op",
+        "copied_for_nothing",
+    ]
+    assert explanation.findings[0].text == (
+        "Nothing needs op 3, LambdaOp (volume -> heat): 'heat' is neither read nor wanted back. A "
+        "static step leaves it out if it has no effects of its own."
+    )
+    assert explanation.findings[1].keys == ("volume",)
+
+
+def test_optimizers_are_named() -> None:
+    network = network_of()
+    assert network.explain("train", 1).models == {"line": "SGD (learning rate 0.01)"}
+    assert network.explain("train", 3).models == {"line": "Adam (learning rate 0.001)"}
+    assert str(network.explain()).startswith("TFNetwork in mode 'train', epoch 1\n")

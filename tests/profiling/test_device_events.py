@@ -1,0 +1,208 @@
+"""What a profile asks of a device, without one: events, their order, and a single wait.
+
+A made-up device stands in for the GPU. That a GPU does it is tested in test_cuda.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.profiling import Profile
+from tests.network.programs import batches, built, line, regression
+from tests.network.test_devices import Machine, machine
+from tests.profiling.trace_format import bounds, validate
+
+__all__ = ["machine"]
+
+# milliseconds that the made-up device takes for what is queued between two events
+BETWEEN = 0.25
+X = {"x": torch.ones(2), "big": torch.zeros(5000)}
+
+
+class Event:
+    """An event of a device whose clock moves by a quarter of a millisecond with each."""
+
+    log: list[str]
+    made = 0
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+        Event.made += 1
+        self.at: float | None = None
+
+    def record(self) -> None:
+        Event.log.append("event")
+        self.at = BETWEEN * len([one for one in Event.log if one == "event"])
+
+    def elapsed_time(self, other: Event) -> float:
+        assert "synchronize" in Event.log, "a time is read before the device got there"
+        assert self.at is not None
+        assert other.at is not None
+        return other.at - self.at
+
+
+@pytest.fixture
+def events(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    Event.log = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: Event.log.append("synchronize"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: Event.log.append(name))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: Event.log.append("pop"))
+    return Event.log
+
+
+def note(what: str) -> Any:
+    def run(*values: Any) -> Any:
+        Event.log.append(what)
+        return values[0]
+
+    return run
+
+
+def network() -> TorchNetwork:
+    return TorchNetwork([LambdaOp(note("a"), "x", "y"), LambdaOp(note("b"), ["y", "big"], "z")])
+
+
+def profiled(steps: int = 3) -> Profile:
+    return fastnet.profile(network(), X, mode="infer", steps=steps, skip=0)
+
+
+def test_a_pair_of_events_around_each_op_and_one_wait(events: list[str]) -> None:
+    profiled()
+    step = ["event", "a", "event", "event", "b", "event"]
+    # the first one is what the others are counted from
+    assert events == ["event", *step * 3, "synchronize"]
+
+
+def test_the_times_of_the_device(events: list[str]) -> None:
+    (section,) = profiled(4).sections
+    ops = [row for row in section.rows if row.kind == "op"]
+    assert len(ops) == 2
+    for row in ops:
+        assert row.device_total == pytest.approx(4 * BETWEEN / 1e3)
+        for name in ("mean", "p50", "p95", "p99"):
+            assert getattr(row, f"device_{name}") == pytest.approx(BETWEEN / 1e3)
+    assert all(row.device_mean is None for row in section.rows if row.kind != "op")
+    assert "device mean" in str(profiled())
+
+
+def test_recording_is_no_part_of_the_step(events: list[str]) -> None:
+    (section,) = profiled().sections
+    (measuring,) = [row for row in section.rows if row.kind == "measuring"]
+    assert not measuring.in_step
+    assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
+
+
+def test_copies_and_the_wait_have_rows(events: list[str], machine: Machine) -> None:
+    (section,) = profiled().sections
+    found = {row.title: row.bytes for row in section.rows if row.kind in ("input", "output")}
+    assert found == {"input x": 8, "input big": 20000, "output y": 8, "output z": 8}
+    assert [row.name for row in section.parts if row.kind == "wait"] == ["wait for the device"]
+    assert machine.moves() == ["in", "in", "out", "out", "wait"] * 3
+
+
+def test_a_slow_copy_of_a_large_key_is_found(
+    events: list[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = torch.Tensor.to
+
+    def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.nbytes > 1000:
+            time.sleep(2e-3)
+        return to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    (section,) = profiled().sections
+    slowest = max(section.parts, key=lambda row: row.p50)
+    assert (slowest.title, slowest.bytes) == ("input big", 20000)
+    assert slowest.p50 >= 2e-3
+
+
+def test_a_step_that_fails_leaves_no_times(events: list[str]) -> None:
+    def fail(y: Any) -> Any:
+        if y.sum() > 2:
+            raise ArithmeticError("too much")
+        return y
+
+    net = TorchNetwork([LambdaOp(note("a"), "x", "y"), LambdaOp(fail, "y", "z")])
+    with fastnet.profile(net) as profile, net("infer", 1):
+        net.run_step(X)
+        with pytest.raises(ArithmeticError):
+            net.run_step({"x": torch.full((2,), 9.0)})
+        net.run_step(X)
+    (section,) = profile.sections
+    assert section.steps == 2
+    assert [row.device_total for row in section.rows if row.kind == "op"] == [
+        pytest.approx(2 * BETWEEN / 1e3)
+    ] * 2
+
+
+def test_deferred_updates_have_their_time_too(events: list[str], tmp_path: Path) -> None:
+    model = built(line)
+    # the made-up device has no place for weights
+    model.to = lambda device: model
+    (batch,) = batches(1, (2,))
+    profile = fastnet.profile(TorchNetwork(regression(model)), batch, steps=2, skip=0)
+    (section,) = profile.sections
+    times = {row.kind: row.device_total for row in section.rows if row.device_total is not None}
+    assert times == {
+        "op": pytest.approx(2 * BETWEEN / 1e3),
+        "deferred": pytest.approx(2 * BETWEEN / 1e3),
+    }
+    profile.to_trace(tmp_path / "trace.json")
+    names = [
+        event["name"]
+        for event in validate(json.loads((tmp_path / "trace.json").read_text()))["device"]
+    ]
+    assert names[3::4] == ["deferred updates"] * 2
+
+
+def test_too_many_events_are_read_at_once(
+    events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastnet.profiling.device_events._MOST_PENDING", 3)
+    (section,) = profiled(8).sections
+    assert events.count("synchronize") == 4
+    assert [row.device_total for row in section.rows if row.kind == "op"] == [
+        pytest.approx(8 * BETWEEN / 1e3)
+    ] * 2
+
+
+def test_the_device_is_a_track_of_its_own(events: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    profiled().to_trace(path)
+    tracks = validate(json.loads(path.read_text()))
+    assert set(tracks) == {"host", "device"}
+    ops = ["LambdaOp(x) -> y", "LambdaOp(y, big) -> z"]
+    assert [event["name"] for event in tracks["device"]] == ops * 3
+    for event in tracks["device"]:
+        first, last = bounds(event)
+        assert last - first == round(BETWEEN * 1e6)
+
+
+def test_nvtx(events: list[str]) -> None:
+    net = network()
+    with fastnet.profile(net, nvtx=True), net("infer", 1):
+        net.run_step(X)
+    ops = ["LambdaOp(x) -> y", "LambdaOp(y, big) -> z"]
+    assert events == [
+        "event",
+        *[ops[0], "event", "a", "event", "pop"],
+        *[ops[1], "event", "b", "event", "pop"],
+        "synchronize",
+    ]
+
+
+@pytest.mark.parametrize("machine", ["mps"], indirect=True)
+def test_other_devices_have_no_events(machine: Machine) -> None:
+    (section,) = profiled().sections
+    assert all(row.device_mean is None for row in section.rows)

@@ -1,0 +1,345 @@
+"""The forms that a profile takes: dict, JSON, table, DataFrame, trace file, picture."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.profiling import Profile, Row, Section
+from fastnet.profiling.rows import Stats
+from fastnet.slicer import AxisSlicer
+from tests.profiling.trace_format import bounds, validate
+
+pandas = pytest.importorskip("pandas")
+rich_console = pytest.importorskip("rich.console")
+figures = pytest.importorskip("matplotlib.figure")
+images = pytest.importorskip("matplotlib.image")
+
+X = {"x": torch.ones(3, 2)}
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    """A profile of two sections, one of them with minibatches."""
+    network = TorchNetwork(
+        [LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: [y] * 2, "y", ["a", "b"])],
+        slicers=AxisSlicer(axis=0, slice="x", unslice=["x", "y", "a", "b"], mode="eval"),
+    )
+    with fastnet.profile(network) as made:
+        for mode, steps in (("infer", 8), ("eval", 4), ("infer", 2)):
+            with network(mode, 1):
+                for _ in range(steps):
+                    network.run_step(X)
+    return made
+
+
+class TestPlainForms:
+    def test_a_dict_and_back(self, profile: Profile) -> None:
+        data = profile.to_dict()
+        assert data["schema"] == "fastnet.profile/1"
+        again = Profile.from_dict(json.loads(json.dumps(data, allow_nan=False)))
+        assert again.to_dict() == data
+        assert (again.sections, again.rows, str(again)) == (
+            profile.sections,
+            profile.rows,
+            str(profile),
+        )
+
+    def test_json_and_back(self, profile: Profile, tmp_path: Path) -> None:
+        path = tmp_path / "profile.json"
+        text = profile.to_json(path)
+        assert json.loads(path.read_text()) == json.loads(text) == profile.to_dict()
+        for source in (text, path, str(path)):
+            assert Profile.from_json(source).to_dict() == profile.to_dict()
+
+    @pytest.mark.parametrize("schema", [None, "fastnet.profile/99"])
+    def test_another_schema(self, profile: Profile, schema: str | None) -> None:
+        with pytest.raises(ValueError, match=r"no profile of the schema 'fastnet\.profile/1', but"):
+            Profile.from_dict({**profile.to_dict(), "schema": schema})
+
+    def test_what_it_says_of_itself(self, profile: Profile) -> None:
+        assert profile.about["framework"] == "torch"
+        assert profile.about["device"] == "cpu"
+        assert profile.about["versions"]["torch"] == str(torch.__version__)
+        # well below what an op takes, and less in the kernel than by a call from Python
+        cost = profile.about["stamp_seconds"]
+        assert 0 < cost["kernel"] < cost["python"]
+        assert repr(profile) == "<Profile of infer: 10 steps, eval: 4 steps>"
+
+    def test_a_data_frame(self, profile: Profile) -> None:
+        frame = profile.to_dataframe()
+        assert isinstance(frame, pandas.DataFrame)
+        assert len(frame) == len(profile.rows)
+        in_step = frame[frame.in_step].groupby("section").total.sum()
+        for section in profile.sections:
+            assert in_step[section.name] == pytest.approx(section.step.total)
+
+
+class TestTables:
+    def test_plain_text(self, profile: Profile) -> None:
+        blocks = str(profile).split("\n\n")
+        assert [block.splitlines()[0] for block in blocks] == [
+            "infer: 10 steps",
+            "eval: 4 steps",
+            "openings",
+        ]
+        lines = blocks[1].splitlines()[2:]
+        for row, line in zip([*profile.section("eval").parts], lines, strict=False):
+            assert line.startswith(row.title)
+            assert f"{profile.section('eval').share(row):.1%}" in line
+        assert [line.split("  ")[0] for line in lines[-5:]] == [
+            "step",
+            "measuring",
+            "minibatch 0",
+            "minibatch 1",
+            "minibatch 2",
+        ]
+
+    @pytest.mark.parametrize("width", [80, 160])
+    def test_rich(self, profile: Profile, width: int) -> None:
+        out = io.StringIO()
+        rich_console.Console(file=out, width=width).print(profile)
+        text = out.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        for word in ("infer: 10 steps", "p99", "dispatch", "minibatch 2", "openings"):
+            assert word in text
+        assert ("total" in text) == (width == 160)
+        # no number is cut off
+        assert "…" not in text
+
+    def test_rich_of_nothing(self) -> None:
+        out = io.StringIO()
+        rich_console.Console(file=out, width=80).print(Profile(unmeasured=2))
+        assert out.getvalue().splitlines() == [
+            "a profile of no steps",
+            "not measured, because another step was under way: 2",
+        ]
+
+
+class TestTraceFile:
+    def test_it_is_valid(self, profile: Profile, tmp_path: Path) -> None:
+        path = tmp_path / "trace.json"
+        profile.to_trace(path)
+        tracks = validate(json.loads(path.read_text()))
+        assert set(tracks) == {"host"}
+        events = tracks["host"]
+        steps = [event for event in events if event["cat"] == "step"]
+        assert [event["args"]["section"] for event in steps] == ["infer"] * 10 + ["eval"] * 4
+        assert min(bounds(event)[0] for event in events) == 0
+
+    def test_parts_fill_their_step(self, profile: Profile, tmp_path: Path) -> None:
+        path = tmp_path / "trace.json"
+        profile.to_trace(path)
+        events = validate(json.loads(path.read_text()))["host"]
+        steps = [event for event in events if event["cat"] == "step"]
+        for step in steps:
+            first, last = bounds(step)
+            inside = [
+                bounds(event)
+                for event in events
+                if event["cat"] not in ("step", "minibatch")
+                and first <= bounds(event)[0] <= bounds(event)[1] <= last
+            ]
+            inside.sort()
+            edges = [first, *(end for _, end in inside)]
+            assert edges == [*(start for start, _ in inside), last]
+        minibatches = [event for event in events if event["cat"] == "minibatch"]
+        assert [event["name"] for event in minibatches[:4]] == [
+            "minibatch 0",
+            "minibatch 1",
+            "minibatch 2",
+            "minibatch 0",
+        ]
+
+    def test_it_tells_what_the_rows_tell(self, profile: Profile, tmp_path: Path) -> None:
+        path = tmp_path / "trace.json"
+        profile.to_trace(path)
+        events = validate(json.loads(path.read_text()))["host"]
+        cost = profile.about["stamp_seconds"]["kernel"]
+        for section in profile.sections:
+            for row in section.parts:
+                if row.kind != "op":
+                    continue
+                found = [
+                    event["dur"] * 1e-6 - cost
+                    for event in events
+                    if event["name"] == row.name and event["args"]["section"] == section.name
+                ]
+                assert len(found) == row.count
+                assert sum(found) == pytest.approx(row.total, abs=1e-9 * row.count)
+
+    def test_one_that_was_read_has_none(self, profile: Profile, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="was read from JSON, which tells nothing of single"):
+            Profile.from_json(profile.to_json()).to_trace(tmp_path / "trace.json")
+
+
+class TestPictures:
+    def test_a_bar_for_each_section(self, profile: Profile, tmp_path: Path) -> None:
+        path = tmp_path / "step.png"
+        figure = profile.plot(path)
+        assert isinstance(figure, figures.Figure)
+        pixels = images.imread(path)
+        assert min(pixels.shape[:2]) > 100
+        assert len(set(map(tuple, pixels.reshape(-1, pixels.shape[2])))) > 20
+        assert len(figure.axes) == 2
+        for axes, section in zip(figure.axes, profile.sections, strict=True):
+            widths = sum(patch.get_width() for patch in axes.patches)
+            assert widths == pytest.approx(section.step.mean)
+            assert section.name in axes.get_title(loc="left")
+
+    def test_nothing_to_draw(self) -> None:
+        with pytest.raises(ValueError, match="There is nothing to draw: the profile has no steps"):
+            Profile().plot()
+
+    def test_every_name_is_in_the_legend(self, profile: Profile) -> None:
+        figure = profile.plot()
+        for axes, section in zip(figure.axes, profile.sections, strict=True):
+            shown = " ".join(text.get_text() for text in axes.get_legend().get_texts())
+            for row in section.parts:
+                assert row.title in shown or section.share(row) < 0.01
+
+
+MISSING = {
+    "matplotlib": (
+        lambda profile: profile.plot(),
+        "Drawing a profile needs matplotlib, which is not installed. Run: pip install "
+        "'fastnet[profile]'",
+    ),
+    "pandas": (
+        lambda profile: profile.to_dataframe(),
+        "A profile as a DataFrame needs pandas, which is not installed. Run: pip install 'pandas'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_not_there(profile: Profile, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, text = MISSING[name]
+    for module in [one for one in sys.modules if one.partition(".")[0] == name]:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError) as caught:
+        make(profile)
+    assert str(caught.value) == text
+    assert str(profile)
+
+
+def test_nothing_is_imported_that_is_not_asked_for(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch, fastnet\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "network = fastnet.TorchNetwork([LambdaOp(lambda x: x, 'x', 'y')])\n"
+        "profile = fastnet.profile(network, {'x': torch.ones(1)}, mode='infer', steps=2)\n"
+        "str(profile), profile.to_json(), profile.compare(profile)\n"
+        f"profile.to_trace({str(tmp_path / 'trace.json')!r})\n"
+        "found = {'matplotlib', 'rich', 'pandas', 'tensorflow'} & set(sys.modules)\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def made(times: dict[str, list[float]], kind: str = "op") -> Any:
+    """Make a profile of given times of ops."""
+    rows = [
+        Row(name, kind, place, "train", len(values), **vars(Stats.of(np.array(values))))
+        for place, (name, values) in enumerate(times.items())
+    ]
+    whole = Stats.of(np.sum(list(times.values()), axis=0))
+    count = len(next(iter(times.values())))
+    step = Row("step", "step", None, "train", count, **vars(whole), in_step=False)
+    return Profile((Section("train", "train", False, count, step, tuple(rows)),))
+
+
+class TestComparison:
+    def test_what_grew(self) -> None:
+        waves = [1e-6 * (place % 5) for place in range(120)]
+        before = made({"a": [1e-3 + wave for wave in waves], "b": [2e-3 + wave for wave in waves]})
+        after = made({"a": [3e-3 + wave for wave in waves], "b": [2e-3 + wave for wave in waves]})
+        comparison = before.compare(after)
+        assert [(row.name, row.verdict) for row in comparison.rows] == [("a", "grew"), ("b", "")]
+        grown = comparison.rows[0]
+        assert grown.difference == pytest.approx(2e-3)
+        assert grown.p50_difference == pytest.approx(2e-3)
+        assert 0 < grown.noise < 1e-5
+        assert comparison.rows[1].difference == pytest.approx(0, abs=1e-12)
+        (step,) = comparison.steps
+        assert (step.verdict, step.before, step.after) == (
+            "grew",
+            pytest.approx(3.002e-3 + 2e-6),
+            pytest.approx(5.002e-3 + 2e-6),
+        )
+        assert [row.verdict for row in after.compare(before).rows] == ["", "shrank"]
+        assert [row.name for row in comparison.changed] == ["a"]
+
+    def test_noise_is_not_growth(self) -> None:
+        source = np.random.default_rng(0)
+        flagged = 0
+        for _ in range(50):
+            first, second = source.gamma(2.0, 1e-4, (2, 200))
+            comparison = made({"a": list(first)}).compare(made({"a": list(second)}))
+            flagged += len(comparison.changed)
+        # three standard errors: about one in a hundred, for the mean and the median each
+        assert flagged <= 5
+
+    def test_the_stated_noise_is_three_standard_errors(self) -> None:
+        source = np.random.default_rng(1)
+        values = source.normal(1e-3, 1e-4, (300, 240))
+        errors = [made({"a": list(each)}).sections[0].rows[0].error for each in values]
+        expected = 1e-4 / np.sqrt(240)
+        assert np.mean(errors) == pytest.approx(expected, rel=0.1)
+        (row,) = made({"a": list(values[0])}).compare(made({"a": list(values[1])})).rows
+        assert row.noise == pytest.approx(3 * np.hypot(errors[0], errors[1]))
+
+    def test_an_outlier_is_noise(self) -> None:
+        flat = [1e-4 + 1e-8 * (place % 7) for place in range(100)]
+        spike = [*flat[:-1], 0.05]
+        (row,) = made({"a": flat}).compare(made({"a": spike})).rows
+        assert row.difference > 4e-4
+        assert row.verdict == ""
+
+    def test_new_moved_and_gone(self) -> None:
+        times = [1e-3] * 12
+        before = made({"a": times, "b": times, "c": times})
+        after = made({"b": times, "c": times, "d": times})
+        found = {row.name: (row.place, row.verdict) for row in before.compare(after).rows}
+        assert found == {"a": (0, "gone"), "b": (0, ""), "c": (1, ""), "d": (2, "new")}
+
+    def test_too_few_steps_to_tell(self) -> None:
+        (row,) = made({"a": [1e-3]}).compare(made({"a": [1.0]})).rows
+        assert (row.noise, row.verdict) == (None, "")
+        assert "?" in str(made({"a": [1e-3]}).compare(made({"a": [1.0]})))
+
+    def test_its_forms(self, profile: Profile, tmp_path: Path) -> None:
+        comparison = profile.compare(profile)
+        assert comparison.changed == ()
+        data = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+        assert data["schema"] == "fastnet.comparison/1"
+        assert len(data["rows"]) == len(comparison.rows)
+        assert {row["section"] for row in data["steps"]} == {"infer", "eval"}
+        assert "noise is three standard errors" in str(comparison)
+        out = io.StringIO()
+        rich_console.Console(file=out, width=90).print(comparison)
+        assert "verdict" in out.getvalue()
+        figure = comparison.plot(tmp_path / "comparison.png")
+        assert min(images.imread(tmp_path / "comparison.png").shape[:2]) > 100
+        bars = figure.axes[0]
+        heights = sum(patch.get_height() for patch in bars.patches)
+        assert heights == pytest.approx(2 * profile.section("infer").step.mean)
+
+    def test_one_that_was_read(self, profile: Profile) -> None:
+        again = Profile.from_json(profile.to_json())
+        assert again.compare(profile).to_dict() == profile.compare(again).to_dict()
+
+    def test_nothing_in_common(self, profile: Profile) -> None:
+        with pytest.raises(ValueError, match="These profiles have nothing to compare: one is of"):
+            profile.compare(Profile())

@@ -1,0 +1,215 @@
+"""Profiles of networks in TensorFlow: graphs, traces, eager ops, and names in its profiler."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fastnet
+from fastnet.network import TFNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.profiling import Profile, Section
+from fastnet.slicer import AxisSlicer
+from tests.network.keras_models import (
+    batches,
+    keras,
+    mlp,
+    supervised,
+    tf,
+    weights,
+)
+from tests.network.tf_programs import Doing
+
+pytestmark = pytest.mark.tf
+
+
+def ones() -> dict[str, Any]:
+    return {"x": tf.ones((4, 2))}
+
+
+def only(profile: Profile) -> Section:
+    (section,) = profile.sections
+    return section
+
+
+def names(section: Section, kind: str) -> list[str]:
+    return [row.name for row in section.rows if row.kind == kind]
+
+
+def chain() -> TFNetwork:
+    return TFNetwork([LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: y * 2, "y", "z")])
+
+
+class TestGraphs:
+    def test_a_step_is_one_row(self) -> None:
+        section = only(fastnet.profile(chain(), ones(), mode="infer", steps=5))
+        parts = {row.kind: row.name for row in section.parts}
+        assert parts == {"graph": "graph", "rest": "the rest"}
+        assert not section.eager
+        assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
+
+    def test_a_trace_in_every_epoch_is_named(self) -> None:
+        def slow(data: Any, state: Any) -> Any:
+            time.sleep(5e-3)
+            return data[0]
+
+        network = TFNetwork([Doing(slow, inputs=["x", "n"], outputs="y")])
+        with fastnet.profile(network) as profile:
+            for epoch in (1, 2, 3):
+                with network("infer", epoch):
+                    for _ in range(4):
+                        network.run_step({**ones(), "n": epoch})
+        section = only(profile)
+        assert section.steps == 12
+        traces = [row for row in section.parts if row.kind == "trace"]
+        assert [(row.name, row.count) for row in traces] == [
+            (f"trace: {trace.reason}", 1) for trace in network.traces
+        ]
+        assert len(traces) == 3
+        assert "'n'" in traces[1].name
+        for row, trace in zip(traces, network.traces, strict=True):
+            # nothing but what making a stamp takes, and is left out, lies between the two
+            assert row.total == pytest.approx(trace.seconds, abs=1e-4)
+        (graph,) = [row for row in section.parts if row.kind == "graph"]
+        assert graph.total < sum(row.total for row in traces)
+        assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
+
+    def test_training_is_the_same(self) -> None:
+        data = batches(6)
+
+        def train(profiled: bool) -> list[Any]:
+            keras.utils.set_random_seed(1)
+            model = fastnet.build(mlp, lambda: keras.optimizers.Adam(0.01), model_name="model")
+            network = TFNetwork(supervised(model))
+            if profiled:
+                with fastnet.profile(network) as profile, network("train", 1):
+                    seen = [network.run_step(batch) for batch in data]
+                assert only(profile).steps == 6
+            else:
+                with network("train", 1):
+                    seen = [network.run_step(batch) for batch in data]
+            return [*(np.asarray(one["loss"]) for one in seen), *weights(model)]
+
+        for one, other in zip(train(False), train(True), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    def test_a_network_that_is_open_already(self) -> None:
+        network = chain()
+        with network("infer", 1):
+            before = network.run_step(ones())
+            with fastnet.profile(network) as profile:
+                inside = network.run_step(ones())
+            after = network.run_step(ones())
+        assert only(profile).steps == 1
+        assert len(network.traces) == 1
+        for result in (inside, after):
+            np.testing.assert_array_equal(result["z"], before["z"])
+
+    def test_a_step_that_fails_while_it_is_traced(self) -> None:
+        def fail(data: Any, state: Any) -> Any:
+            if data[1] == 3:
+                raise ArithmeticError("three")
+            return data[0]
+
+        network = TFNetwork([Doing(fail, inputs=["x", "n"], outputs="y")])
+        with fastnet.profile(network) as profile, network("infer", 1):
+            network.run_step({**ones(), "n": 2})
+            with pytest.raises(ArithmeticError, match="three"):
+                network.run_step({**ones(), "n": 3})
+            network.run_step({**ones(), "n": 2})
+        assert only(profile).steps == 2
+
+    def test_minibatches(self) -> None:
+        network = TFNetwork(
+            [LambdaOp(lambda x: x + 1, "x", "y")],
+            slicers=AxisSlicer(axis=0, slice="x", unslice=["x", "y"]),
+        )
+        section = only(fastnet.profile(network, {"x": tf.ones((3, 2))}, mode="infer", steps=2))
+        assert [row.count for row in section.rows if row.kind == "graph"] == [6]
+        assert len(names(section, "minibatch")) == 3
+
+
+class TestEager:
+    def test_each_op_has_a_row(self) -> None:
+        network = chain()
+        with fastnet.profile(network) as profile:
+            for eager in (False, True):
+                with network("infer", 1, eager=eager):
+                    for _ in range(3):
+                        result = network.run_step(ones())
+        assert [section.name for section in profile.sections] == ["infer", "infer, eager"]
+        section = profile.section("infer, eager")
+        assert section.eager
+        assert names(section, "op") == ["LambdaOp(x) -> y", "LambdaOp(y) -> z"]
+        assert names(section, "input") == ["x"]
+        assert {row.bytes for row in section.rows if row.kind == "input"} == {32}
+        np.testing.assert_array_equal(result["z"], 2 * (np.asarray(ones()["x"]) + 1))
+
+    def test_taking_gradients(self) -> None:
+        model = fastnet.build(mlp, lambda: keras.optimizers.SGD(0.1), model_name="model")
+        before = weights(model)
+        network = TFNetwork(supervised(model))
+        profile = fastnet.profile(network, batches(3), eager=True, skip=0)
+        section = only(profile)
+        assert names(section, "tape") == ["gradient tape"]
+        assert len(names(section, "op")) == 3
+        assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
+        assert any((one != other).any() for one, other in zip(before, weights(model), strict=True))
+
+
+def recorded(folder: Path) -> bytes:
+    """Read what TensorFlow's profiler wrote: a protocol buffer, where names stand as they are."""
+    (path,) = folder.rglob("*.xplane.pb")
+    return path.read_bytes()
+
+
+class TestProfilerOfTensorFlow:
+    @pytest.mark.parametrize("profiled", [False, True])
+    def test_eager_ops_have_ranges(self, tmp_path: Path, profiled: bool) -> None:
+        network = chain()
+        tf.profiler.experimental.start(str(tmp_path))
+        try:
+            if profiled:
+                with fastnet.profile(network), network("infer", 1, eager=True):
+                    network.run_step(ones())
+            else:
+                with network("infer", 1, eager=True):
+                    network.run_step(ones())
+        finally:
+            tf.profiler.experimental.stop()
+        space = recorded(tmp_path)
+        for name in (b"LambdaOp(x) -> y", b"LambdaOp(y) -> z"):
+            assert name in space
+
+    def test_without_it_there_are_none(self) -> None:
+        network = chain()
+        with network("infer", 1, eager=True):
+            step = network._step
+            assert step is not None
+            assert "metering" not in step.__module__
+
+    def test_ops_in_graphs_have_scopes(self, tmp_path: Path) -> None:
+        network = chain()
+        with network("infer", 1):
+            network.run_step(ones())
+            tf.profiler.experimental.start(str(tmp_path))
+            network.run_step(ones())
+            tf.profiler.experimental.stop()
+        space = recorded(tmp_path)
+        assert b"op0_LambdaOp" in space
+        assert b"op1_LambdaOp" in space
+
+
+def test_several_devices_are_one_row() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    network = chain()
+    with strategy.scope(), fastnet.profile(network) as profile:
+        result = network.transform([ones(), ones()], mode="infer")
+    section = only(profile)
+    assert section.steps == 2
+    assert names(section, "graph") == ["graphs of the devices"]
+    np.testing.assert_array_equal(result[1]["z"], 2 * (np.asarray(ones()["x"]) + 1))
