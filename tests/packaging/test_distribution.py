@@ -39,6 +39,11 @@ assert NestMap(int, lambda leaf: leaf + 1)({"a": [1, (2,)]}) == {"a": [2, (3,)]}
 for name in sys.argv[2:]:
     module = importlib.import_module(f"fastnet.{name}")
     assert not module.__file__.endswith(".py"), module.__file__
+
+# the command is there, and says what it lacks
+from fastnet.cli import main
+
+assert main(["demo"]) == main(["bench"]) == 2
 """
 
 
@@ -53,8 +58,8 @@ def wheel_metadata(distributions: Distributions) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
-def test_kernel_is_the_four_modules() -> None:
-    assert KERNEL == ["_execute", "_nest", "_resolve", "_slice", "_trace"]
+def test_modules_of_the_kernel() -> None:
+    assert KERNEL == ["_execute", "_nest", "_resolve", "_slice", "_stamps", "_trace"]
 
 
 @pytest.mark.parametrize("name", KERNEL)
@@ -125,6 +130,7 @@ def test_metadata_has_an_extra_for_each_framework_and_each_kind_of_work(
         "demo",
         "demo-tf",
         "dev",
+        "profile",
         "tf",
         "tf-cpu",
         "torch",
@@ -144,10 +150,11 @@ def test_wheel_works_in_an_empty_environment_without_a_compiler(
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     env |= {"PATH": str(venv / "bin"), "CC": "/bin/false"}
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    constraints = ROOT / "constraints/dev.txt"
-    run(*pip, "install", "-q", "-c", constraints, distributions.wheel, cwd=tmp_path, env=env)
+    install = [*pip, "install", "-q", "--no-compile", "-c", ROOT / "constraints/dev.txt"]
+    run(*install, distributions.wheel, cwd=tmp_path, env=env)
     run(*pip, "check", cwd=tmp_path, env=env)
     run(python, "-c", USE_THE_WHEEL, version("fastnet"), *KERNEL, cwd=tmp_path, env=env)
+    assert "run-fastestimator" in run(venv / "bin/fastnet", "--help", cwd=tmp_path, env=env)
     installed = run(*pip, "list", "--format=freeze", cwd=tmp_path, env=env)
     packages = set(re.findall(r"^([\w.-]+)==", installed, flags=re.MULTILINE))
     assert packages - {"pip", "setuptools"} == {"fastnet", "numpy"}

@@ -1,20 +1,25 @@
-"""Train a small convolutional network to read handwritten digits, and see what a step costs.
+r"""Train a small convolutional network to read handwritten digits, and see what a step costs.
 
 The data are the 1,797 scanned digits of 8 x 8 pixels that ship with scikit-learn. A quarter of them
 is held out: the network never trains on these, and its accuracy on them is what counts. Ends with
 exit status 1 if less than 97 % of them are read right.
 
-    python examples/digits.py
-    python examples/digits.py --framework tf
-    python examples/digits.py --epochs 30 --seed 7
+    fastnet demo
+    fastnet demo --framework tf
+    fastnet demo --epochs 30 --seed 7
 
 Everything here is the same in both frameworks. What is not, namely the model and its optimizers, is
 in digits_torch.py and digits_tf.py, beside a training step written by hand to compare with.
+
+The network is also there to be looked into:
+
+    fastnet explain fastnet.demo.digits:torch_network --outputs loss
+    fastnet profile fastnet.demo.digits:torch_network \
+        --batch image:float32:32x1x8x8,label:int64:32:10
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -24,16 +29,17 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from step_cost import show_step_cost
 from tqdm import tqdm
 
 import fastnet
 from fastnet.backend import to_tensor
+from fastnet.demo.step_cost import show_step_cost
 from fastnet.op.numpyop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 
+EPOCHS = 20
 HELD_OUT = 0.25
 BATCH_SIZE = 32
 GOAL = 0.97
@@ -94,7 +100,7 @@ def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -
     """Train, and evaluate after each epoch; give the last accuracy on what is held out."""
     accuracy = 0.0
     count = -(-len(data["label"]) // BATCH_SIZE)
-    with tqdm(total=epochs * count, unit="step", mininterval=0.5) as progress:
+    with tqdm(total=epochs * count, unit="step", disable=None) as progress:
         for epoch in range(1, epochs + 1):
             order = np.random.permutation(len(data["label"]))
             # The first path: open the network for an epoch, and run it step by step.
@@ -122,33 +128,45 @@ def evaluate(network: fastnet.BaseNetwork, held: Batch, epoch: int) -> float:
     return float(np.concatenate(right).mean())
 
 
-def main() -> int:
-    """Run the program; give its exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--framework", choices=("torch", "tf"), default="torch", help="(torch)")
-    parser.add_argument("--epochs", type=int, default=20, help="how long to train (20)")
-    parser.add_argument("--rounds", type=int, default=30, help="rounds to time a step in (30)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, order and split (0)")
-    options = parser.parse_args()
-    if options.epochs < 1 or options.rounds < 1:
-        parser.error("epochs and rounds are at least 1")
+def run(framework_name: str, epochs: int, rounds: int, seed: int) -> int:
+    """Train, evaluate, and time a step.
 
-    framework = import_module(f"digits_{options.framework}")
+    Args:
+        framework_name: The framework to run in, "torch" or "tf".
+        epochs: How long to train.
+        rounds: How often a step is timed.
+        seed: What the weights, the order of the data and what is held out are drawn from.
+
+    Returns:
+        The status to exit with: 1 if too few digits are read right.
+    """
+    framework = parts_for(framework_name)
     # A network this small gains nothing from more threads, and timings of one are comparable.
     framework.use_one_thread()
-    framework.set_seed(options.seed)
-    np.random.seed(options.seed)
-    data, held = read_digits(options.seed, framework.CHANNEL_AXIS)
-    network = make_network(framework, options.epochs)
-    accuracy = train(network, data, held, options.epochs)
+    framework.set_seed(seed)
+    np.random.seed(seed)
+    data, held = read_digits(seed, framework.CHANNEL_AXIS)
+    network = make_network(framework, epochs)
+    accuracy = train(network, data, held, epochs)
     print(f"{accuracy:.2%} of {len(held['label'])} held-out digits are read right.")
 
-    show_step_cost(framework, next(batches(data, options.framework)), options.rounds)
+    show_step_cost(framework, next(batches(data, framework_name)), rounds)
     if accuracy < GOAL:
         print(f"That is less than the goal of {GOAL:.0%}. Try more --epochs.", file=sys.stderr)
         return 1
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def parts_for(framework_name: str) -> ModuleType:
+    """Import what the program needs of a framework, and of that one alone."""
+    return import_module(f"fastnet.demo.digits_{framework_name}")
+
+
+def torch_network() -> fastnet.BaseNetwork:
+    """Make the network in PyTorch, untrained."""
+    return make_network(parts_for("torch"), EPOCHS)
+
+
+def tf_network() -> fastnet.BaseNetwork:
+    """Make the network in TensorFlow, untrained."""
+    return make_network(parts_for("tf"), EPOCHS)

@@ -15,10 +15,12 @@ CHANNEL_AXIS = 1  # images are (sample, channel, row, column)
 
 
 def use_one_thread() -> None:
+    """Compute on one thread; call this before anything is computed."""
     torch.set_num_threads(1)
 
 
 def set_seed(seed: int) -> None:
+    """Seed what weights are drawn from."""
     torch.manual_seed(seed)
 
 
@@ -43,10 +45,12 @@ def copy_model(model: nn.Module) -> nn.Module:
 
 
 def make_adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Make the optimizer that training begins with."""
     return torch.optim.Adam(parameters, lr=2e-3)
 
 
 def make_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Make the optimizer that training ends with."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
@@ -59,7 +63,7 @@ def train_by_hand(model: nn.Module) -> Step:
         logits = model(batch["image"])
         loss = nn.functional.cross_entropy(logits, batch["label"])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return {**batch, "logits": logits.detach(), "loss": loss.detach()}
 

@@ -23,11 +23,13 @@ LABEL = tf.TensorSpec((None,), tf.int64)
 
 
 def use_one_thread() -> None:
+    """Compute on one thread; call this before anything is computed."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def set_seed(seed: int) -> None:
+    """Seed what weights are drawn from."""
     tf.keras.utils.set_random_seed(seed)
 
 
@@ -57,10 +59,12 @@ def copy_model(model: tf.keras.Model) -> tf.keras.Model:
 
 
 def make_adam() -> Any:
+    """Make the optimizer that training begins with."""
     return optimizers.Adam(2e-3)
 
 
 def make_sgd() -> Any:
+    """Make the optimizer that training ends with."""
     return optimizers.SGD(0.01, momentum=0.9)
 
 
@@ -69,7 +73,6 @@ def train_by_hand(model: tf.keras.Model) -> Step:
     optimizer = make_sgd()
     optimizer.build(model.trainable_variables)
 
-    @tf.function
     def update(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             logits = model(image, training=True)
@@ -81,7 +84,7 @@ def train_by_hand(model: tf.keras.Model) -> Step:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return logits, loss
 
-    update_traced = update.get_concrete_function(IMAGE, LABEL)
+    update_traced = tf.function(update).get_concrete_function(IMAGE, LABEL)
 
     def step(batch: Batch) -> Batch:
         logits, loss = update_traced(batch["image"], batch["label"])

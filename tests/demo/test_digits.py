@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,33 +13,21 @@ pytest.importorskip("sklearn")
 pytest.importorskip("rich")
 pytest.importorskip("tqdm")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from fastnet.cli import main
+from fastnet.demo import digits, step_cost
+from tests.terminal import run_on_terminal
 
 FRAMEWORKS = ["torch", pytest.param("tf", marks=pytest.mark.tf)]
 PACKAGES = {"torch": "torch", "tf": "tensorflow"}
 
 # the program, and then which frameworks it has imported
 RUN = """
-import runpy, sys
-sys.path.insert(0, sys.argv[1])
-sys.argv = ["digits.py", *sys.argv[2:]]
-try:
-    runpy.run_path(sys.path[0] + "/digits.py", run_name="__main__")
-finally:
-    print("imported:", *sorted({"torch", "tensorflow"} & set(sys.modules)))
+import sys
+from fastnet.cli import main
+status = main(["demo", *sys.argv[1:]])
+print("imported:", *sorted({"torch", "tensorflow"} & set(sys.modules)))
+sys.exit(status)
 """
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, str(EXAMPLES), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        # wide enough for the table of a slow machine, too
-        env={**os.environ, "COLUMNS": "200"},
-    )
 
 
 def medians(line: str) -> list[float]:
@@ -58,7 +41,9 @@ def medians(line: str) -> list[float]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_it_learns_to_read(framework: str) -> None:
     pytest.importorskip(PACKAGES[framework])
-    finished = run("--rounds", "15", "--framework", framework)
+    # where its errors go to a terminal, and its results do not
+    asked = ["-c", RUN, "--rounds", "15", "--framework", framework]
+    finished = run_on_terminal(asked, results=False)
     assert finished.returncode == 0, finished.stderr
     accuracy, held_out = re.search(r"([\d.]+)% of (\d+) held-out", finished.stdout).groups()  # type: ignore[union-attr]
     assert 97 <= float(accuracy) <= 100
@@ -76,43 +61,30 @@ def test_it_learns_to_read(framework: str) -> None:
     assert finished.stdout.splitlines()[-1] == f"imported: {PACKAGES[framework]}"
 
 
-@pytest.fixture
-def digits(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module("digits")
-
-
-def module_of(framework: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def parts_for(framework: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import what the program needs of a framework; the tests' own threads are left alone."""
     pytest.importorskip(PACKAGES[framework])
-    module = importlib.import_module(f"digits_{framework}")
-    monkeypatch.setattr(module, "use_one_thread", lambda: None)
-    return module
+    parts: ModuleType = digits.parts_for(framework)
+    monkeypatch.setattr(parts, "use_one_thread", lambda: None)
+    return parts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_it_says_so_if_it_does_not(
-    framework: str,
-    digits: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    framework: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module_of(framework, monkeypatch)
+    parts_for(framework, monkeypatch)
     monkeypatch.setattr(digits, "GOAL", 1.01)
-    arguments = ["--framework", framework, "--epochs", "1", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", ["digits.py", *arguments])
-    assert digits.main() == 1
+    assert main(["demo", "--framework", framework, "--epochs", "1", "--rounds", "1"]) == 1
     printed = capsys.readouterr()
-    assert "That is less than the goal of 101%. Try more --epochs." in printed.err
+    assert printed.err == "That is less than the goal of 101%. Try more --epochs.\n"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_no_digit_is_in_both_parts(
-    framework: str, digits: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = module_of(framework, monkeypatch)
-    data, held = digits.read_digits(seed=0, channel_axis=module.CHANNEL_AXIS)
+def test_no_digit_is_in_both_parts(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_for(framework, monkeypatch)
+    data, held = digits.read_digits(seed=0, channel_axis=parts.CHANNEL_AXIS)
     assert data["image"].shape[1:] == {"torch": (1, 8, 8), "tf": (8, 8, 1)}[framework]
     assert len(data["label"]) + len(held["label"]) == 1797
     seen = {image.tobytes() for image in data["image"]}
@@ -122,10 +94,8 @@ def test_no_digit_is_in_both_parts(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_each_digit_is_in_one_batch(
-    framework: str, digits: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module_of(framework, monkeypatch)
+def test_each_digit_is_in_one_batch(framework: str) -> None:
+    pytest.importorskip(PACKAGES[framework])
     data = {"image": np.ones((70, 8, 8), "float32"), "label": np.arange(70)}
     order = np.random.default_rng(0).permutation(70)
     cut = list(digits.batches(data, framework, order))
@@ -135,45 +105,50 @@ def test_each_digit_is_in_one_batch(
 
 
 @pytest.mark.tf
-def test_the_network_is_the_same_in_both(
-    digits: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch_model = module_of("torch", monkeypatch).make_model()
-    tf_model = module_of("tf", monkeypatch).make_model()
+def test_the_network_is_the_same_in_both() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    torch_model = digits.parts_for("torch").make_model()
+    tf_model = digits.parts_for("tf").make_model()
     in_torch = sorted(parameter.numel() for parameter in torch_model.parameters())
     in_tf = sorted(int(np.prod(variable.shape)) for variable in tf_model.trainable_variables)
     assert in_torch == in_tf == [10, 16, 16, 16, 32, 32, 32, 144, 4608, 5120]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_networks_that_are_there_to_be_looked_into(framework: str) -> None:
+    pytest.importorskip(PACKAGES[framework])
+    network = getattr(digits, f"{framework}_network")()
+    assert network.target_type == framework
+    with network(mode="train", epoch=1):
+        assert network.ctx_inputs == {"image", "label"}
+        assert network.ctx_outputs == {"logits", "loss"}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", ["train_by_hand", "infer_by_hand"])
-def test_what_is_compared_does_the_same_work(
-    name: str, framework: str, digits: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = module_of(framework, monkeypatch)
-    step_cost = importlib.import_module("step_cost")
-    data, _ = digits.read_digits(seed=0, channel_axis=module.CHANNEL_AXIS)
-    model = module.make_model()
-    by_hand = getattr(module, name)(module.copy_model(model))
-    network = step_cost.fastnet_network(module, model)
+def test_what_is_compared_does_the_same_work(name: str, framework: str) -> None:
+    pytest.importorskip(PACKAGES[framework])
+    parts = digits.parts_for(framework)
+    data, _ = digits.read_digits(seed=0, channel_axis=parts.CHANNEL_AXIS)
+    model = parts.make_model()
+    by_hand = getattr(parts, name)(parts.copy_model(model))
+    network = step_cost.fastnet_network(parts, model)
     mode = name.partition("_")[0]
     given = list(digits.batches({key: values[:70] for key, values in data.items()}, framework))
     with network(mode=mode, epoch=1):
         for batch in given:  # the last one is smaller
             step_cost.check_same(network.run_step(batch), by_hand(batch), mode)
-    other = module.make_model()
+    other = parts.make_model()
     with pytest.raises(AssertionError, match=rf"{mode}: logits"):
-        step_cost.check_same(getattr(module, name)(other)(given[0]), by_hand(given[0]), mode)
+        step_cost.check_same(getattr(parts, name)(other)(given[0]), by_hand(given[0]), mode)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [["--epochs", "0"], ["--rounds", "-1"], ["--seed", "x"], ["--framework", "jax"]],
 )
-def test_arguments_that_are_refused(
-    digits: ModuleType, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["digits.py", *arguments])
+def test_arguments_that_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        digits.main()
+        main(["demo", *arguments])
     assert caught.value.code == 2

@@ -1,0 +1,32 @@
+"""`fastnet run-fastestimator`: a FastEstimator program, run on fastnet."""
+
+from __future__ import annotations
+
+import argparse
+
+from fastnet.cli.mistakes import Mistake
+
+SUMMARY = "run a FastEstimator program with fastnet in the place of its Network"
+DESCRIPTION = """\
+Run a FastEstimator program, unchanged, with fastnet in the place of its Network and of what a
+Network runs."""
+EXAMPLES = """\
+example:
+  fastnet run-fastestimator train.py --epochs 3
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    command.add_argument("script", help="the program: a file, or a folder with a __main__.py")
+    command.add_argument("args", nargs=argparse.REMAINDER, help="the program's own arguments")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; give its exit status."""
+    from fastnet.integrations.fastestimator import UnknownVersionError, run_script
+
+    try:
+        return run_script(arguments.script, arguments.args)
+    except (FileNotFoundError, ModuleNotFoundError, UnknownVersionError) as error:
+        raise Mistake(str(error)) from error

@@ -1,0 +1,128 @@
+"""`fastnet explain`: what it writes is what the network itself tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("torch")
+
+from fastnet.cli import main
+from fastnet.cli.loading import load_network
+
+
+@pytest.fixture
+def explanation(folder: Path) -> Any:
+    network = load_network("networks:make_network")
+    return network.explain(mode="infer", epoch=3, ds_id="scans", desired_output_keys={"y"})
+
+
+OPENING = ["--mode", "infer", "--epoch", "3", "--ds-id", "scans", "--outputs", "y"]
+
+
+def test_text(explanation: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "networks.py:make_network", *OPENING]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"{explanation}\n"
+    assert "'nobody_reads_this' is neither read nor wanted back" in " ".join(printed.split())
+    assert "(y -> z)" not in printed  # not in this mode
+
+
+def test_without_options_it_is_the_first_training_step(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "networks:network"]) == 0
+    printed = capsys.readouterr().out
+    assert "mode 'train', epoch 1" in printed
+    assert "neither read" not in printed  # all outputs are wanted back
+
+
+@pytest.mark.parametrize("form", ["json", "mermaid", "dot", "svg"])
+@pytest.mark.parametrize("by", ["option", "suffix"])
+def test_forms(
+    form: str, by: str, explanation: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["explain", "networks.py:make_network", *OPENING]
+    if by == "option":
+        assert main([*command, "--format", form]) == 0
+        written = capsys.readouterr().out
+    else:
+        suffix = {"mermaid": "mmd"}.get(form, form)
+        assert main([*command, "--output", f"graph.{suffix}"]) == 0
+        assert capsys.readouterr().out == ""
+        written = (folder / f"graph.{suffix}").read_text(encoding="utf-8")
+    if form == "json":
+        assert json.loads(written) == explanation.to_dict()
+    elif form == "mermaid":
+        assert written.strip() == explanation.to_mermaid().strip()
+    elif form == "dot":
+        assert written.strip() == explanation.to_dot().strip()
+    else:
+        assert ElementTree.fromstring(written).tag == "{http://www.w3.org/2000/svg}svg"
+        assert written.strip() == explanation._repr_svg_().strip()
+
+
+def test_text_in_a_file(explanation: Any, folder: Path) -> None:
+    options = ["--format", "text", "--output", "what it does.md"]
+    assert main(["explain", "networks.py:make_network", *OPENING, *options]) == 0
+    assert (folder / "what it does.md").read_text(encoding="utf-8") == f"{explanation}\n"
+
+
+def test_a_suffix_that_says_no_format(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "networks.py:make_network", "--output", "graph.png"]) == 2
+    assert capsys.readouterr().err == (
+        "fastnet: --output: the suffix of 'graph.png' says no format. Use one of .txt, .json, "
+        ".mmd, .mermaid, .dot, .gv, .svg, or name the --format.\n"
+    )
+
+
+def test_what_is_no_network(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "networks.py:make_netwrk"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "fastnet: networks.py has no 'make_netwrk'. Did you mean networks.py:make_network?\n"
+    )
+
+
+def test_a_network_that_could_not_be_opened(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "clash.py").write_text(
+        "from fastnet.network.torch import TorchNetwork\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "from fastnet.slicer import AxisSlicer\n"
+        "network = TorchNetwork(\n"
+        "    [LambdaOp(lambda x: x, inputs='x', outputs='y')],\n"
+        "    slicers=AxisSlicer(axis=0, slice='x'),\n"
+        ")\n"
+    )
+    assert main(["explain", "clash.py:network"]) == 1
+    assert "no slicer un-slices" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_reader_that_has_enough(folder: Path) -> None:
+    """What it is piped into may close the pipe, as `head` does."""
+    # one that no framework has to be imported for
+    (folder / "plain.py").write_text(
+        "from fastnet import BaseNetwork\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "network = BaseNetwork('torch', None, [LambdaOp(fn=len, inputs='x', outputs='y')])\n"
+    )
+    command = [sys.executable, "-m", "fastnet", "explain", "plain:network"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 1

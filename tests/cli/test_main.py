@@ -1,0 +1,164 @@
+"""What all commands have in common."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fastnet.cli import main
+
+COMMANDS = ("profile", "explain", "bench", "demo", "run-fastestimator")
+
+
+@pytest.fixture(autouse=True)
+def width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let help be as wide as it is where nobody has said otherwise."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def refused(*words: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    listed = re.findall(r"^    ([a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert tuple(listed) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_has_examples_of_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    _, _, examples = shown.partition("\nexample")
+    assert f"\n  fastnet {command}" in examples
+    # and they name no option that there is not
+    for option in re.findall(r" (--[a-z-]+)", examples):
+        if command in ("profile", "explain", "demo"):
+            assert f"\n  {option} " in shown, option
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    refused()
+    assert "the following arguments are required: COMMAND" in capsys.readouterr().err
+
+
+def test_a_command_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    refused("profil", "networks.py:network")
+    assert capsys.readouterr().err == (
+        "usage: fastnet [-h] COMMAND ...\n"
+        "fastnet: error: there is no command 'profil'. Did you mean 'profile'? The commands are: "
+        "profile, explain, bench, demo, run-fastestimator.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["explain", "a:b", "--mod", "eval"],
+            "there is no option --mod. Did you mean --mode?",
+        ),
+        (
+            ["profile", "a:b", "--batch", "c", "--stesp=3"],
+            "there is no option --stesp. Did you mean --steps?",
+        ),
+        (
+            ["explain", "a:b", "c:d"],
+            "unexpected: c:d. fastnet explain --help tells what it takes.",
+        ),
+        (
+            ["explain", "a:b", "--mode", "evl"],
+            "argument --mode: 'evl' is no mode. Did you mean 'eval'? It is one of: train, eval, "
+            "test, infer.",
+        ),
+        (
+            ["explain", "a:b", "--epoch", "0"],
+            "argument --epoch: '0' is not a whole number from 1 up.",
+        ),
+        (
+            ["profile", "a:b", "--batch", "c", "--steps", "many"],
+            "argument --steps: 'many' is not a whole number from 1 up.",
+        ),
+        (
+            ["explain", "a:b", "--output", "no/such/folder/graph.svg"],
+            "argument --output: 'no/such/folder/graph.svg' cannot be written: there is no folder "
+            "'no/such/folder'. Make it first.",
+        ),
+        (
+            ["explain", "a:b", "--output", "/"],
+            "argument --output: '/' is a folder. Name a file in it.",
+        ),
+        (
+            ["explain", "a:b", "--format", "sgv"],
+            "argument --format: 'sgv' is no format. Did you mean 'svg'? It is one of: text, json, "
+            "mermaid, dot, svg.",
+        ),
+        (
+            ["demo", "--framework", "torhc"],
+            "argument --framework: 'torhc' is no framework. Did you mean 'torch'? It is one of: "
+            "torch, tf.",
+        ),
+        (
+            ["profile", "a:b"],
+            "the following arguments are required: --batch",
+        ),
+    ],
+)
+def test_arguments_that_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(*words)
+    told = capsys.readouterr().err
+    assert told.startswith(f"usage: fastnet {words[0]} ")
+    assert told.splitlines()[-1] == f"fastnet {words[0]}: error: {message}"
+
+
+def test_stopping(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "call", stop)
+    assert main(["bench", "report"]) == 130
+    assert capsys.readouterr().err == "fastnet: stopped\n"
+
+
+def test_help_imports_nothing_that_takes_long() -> None:
+    run = """
+import contextlib, io, sys
+from fastnet.cli import main
+for words in (["--help"], *([name, "--help"] for name in sys.argv[1:])):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main(words)
+print(sorted({module.partition(".")[0] for module in sys.modules}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", run, *COMMANDS], capture_output=True, text=True, check=True
+    )
+    slow = {"torch", "tensorflow", "keras", "numpy", "sklearn", "tqdm", "rich", "matplotlib"}
+    assert slow.isdisjoint(eval(done.stdout))
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fastnet", "explain", "nowhere.py:network"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "fastnet: there is no file 'nowhere.py'.\n"

@@ -1,0 +1,234 @@
+"""`fastnet profile`: what is opened and run, and the files that are written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import fastnet
+from fastnet.cli import main
+from fastnet.profiling import Profile
+from tests.terminal import run_on_terminal
+
+COMMAND = ["profile", "networks.py:make_network", "--batch", "x:float32:2x3"]
+
+# Keeps count of what it is asked for, where a test can see it.
+COUNTING = """\
+from fastnet.network.torch import TorchNetwork
+from fastnet.op.tensorop import TensorOp
+from fastnet.schedule import EpochScheduler
+
+seen = []
+made = []
+
+
+class Note(TensorOp):
+    def forward(self, data, state):
+        seen.append((state["mode"], state["epoch"], state["eager"], data.sum().item()))
+        return data + 1
+
+
+network = TorchNetwork(
+    [
+        Note("x", "y"),
+        EpochScheduler({1: None, 4: Note("y", "z", ds_id="scans")}),
+    ]
+)
+
+
+def batches():
+    import torch
+
+    for number in range(3):
+        made.append(number)
+        yield {"x": torch.full((2,), float(number))}
+"""
+
+
+@pytest.fixture
+def counting(folder: Path) -> Any:
+    (folder / "counting.py").write_text(COUNTING)
+    yield lambda: sys.modules["counting"]
+    sys.modules.pop("counting", None)
+
+
+def test_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--steps", "7", "--skip", "2"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""  # no bar where there is no terminal
+    lines = printed.out.splitlines()
+    assert lines[0] == "train: 7 steps"
+    ops = [line for line in lines if line.startswith("LambdaOp")]
+    assert [line.partition("  ")[0] for line in ops] == [
+        "LambdaOp(x) -> y",
+        "LambdaOp(y) -> z",
+        "LambdaOp(x) -> nobody_reads_this",
+    ]
+
+
+def test_what_is_run(counting: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--mode", "eval", "--epoch", "4", "--ds-id", "scans", "--steps", "4", "--skip", "1"]
+    assert main(["profile", "counting:network", "--batch", "counting:batches", *asked]) == 0
+    # three batches, used again for five steps of two ops; the second reads what the first wrote
+    sums = [0, 2, 2, 4, 4, 6, 0, 2, 2, 4]
+    assert counting().seen == [("eval", 4, False, number) for number in sums]
+    assert counting().made == [0, 1, 2]
+    assert "eval: 4 steps" in capsys.readouterr().out
+
+
+def test_the_defaults(counting: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "counting:network", "--batch", "counting:batches"]) == 0
+    seen = counting().seen
+    assert len(seen) == 105  # 100 are measured
+    assert {each[:3] for each in seen} == {("train", 1, False)}
+    assert "train: 100 steps" in capsys.readouterr().out
+
+
+def test_eager(counting: Any) -> None:
+    asked = ["--batch", "counting:batches", "--steps", "2", "--eager"]
+    assert main(["profile", "counting:network", *asked]) == 0
+    assert {each[2] for each in counting().seen} == {True}
+
+
+def test_outputs(folder: Path, tmp_path: Path) -> None:
+    options = ["--steps", "3", "--outputs", "y,z", "--json", "made.json"]
+    assert main([*COMMAND, *options]) == 0
+    rows = Profile.from_json(tmp_path / "made.json").rows
+    assert {row.name for row in rows if row.kind == "output"} == {"y", "z"}
+
+
+def test_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    options = ["--json", "made.json", "--trace", "made.trace", "--plot", "made.png"]
+    assert main([*COMMAND, "--steps", "9", *options]) == 0
+    printed = capsys.readouterr().out
+    profile = Profile.from_json(folder / "made.json")
+    assert printed == f"{profile}\n"
+    (section,) = profile.sections
+    assert section.steps == 9
+    events = json.loads((folder / "made.trace").read_text())["traceEvents"]
+    assert sum(event.get("name") == "LambdaOp(x) -> y" for event in events) == 9
+    assert image.imread(folder / "made.png").shape[2] == 4
+
+
+def test_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    assert main([*COMMAND, "--steps", "9", "--json", "before.json"]) == 0
+    capsys.readouterr()
+    options = ["--json", "after.json", "--compare", "before.json", "--plot", "gain.png"]
+    assert main([*COMMAND, "--steps", "9", *options]) == 0
+    printed = capsys.readouterr().out
+    before, after = (Profile.from_json(folder / f"{name}.json") for name in ("before", "after"))
+    assert printed == f"{after}\n\n{before.compare(after)}\n"
+    # it is of both, and so not as wide as one of a single profile
+    both, alone = before.compare(after).plot(), after.plot()
+    width = image.imread(folder / "gain.png").shape[1]
+    assert width == round(both.get_figwidth() * both.dpi) != round(alone.get_figwidth() * alone.dpi)
+
+
+@pytest.mark.tf
+def test_in_tensorflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorflow")
+    (folder / "networks.py").write_text(
+        "from fastnet import TFNetwork\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "network = TFNetwork([LambdaOp(fn=lambda x: x * 2, inputs='x', outputs='y')])\n"
+    )
+    command = ["profile", "networks:network", "--batch", "x:float32:2x3", "--steps", "4"]
+    assert main([*command, "--json", "graph.json"]) == 0
+    assert main([*command, "--eager", "--json", "eager.json"]) == 0
+    graph, eager = (Profile.from_json(folder / f"{name}.json") for name in ("graph", "eager"))
+    assert {row.name for row in eager.rows if row.kind == "op"} == {"LambdaOp(x) -> y"}
+    assert not [row for row in graph.rows if row.kind == "op"]
+    assert [row.count for row in graph.rows if row.kind == "graph"] == [4]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Give what is said of a command that is refused."""
+    assert main(list(words)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err.removeprefix("fastnet: ").removesuffix("\n")
+
+
+def test_a_batch_without_a_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = told(capsys, "profile", "networks:network", "--batch", "xx:float32:2x3")
+    assert message.startswith("--batch: LambdaOp (op 0, inputs ['x'], outputs ['y']) reads the key")
+    assert "Did you mean 'xx'?" in message
+
+
+def test_a_network_that_cannot_be_opened(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "networks.py").write_text(
+        "from fastnet import TorchNetwork\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "from fastnet.slicer import AxisSlicer, MeanUnslicer\n"
+        "network = TorchNetwork(\n"
+        "    [LambdaOp(fn=lambda x: (x, x.mean()), inputs='x', outputs=['y', 'm'])],\n"
+        "    slicers=[AxisSlicer(axis=0, slice='x'), MeanUnslicer('m')],\n"
+        ")\n"
+    )
+    command = ["profile", "networks:network", "--batch", "x:float32:2x3", "--steps", "2"]
+    message = told(capsys, *command, "--outputs", "y")
+    assert message.startswith("the network cannot be opened like this: ValueError: The keys ['y']")
+    assert main([*command, "--outputs", "m"]) == 0
+
+
+def test_an_output_that_nothing_makes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--steps", "2", "--outputs", "nobody_reads_thiss,y"]) == 0
+    assert capsys.readouterr().err == (
+        "fastnet: --outputs: The key 'nobody_reads_thiss' is wanted back, but nothing that is in "
+        "force makes it. Did you mean 'nobody_reads_this'? It comes back only if the batch has "
+        "it.\n"
+    )
+
+
+def test_a_profile_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, *COMMAND, "--compare", "nowhere.json") == (
+        "--compare: there is no file 'nowhere.json'."
+    )
+    for text in ("no JSON", "[1, 2]", '{"a": 1}', '{"schema": "fastnet.profile/1"}'):
+        (folder / "other.json").write_text(text)
+        assert told(capsys, *COMMAND, "--compare", "other.json").startswith(
+            "--compare: 'other.json' is no profile that --json has saved: "
+        )
+
+
+def test_a_picture_without_matplotlib(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fastnet.cli.profile.find_spec", lambda name: None)
+    assert told(capsys, *COMMAND, "--plot", "made.png") == (
+        "--plot needs matplotlib. Install: pip install 'fastnet[profile]'"
+    )
+
+
+def test_a_fault_of_an_op_is_shown_with_its_lines(folder: Path) -> None:
+    (folder / "faulty.py").write_text(
+        "from fastnet import TorchNetwork\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "network = TorchNetwork([LambdaOp(fn=lambda x: 1 // 0, inputs='x', outputs='y')])\n"
+    )
+    with pytest.raises(ZeroDivisionError) as caught:
+        main(["profile", "faulty.py:network", "--batch", "x:float32:2x3"])
+    assert any("faulty.py" in str(entry.path) for entry in caught.traceback)
+
+
+def test_on_a_terminal(folder: Path) -> None:
+    """There is a bar while it runs, and then a table in colour."""
+    pytest.importorskip("tqdm")
+    pytest.importorskip("rich")
+    done = run_on_terminal(["-m", "fastnet", *COMMAND, "--steps", "20"])
+    assert done.returncode == 0
+    text = done.stderr
+    assert "steps:" in text  # the bar
+    assert "\x1b[" in text.partition("LambdaOp")[2]  # the colours
+
+
+def test_the_function_is_not_hidden_by_the_command() -> None:
+    assert callable(fastnet.profile)

@@ -1,0 +1,115 @@
+"""docs/overhead.md: its commands run, print what it shows, and make its pictures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from fastnet.cli import main
+from fastnet.profiling import Profile
+from tests.docs.overhead_page import PAGE, ROOT, Shown, pictures, read
+
+pytest.importorskip("sklearn")
+
+TEXT = PAGE.read_text(encoding="utf-8")
+COMMANDS = read(TEXT)
+IN_TENSORFLOW = [shown for shown in COMMANDS if "overhead_tf" in str(shown)]
+IN_TORCH = [shown for shown in COMMANDS if shown not in IN_TENSORFLOW]
+
+# the last of two options counts
+QUICK = ["--steps", "12", "--skip", "1"]
+QUICK_IN_TENSORFLOW = ["--steps", "21"]  # two epochs, and the first step of the third
+LARGEST = 150_000
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that the commands read, for them to write into."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def row_names(table: str) -> list[str]:
+    """Read the first column of tables, without how many steps there were."""
+    names = [re.split(r"\s{2,}", line)[0] for line in table.splitlines()]
+    return [re.sub(r"\b\d+ steps", "steps", name) for name in names]
+
+
+def test_it_shows_each_command() -> None:
+    assert {shown.words[0] for shown in COMMANDS} == {"explain", "profile"}
+    assert len(IN_TORCH) == 4
+    assert len(IN_TENSORFLOW) == 2
+    assert TEXT.count("```console") == len(COMMANDS)
+
+
+def test_in_torch(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    image = pytest.importorskip("matplotlib.image")
+    threads = torch.get_num_threads()
+    try:
+        for shown in IN_TORCH:
+            quick = QUICK if shown.words[0] == "profile" else []
+            assert main([*shown.words, *quick]) == 0, shown
+            check_output(shown, capsys.readouterr().out)
+    finally:
+        torch.set_num_threads(threads)
+    assert pictures(TEXT)
+    for name in pictures(TEXT):
+        if name.endswith(".svg"):
+            assert ElementTree.parse(checkout / name).getroot().tag.endswith("svg")
+        else:
+            assert image.imread(checkout / name).std() > 0.01  # it is not blank
+    # what the page says is to be seen
+    slow = Profile.from_json(checkout / "build" / "slow.json")
+    largest = sorted((row for row in slow.rows if row.kind == "op"), key=lambda row: -row.p50)
+    assert {"ToFloat", "ShiftEach"} <= {row.name.partition("(")[0] for row in largest[:6]}
+
+
+@pytest.mark.tf
+def test_in_tensorflow(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorflow")
+    traces = []
+    for shown in IN_TENSORFLOW:
+        assert main([*shown.words, *QUICK_IN_TENSORFLOW]) == 0, shown
+        printed = capsys.readouterr().out
+        traces.append([line for line in printed.splitlines() if line.startswith("trace")])
+        assert shown.output is not None
+        assert set(row_names(printed)) <= {*row_names(shown.output)}
+    again, once = traces
+    assert len(once) == 1
+    assert len(again) == 3
+    assert [re.search(r"'epoch' is \d", line) is not None for line in again] == [False, True, True]
+
+
+def check_output(shown: Shown, printed: str) -> None:
+    """Compare what a command prints with what the page shows: but for the numbers of a profile."""
+    if shown.output is None:
+        assert printed == ""
+    elif shown.words[0] == "explain":
+        assert printed == shown.output
+    else:
+        # what changed most comes first, so that the order is a matter of numbers, too
+        assert sorted(row_names(printed)) == sorted(row_names(shown.output))
+
+
+def test_pictures_are_there_and_small() -> None:
+    there = {f"docs/pictures/{path.name}" for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert there == set(pictures(TEXT))
+    for name in there:
+        assert (ROOT / name).stat().st_size < LARGEST, name
+
+
+def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(program, names)
+    (section,) = Profile.from_json("before.json").sections
+    assert section.steps == 20
