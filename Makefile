@@ -10,31 +10,36 @@ FE_VENV   ?= .venv-fe
 KERNEL_TESTS ?= $(patsubst src/fastnet/%.pyx,tests/test%.py,$(wildcard src/fastnet/_*.pyx))
 
 BIN    := $(VENV)/bin
-PIP    := -m pip --quiet --disable-pip-version-check
+# pip would compile every file; most are never imported, and those that are get compiled then.
+PIP    := -m pip --quiet --disable-pip-version-check install --no-compile
 KERNEL := setup.py $(wildcard src/fastnet/*.pyx src/fastnet/*.pxd)
 
 # Timings are made on one thread, so that they compare from machine to machine; tests share the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-# Test files are shared out between a process for each core.
-PYTEST := -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
+# Test files are shared out between a process for each core, in the order that tests/conftest.py says.
+PYTEST := -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 # TensorFlow tells at each start how it was compiled; warnings and errors still show.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
+# Else each process would compile what it imports, all of TensorFlow say, again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf setup test lint typecheck build test-fe bench bench-quick annotate sanitize dist clean
+.PHONY: help demo demo-tf setup test lint typecheck build fe-packages test-fe
+.PHONY: bench-packages bench bench-quick instructions annotate sanitize dist clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.has-demo build  ## set up, and train a network on real data
-	$(BIN)/python examples/digits.py
+	$(BIN)/fastnet demo
 
 demo-tf: $(VENV)/.has-demo-tf build  ## the same in TensorFlow
-	$(BIN)/python examples/digits.py --framework tf
+	$(BIN)/fastnet demo --framework tf
 
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
@@ -50,18 +55,26 @@ lint: setup typecheck  ## check style and types
 typecheck: setup
 	$(BIN)/mypy
 
+fe-packages: $(FE_VENV)/.has-packages  ## fill the environment of FastEstimator; may run beside any other target
+
 # That environment has TensorFlow 2.15 with Keras 2, so the tests of TensorFlow run there too.
 test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run the tests that need them
 	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
 	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) tests/integrations
 	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m tf --ignore=tests/integrations
 
+bench-packages: $(VENV)/.has-bench build  ## install what is measured beside fastnet
+
 bench: $(VENV)/.has-bench $(FE_VENV)/.has-fe build  ## measure fastnet and its peers; tables and a plot
 	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-only
 	$(BIN)/python -m bench.report --fe-python $(abspath $(FE_VENV))/bin/python --save build/bench
 
-bench-quick: $(VENV)/.has-bench build  ## run every benchmark once, for correctness
+bench-quick: bench-packages  ## run every benchmark once, for correctness
 	$(ONE_THREAD) $(BIN)/python -m pytest bench --benchmark-disable
+
+# Needs valgrind. Counts are the same whatever else runs here.
+instructions: setup  ## count the kernel's instructions; fails if they are 5 % more than committed
+	$(BIN)/python -m bench.instructions --check
 
 # The extensions lie in src/, where an editable install finds them.
 build: $(VENV)/.kernel  ## compile the kernel again where its sources changed
@@ -92,19 +105,22 @@ clean:  ## remove environments, builds and caches
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) install --constraint constraints/dev.txt Cython setuptools
+	$(BIN)/python $(PIP) --constraint constraints/dev.txt Cython setuptools
 	@touch $@
 
 # An editable install of fastnet with the extra that the stamp names; it compiles the kernel too.
 $(VENV)/.has-%: $(VENV)/.made pyproject.toml setup.py constraints/dev.txt
-	$(BIN)/python $(PIP) install --constraint constraints/dev.txt --no-build-isolation --editable '.[$*]'
+	$(BIN)/python $(PIP) --constraint constraints/dev.txt --no-build-isolation --editable '.[$*]'
 	@touch $@ $(VENV)/.kernel
 
-$(FE_VENV)/.has-fe: pyproject.toml setup.py constraints/fe.txt
+$(FE_VENV)/.has-packages: constraints/fe.txt
 	$(FE_PYTHON) -m venv $(FE_VENV)
-	$(FE_VENV)/bin/python $(PIP) install --constraint constraints/fe.txt \
+	$(FE_VENV)/bin/python $(PIP) --constraint constraints/fe.txt \
 		Cython fastestimator hypothesis pytest pytest-xdist setuptools tensorflow-cpu torch
-	$(FE_VENV)/bin/python $(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(FE_VENV)/.has-fe: $(FE_VENV)/.has-packages pyproject.toml setup.py
+	$(FE_VENV)/bin/python $(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@ $(FE_VENV)/.kernel
 
 $(VENV)/.kernel: $(KERNEL)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -23,6 +24,7 @@ from setuptools.command.build_ext import build_ext
 SWITCHES = ("DEBUG", "SANITIZE", "COVERAGE", "ANNOTATE")
 ON = {name for name in SWITCHES if os.environ.get(f"FASTNET_{name}", "0") not in ("", "0")}
 VARIANT = "-".join(name.lower() for name in SWITCHES if name in ON) or "release"
+BUILD = Path("build") / VARIANT
 
 # Shared by every module of the kernel; a module may narrow them in its own first lines.
 DIRECTIVES = {
@@ -67,6 +69,17 @@ class BuildKernel(build_ext):
     C files beside the sources.
     """
 
+    def finalize_options(self) -> None:
+        """Let an editable install build where `build_ext --inplace` does.
+
+        It would take a temporary folder, and compile again what lies built here.
+        """
+        super().finalize_options()
+        if self.editable_mode:
+            folder = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+            self.build_lib = str(BUILD / f"lib.{folder}")
+            self.build_temp = str(BUILD / f"temp.{folder}")
+
     def build_extensions(self) -> None:
         """Translate each extension's source, then compile what came out."""
         from Cython.Build import cythonize
@@ -93,5 +106,5 @@ class BuildKernel(build_ext):
 setup(
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildKernel},
-    options={"build": {"build_base": f"build/{VARIANT}"}},
+    options={"build": {"build_base": str(BUILD)}},
 )

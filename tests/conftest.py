@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -12,6 +13,16 @@ from tests.reference import Kernel, load
 # Compiled code has no deadline that a busy machine could not miss.
 hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("fastnet")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where processes share files out, let none be left with a long one at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

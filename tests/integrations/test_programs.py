@@ -19,7 +19,10 @@ from tests.integrations.sides import LOSS, WEIGHTS
 
 pytest.importorskip("sklearn")
 
-pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow")
+pytestmark = [
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow"),
+    pytest.mark.slow,
+]
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem != "common")

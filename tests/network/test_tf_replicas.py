@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-pytestmark = pytest.mark.tf
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).with_name("replica_programs.py")
 

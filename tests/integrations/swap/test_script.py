@@ -62,38 +62,27 @@ SWAP = ("-m", "fastnet.integrations.fastestimator")
 COMMAND = ("-m", "fastnet", "run-fastestimator")
 
 
-@pytest.mark.slow
-def test_as_it_is(program: Path) -> None:
-    result = run(program, "--size", 3)
-    assert result.stdout == (
-        f"fastestimator.network (3, 1) beside it\n__main__ ['{program}', '--size', '3']\n"
-    )
+def traceback(text: str) -> str:
+    return text[text.index("Traceback") :]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [SWAP, COMMAND])
-def test_swapped(program: Path, command: tuple[str, ...]) -> None:
-    result = run(*command, program, "--size", 3)
-    assert result.stdout == (
-        f"fastnet.network.torch (3, 1) beside it\n__main__ ['{program}', '--size', '3']\n"
-    )
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.slow
-def test_a_program_that_fails_shows_its_own_lines(program: Path) -> None:
-    plain, swapped = run(program, "fail"), run(*SWAP, program, "fail")
+def test_as_it_is_and_swapped_until_it_fails(program: Path) -> None:
+    written = f"(3, 1) beside it\n__main__ ['{program}', '--size', '3', 'fail']\n"
+    plain, swapped = (run(*way, program, "--size", 3, "fail") for way in ((), SWAP))
+    assert plain.stdout == f"fastestimator.network {written}"
+    assert swapped.stdout == f"fastnet.network.torch {written}"
     assert swapped.returncode == plain.returncode == 1
-
-    def traceback(text: str) -> str:
-        return text[text.index("Traceback") :]
-
-    assert traceback(swapped.stderr) == traceback(plain.stderr)
+    assert traceback(swapped.stderr) == traceback(plain.stderr)  # its own lines alone
 
 
 @pytest.mark.slow
-def test_a_program_that_exits(program: Path) -> None:
-    assert run(*SWAP, program, "exit").returncode == 7
+def test_swapped_by_the_command_until_it_exits(program: Path) -> None:
+    result = run(*COMMAND, program, "--size", 3, "exit")
+    assert result.stdout == (
+        f"fastnet.network.torch (3, 1) beside it\n__main__ ['{program}', '--size', '3', 'exit']\n"
+    )
+    assert result.returncode == 7, result.stderr
 
 
 def test_a_program_that_is_not_there() -> None:
@@ -116,3 +105,4 @@ def test_a_folder_is_a_program(tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text('NAME = "its part"\n')
     result = run(*COMMAND, tmp_path)
     assert result.stdout == "__main__ its part\n"
+    assert result.returncode == 0, result.stderr
