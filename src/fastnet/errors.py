@@ -12,6 +12,7 @@ from typing import Any
 
 __all__ = [
     "MissingKeyError",
+    "UnknownNameError",
     "add_note",
     "describe_op",
     "missing_key",
@@ -30,6 +31,12 @@ class MissingKeyError(KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class UnknownNameError(KeyError, ValueError):
+    """A name is none of those there are: a failed look-up, and a bad value."""
+
+    __str__ = MissingKeyError.__str__
 
 
 def describe_op(op: object, position: int | None = None) -> str:

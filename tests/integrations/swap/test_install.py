@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -192,6 +194,40 @@ def test_an_unknown_version_is_refused(
         "same names."
     )
     assert differences(before, attributes()) == set()
+
+
+def test_an_unknown_version_is_refused_before_it_is_imported() -> None:
+    in_a_fresh_process(
+        "import importlib.metadata, sys\n"
+        "from fastnet.integrations.fastestimator import UnknownVersionError, install\n"
+        "importlib.metadata.version = lambda name: '1.6.0'\n"
+        "finders = list(sys.meta_path)\n"
+        "try:\n"
+        "    install()\n"
+        "except UnknownVersionError as error:\n"
+        "    assert 'the one that is installed is 1.6.0' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError('it was not refused')\n"
+        "assert 'fastestimator' not in sys.modules\n"
+        "assert sys.meta_path == finders\n"
+    )
+
+
+def test_only_the_integration_imports_it() -> None:
+    root = Path(fastnet.__file__).parent
+    for path in root.rglob("*.py"):
+        if path.is_relative_to(root / "integrations"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Call) and node.args:
+                first = node.args[0]  # import_module("…")
+                names = [str(first.value)] if isinstance(first, ast.Constant) else []
+            assert not any(name.split(".")[0] == "fastestimator" for name in names), path
 
 
 def in_a_fresh_process(code: str) -> None:

@@ -15,7 +15,7 @@ from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.optimizers import let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
-from fastnet.errors import add_note
+from fastnet.errors import UnknownNameError, add_note
 
 __all__ = [
     "is_ready",
@@ -127,14 +127,15 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) ->
         The optimizer, with its variables made.
 
     Raises:
-        ValueError: If there is no optimizer of this name, or the function fails.
+        UnknownNameError: If there is no optimizer of this name.
+        ValueError: If the function fails.
         AssertionError: If the function returns something else.
     """
     keras = keras_of(model)
     make = source
     if isinstance(source, str):
         if source not in _BY_NAME:
-            raise ValueError(
+            raise UnknownNameError(
                 f"The optimizer of model '{name}' is called {source!r}, but the names are "
                 f"{sorted(_BY_NAME)}. For any other pass a function, such as "
                 "`lambda: tf.keras.optimizers.AdamW(1e-3)`."

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch.weights import load_weights
+from fastnet.errors import UnknownNameError
 from fastnet.util import get_num_gpus
 
 __all__ = ["load_weights", "make_optimizer", "prepare"]
@@ -52,13 +53,14 @@ def make_optimizer(
         The optimizer, with a `scaler` that is None where nothing is scaled.
 
     Raises:
-        ValueError: If there is no optimizer of this name, or the function fails.
+        UnknownNameError: If there is no optimizer of this name.
+        ValueError: If the function fails.
         AssertionError: If the function returns something else.
     """
     make = source
     if isinstance(source, str):
         if source not in _BY_NAME:
-            raise ValueError(
+            raise UnknownNameError(
                 f"The optimizer of model '{name}' is called {source!r}, but the names are "
                 f"{sorted(_BY_NAME)}. For any other pass a function, such as "
                 "`lambda params: torch.optim.AdamW(params, lr=1e-3)`."
