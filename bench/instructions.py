@@ -1,76 +1,180 @@
-"""Count the instructions of one dispatched op with callgrind: `python -m bench.instructions`.
+"""Count the instructions of what the kernel does, with callgrind: `python -m bench.instructions`.
 
-Instructions, unlike time, are the same on a busy machine. Each count is a difference: of two runs
-of different lengths, so that starting Python cancels out, and of two chains, so that what a step
-costs once does too. Every way calls the same `forward`, written in Python, whose instructions are
-included.
+Two numbers each: all instructions, those of the interpreter's functions included, and the kernel's
+own. Both are the same in every run, on a busy machine too. `--check` compares with the committed
+figures and fails if one has risen by 5 %. The kernel's own are compared on any build of the Python
+version that they were recorded with, and all of them on the very same build.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import platform
 import re
-import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from bench.runner import environment
+from bench import callgrind
+from bench.kernel.counted import FEW_TIMES, SETS, TWICE
+from bench.kernel.measures import measures
+from bench.tables import Table
+from fastnet import _execute
 
-_WAYS = ("by hand", "dict in Python", "Plan.predict", "Plan.step")
-_SHORT, _LONG = 1, 41
-_STEPS = 1000
+FIGURES = Path(__file__).parent / "results" / "instructions.json"
+# How much more a figure may be than the committed one.
+MOST_RISE = 0.05
+MET, ROSE, NO_VALGRIND, NOTHING_TO_COMPARE = 0, 1, 2, 3
 
-
-def _run(way: str, length: int, steps: int) -> None:
-    """Run steps of a chain; this is what callgrind watches."""
-    from bench.kernel.chains import WAYS, Chain
-
-    chain = Chain(length)
-    step = WAYS[way](chain)
-    batch = chain.batch
-    for _ in range(steps):
-        step(batch)
-
-
-def _count(way: str, length: int, steps: int) -> int:
-    """Return how many instructions a whole process takes for `steps` steps."""
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    command += [sys.executable, "-m", "bench.instructions", "--child", way, str(length), str(steps)]
-    # With hashes that differ from run to run, so do the dicts' collisions.
-    variables = {**environment(), "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    found = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode or not found:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    return int(found.group(1))
+Figures = dict[str, dict[str, float]]
 
 
-def _per_step(way: str, length: int) -> float:
-    """Return the instructions of one step."""
-    more, fewer = _count(way, length, 2 * _STEPS), _count(way, length, _STEPS)
-    return (more - fewer) / _STEPS
+def counted() -> Figures:
+    """Return the figures of the kernel as it is: all instructions, and its own, by name."""
+    command = [sys.executable, "-m", "bench.kernel.counted"]
+    # A run of a call's few times, what lies between two runs, and a run of twice as many.
+    parts = iter(callgrind.count(command, within="/fastnet/_"))
+
+    def of_a_call() -> callgrind.Count:
+        _, few, _, twice = (next(parts) for _ in range(4))
+        return (twice - few) / (TWICE - FEW_TIMES)
+
+    every: dict[str, list[callgrind.Count]] = {}
+    for measure in measures() * SETS:
+        figure = of_a_call()
+        if measure.less is not None:
+            figure = (figure - of_a_call()) / measure.times
+        every.setdefault(measure.name, []).append(figure)
+    return {
+        name: {
+            "all": round(min(figure.total for figure in figures), 2),
+            "own": round(min(figure.own for figure in figures), 2),
+        }
+        for name, figures in every.items()
+    }
+
+
+def tag() -> str:
+    """Return what figures are recorded for: the interpreter's minor version and the machine."""
+    version = ".".join(platform.python_version_tuple()[:2])
+    return f"{platform.python_implementation()} {version}, {platform.machine()}"
+
+
+def built_with() -> dict[str, str]:
+    """Return the interpreter's build, and what the kernel was compiled with."""
+    module = Path(_execute.__file__).read_bytes()
+    compiler = re.search(rb"(?:GCC: \([^)]*\) |clang version )[\d.]+", module)
+    cython = re.search(rb"_cython_(\d+_\d+_\d+)", module)
+    return {
+        "python": sys.version,
+        "compiler": compiler.group().decode() if compiler else "unknown",
+        "cython": cython.group(1).decode().replace("_", ".") if cython else "unknown",
+    }
+
+
+def rises(now: Figures, committed: Figures, same_build: bool) -> Iterator[str]:
+    """Yield a line for each figure that has risen too much.
+
+    Args:
+        now: The figures of the kernel as it is.
+        committed: The figures to compare with.
+        same_build: Whether both are of one build of the interpreter.
+    """
+    for name in now.keys() & committed.keys():
+        for kind in ("own", "all") if same_build else ("own",):
+            was, is_now = committed[name][kind], now[name][kind]
+            if is_now > was * (1 + MOST_RISE):
+                whose = "the kernel's own" if kind == "own" else "all"
+                more = f"{is_now / was - 1:+.1%}" if was else "where there was none"
+                yield f"{name}, {whose}: {was:g} instructions were {is_now:g} now, {more}"
+
+
+def table(now: Figures, committed: Figures | None) -> Table:
+    """Return the figures, beside the committed ones where there are any."""
+    made = []
+    for measure in measures():
+        figure = now[measure.name]
+        was = (committed or {}).get(measure.name)
+        made.append(
+            [
+                measure.name,
+                measure.title,
+                f"{figure['all']:,.1f}",
+                f"{figure['own']:,.1f}",
+                f"{was['all']:,.1f}" if was else "-",
+                f"{was['own']:,.1f}" if was else "-",
+            ]
+        )
+    return Table(
+        title="Instructions of the kernel",
+        note="All, with what the kernel calls, and the kernel's own.",
+        columns=["name", "what", "all", "own", "all, committed", "own, committed"],
+        rows=made,
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count, and print a line for each way of running a chain."""
+    """Count, print a table, and compare or record.
+
+    Args:
+        arguments: The command line, without the program's name.
+
+    Returns:
+        The exit status: 1 if a figure has risen, 2 without valgrind, 3 if there is no committed
+        figure for this interpreter.
+    """
     parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="fail if a figure has risen by 5 %%")
+    what.add_argument("--record", action="store_true", help="count twice, and write the figures")
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="the committed figures")
     options = parser.parse_args(arguments)
-    if options.child:
-        way, length, steps = options.child
-        _run(way, int(length), int(steps))
-        return 0
-    if shutil.which("valgrind") is None:
-        print("valgrind is not installed: nothing was counted", file=sys.stderr)
-        return 2
-    print(f"{'':16}{'per op':>10}{'per step':>10}")
-    # The first run writes byte code, which the others find.
-    _count(_WAYS[0], _SHORT, 1)
-    for way in _WAYS:
-        short, long = _per_step(way, _SHORT), _per_step(way, _LONG)
-        per_op = (long - short) / (_LONG - _SHORT)
-        print(f"{way:16}{per_op:10.0f}{short - per_op * _SHORT:10.0f}", flush=True)
-    return 0
+    saved = json.loads(options.figures.read_text()) if options.figures.exists() else {}
+    recorded: dict[str, Any] | None = saved.get(tag())
+    if options.check and recorded is None:
+        print(f"{options.figures} has no figures for {tag()}: record them", file=sys.stderr)
+        return NOTHING_TO_COMPARE
+    try:
+        now = counted()
+        if options.record and (again := counted()) != now:
+            changed = sorted(name for name in now if now[name] != again[name])
+            print(f"Counted twice, and not the same: {', '.join(changed)}", file=sys.stderr)
+            return ROSE
+    except callgrind.NoValgrind as error:
+        print(f"Nothing was counted: {error}", file=sys.stderr)
+        return NO_VALGRIND
+    print(table(now, recorded and recorded["figures"]).to_markdown())
+    if options.record:
+        saved[tag()] = {**built_with(), "figures": now}
+        options.figures.parent.mkdir(parents=True, exist_ok=True)
+        options.figures.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n")
+    if options.check and recorded is not None:
+        return _compare(now, recorded)
+    return MET
+
+
+def _compare(now: Figures, recorded: dict[str, Any]) -> int:
+    """Say what has risen, and return the exit status."""
+    build = built_with()
+    committed = recorded["figures"]
+    same_build = build["python"] == recorded["python"]
+    if not same_build:
+        print("Another build of Python: only the kernel's own instructions are compared.")
+    found = sorted(rises(now, committed, same_build))
+    for line in found:
+        print(f"ROSE: {line}", file=sys.stderr)
+    others = [part for part in ("compiler", "cython") if build[part] != recorded[part]]
+    for part in others if found else ():
+        print(f"Recorded with {recorded[part]}, now it is {build[part]}.", file=sys.stderr)
+    if found:
+        return ROSE
+    if new := sorted(now.keys() - committed.keys()):
+        print(f"No committed figures: {', '.join(new)}. Record them.", file=sys.stderr)
+        return NOTHING_TO_COMPARE
+    print(f"No figure has risen by {MOST_RISE:.0%}.")
+    return MET
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ _COLORS = {
     "fastnet": "#0b7a75",
     "fastestimator": "#c1121f",
     "tensordict": "#e07a1f",
+    "lightning": "#b0489b",
     "fabric": "#7b4fa3",
     "ignite": "#d9a400",
     "accelerate": "#3a6ea5",

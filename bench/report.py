@@ -12,19 +12,27 @@ from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from bench import machine, plot, runner, tables
+from bench import machine, plot, plot_growth, runner, tables
 from bench.results import Report, from_json
-from bench.workloads import TOGETHER
+from bench.workloads import BY_NAME, TOGETHER
 
 FE_PYTHON = "FASTNET_BENCH_FE_PYTHON"
 OWN = "main"
 FE = "FastEstimator's"
 
+# The groups of workloads that show how a cost grows, and a name for all of them.
+GROWTH = "growth"
+_GROUPS = {GROWTH: [name for name, each in TOGETHER.items() if BY_NAME[each[0]].grows]}
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     parser.add_argument(
-        "--workloads", nargs="+", choices=list(TOGETHER), metavar="NAME", help="only these"
+        "--workloads",
+        nargs="+",
+        choices=[*TOGETHER, *_GROUPS],
+        metavar="NAME",
+        help=f"only these; {GROWTH} stands for {', '.join(_GROUPS[GROWTH])}",
     )
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these, and the baselines")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a rough look")
@@ -37,10 +45,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios")
     parser.add_argument(
-        "--save", type=Path, metavar="FOLDER", help="write report.json, report.md and report.png"
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the ratios, and beside that file what grows: FILE_ops.png, ...",
     )
+    parser.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="write NAME.json, NAME.md and NAME.png there"
+    )
+    parser.add_argument("--name", default="report", help="for --save (default: report)")
     parser.add_argument("--plain", action="store_true", help="print Markdown instead of color")
     parser.add_argument(
         "--from-json", type=Path, metavar="FILE", help="measure nothing: show what was saved"
@@ -67,7 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
         pythons = {OWN: sys.executable}
         if options.fe_python:
             pythons[FE] = options.fe_python
-        report = _measure(pythons, options.workloads or list(TOGETHER), settings, options.peers)
+        named = options.workloads or TOGETHER
+        workloads = [one for name in named for one in _GROUPS.get(name, [name])]
+        report = _measure(pythons, workloads, settings, options.peers)
     _write(report, options)
     if options.plain or not _has_rich():
         print(tables.to_markdown(report))
@@ -109,8 +125,11 @@ def _write(report: Report, options: argparse.Namespace) -> None:
     """Write the files that were asked for."""
     places = {"json": options.json, "markdown": options.markdown, "plot": options.plot}
     if options.save:
-        names = {"json": "report.json", "markdown": "report.md", "plot": "report.png"}
-        places = {kind: places[kind] or options.save / name for kind, name in names.items()}
+        endings = {"json": "json", "markdown": "md", "plot": "png"}
+        places = {
+            kind: places[kind] or options.save / f"{options.name}.{ending}"
+            for kind, ending in endings.items()
+        }
     for place in filter(None, places.values()):
         place.parent.mkdir(parents=True, exist_ok=True)
     if places["json"]:
@@ -119,6 +138,7 @@ def _write(report: Report, options: argparse.Namespace) -> None:
         places["markdown"].write_text(tables.to_markdown(report))
     if places["plot"]:
         plot.draw(report, places["plot"])
+        plot_growth.draw(report, places["plot"].parent, places["plot"].stem)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Report:
         return [name for name in BY_NAME if any(True for _ in self.find(name))]
 
 
-Unit = Literal["ratio", "count", "ms", "us"]
+Unit = Literal["ratio", "count", "ms", "us", "ns"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Cell:
 
     Attributes:
         value: The ratio, the count, the milliseconds over a plain step, or the microseconds over an
-            op's calls.
+            op's calls, or the nanoseconds over a function's.
         spread: The quartiles of that, or None for a count.
         time_ns: What a step of the peer took, or None for a count.
         reference_ns: What a step of the reference took in the same process, or the plain step.
@@ -122,12 +122,16 @@ class Section:
         title: The framework, with versions where they matter.
         rows: The rows.
         costs: The rows that say what an op adds to a step.
+        growth: The rows of workloads that grow, beside their baseline.
+        dispatch: The rows that say what finding a function by a value's type costs.
     """
 
     framework: Framework
     title: str
     rows: list[Row]
     costs: list[Row]
+    growth: list[Row]
+    dispatch: list[Row]
 
 
 def sections(report: Report) -> list[Section]:
@@ -153,12 +157,19 @@ def sections(report: Report) -> list[Section]:
 
 def _section(framework: Framework, title: str, rows: list[Row]) -> Section:
     costs = [row for row in rows if row.unit == "us"]
-    return Section(framework, title, [row for row in rows if row.unit != "us"], costs)
+    growth = [row for row in rows if BY_NAME[row.workload].grows]
+    dispatch = [row for row in rows if row.unit == "ns"]
+    others = [row for row in rows if row not in costs + growth + dispatch]
+    return Section(framework, title, others, costs, growth, dispatch)
 
 
 def rows(report: Report) -> list[Row]:
     """Return the rows of all sections."""
-    return [row for section in sections(report) for row in section.rows + section.costs]
+    return [
+        row
+        for section in sections(report)
+        for row in section.rows + section.costs + section.growth + section.dispatch
+    ]
 
 
 def _tensorflow(report: Report, environment: str) -> str:
@@ -174,6 +185,8 @@ def _rows(report: Report, workloads: list[str], environments: list[str]) -> list
     for name in workloads:
         workload = BY_NAME[name]
         found = [pair for pair in report.find(name) if pair[0] in environments]
+        if found and all(workload.baseline in measured.absent for _, measured in found):
+            continue  # such as a fit with FastEstimator, where there is none
         for reference in workload.references:
             cells: dict[str, Cell] = {}
             for peer in peers.BY_FRAMEWORK[workload.framework]:
@@ -187,11 +200,14 @@ def _rows(report: Report, workloads: list[str], environments: list[str]) -> list
     return made
 
 
+_NANOSECONDS: dict[Unit, float] = {"ms": 1e6, "us": 1e3, "ns": 1.0}
+
+
 def _unit(workload: Workload) -> Unit:
     if workload.counts:
         return "count"
     if workload.over_calls:
-        return "us"
+        return "ns" if workload.finds_functions else "us"
     return "ms" if workload.over_a_step else "ratio"
 
 
@@ -203,7 +219,7 @@ def _cell(
         return Cell(measured.counts[peer], None, None, None, environment)
     if peer in measured.excesses:
         excess = measured.excesses[peer]
-        scale = 1e3 if unit == "us" else 1e6
+        scale = _NANOSECONDS[unit]
         spread = Spread(*(excess[key] / scale for key in ("median", "low", "high")))
         time = measured.times[peer]["median"]
         value = excess["least"] / scale if "least" in excess else spread.median

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench import peers
+from bench import growth, peers
 from bench.results import SUBJECT, Cell, Report, Row, Section, sections
 from bench.workloads import BY_NAME
 
@@ -86,6 +86,8 @@ def shown(row: Row, value: float) -> str:
         return f"{value:.0f}"
     if row.unit == "us":
         return f"{value:.1f}"
+    if row.unit == "ns":
+        return f"{value:.0f}"
     return f"{ratio(value)} ms" if row.unit == "ms" else ratio(value)
 
 
@@ -176,8 +178,9 @@ def costs_table(section: Section) -> Table:
         note="Microseconds. By hand: the calls of the framework that the op's value needs. Adds: "
         "how much longer a step of a network of this op is, once that of a network of an op that "
         "does nothing is taken off, or of the ops that it needs. In a graph nothing is taken off, "
-        "and the calls are one concrete function. By hand and adds are of the shortest rounds; the "
-        "spread is the middle half of the rounds' differences.",
+        "and the calls are one concrete function. By hand and adds are of the shortest rounds, in "
+        "TensorFlow of the quiet ones of single steps that the programs took in turn; the spread "
+        "is the middle half of the rounds' differences.",
         columns=[
             "op",
             "by hand",
@@ -188,6 +191,69 @@ def costs_table(section: Section) -> Table:
             "verdict",
             *[f"{peers.load(name).NAME} adds" for name in others],
         ],
+        rows=made,
+        left=1,
+    )
+
+
+def dispatch_table(section: Section) -> Table:
+    """Return what a function costs that finds the framework's function by a value's type."""
+    names = [
+        name
+        for name in peers.BY_FRAMEWORK[section.framework]
+        if name not in peers.BASELINES and any(name in row.cells for row in section.dispatch)
+    ]
+    made = []
+    for row in section.dispatch:
+        cells = [row.cells.get(name) for name in names]
+        by_hand = next((cell.reference_ns for cell in cells if cell), None)
+        shown_cells = []
+        for cell in cells:
+            spread = cell.spread if cell else None
+            shown_cells += [
+                _value(row, cell),
+                f"{spread.low:.0f} to {spread.high:.0f}" if spread else _NONE,
+            ]
+        made.append([row.title, _NONE if by_hand is None else f"{by_hand:.0f}", *shown_cells])
+    titles = [peers.load(name).NAME for name in names]
+    return Table(
+        title=f"{section.title}: what finding a function by a value's type adds",
+        note="Nanoseconds. By hand: the framework's own function, called with the same values. "
+        "Adds: how much longer the backend's function takes, of the shortest rounds; the spread is "
+        "the middle half of the rounds' differences. What it does besides finding the function, "
+        "such as reading a type's name, counts. Of each package in its own environment, if it has "
+        "one; by hand is in the first.",
+        columns=[
+            "function",
+            "by hand",
+            *[text for title in titles for text in (f"{title} adds", "spread")],
+        ],
+        rows=made,
+        left=1,
+    )
+
+
+def growth_table(group: growth.Group) -> Table:
+    """Return how a step's cost grows with one thing, for each peer."""
+    names = [peers.load(line.peer).NAME for line in group.lines]
+    made = [
+        [
+            f"{size:,}",
+            microseconds(group.baseline_ns[size]),
+            *[
+                _NONE if size not in line.ratios else ratio(line.ratios[size])
+                for line in group.lines
+            ],
+        ]
+        for size in group.sizes
+    ]
+    own, *more = [growth.each_more(group.baseline_ns), *[line.each_more for line in group.lines]]
+    made.append(["one more, µs", microseconds(own), *[microseconds(value) for value in more]])
+    return Table(
+        title=f"{group.section}: growth with {group.what}",
+        note=f"The {group.baseline} in microseconds, and ratios to it, timed in the same process. "
+        "Last row: what one more adds, in microseconds, from the two ends of each column.",
+        columns=["", group.baseline, *names],
         rows=made,
         left=1,
     )
@@ -272,6 +338,10 @@ def _tables(report: Report) -> Iterator[Table]:
             yield peers_table(section)
         if section.costs:
             yield costs_table(section)
+        if section.dispatch:
+            yield dispatch_table(section)
+        for group in growth.groups(section):
+            yield growth_table(group)
 
 
 def show(report: Report) -> None:

@@ -22,9 +22,14 @@ _WORKLOADS = (
     "nest_detach",
     "slicing_16",
     "op_cost",
+    "grow_fuse",
+    "grow_keys",
+    "tf_grow_ops",
     "tf_mlp_train",
     "tf_open_epoch",
     "tf_traces_train",
+    "fit_digits",
+    "tf_fit_digits",
 )
 
 

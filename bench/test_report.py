@@ -163,6 +163,16 @@ def test_an_op_that_adds_more_misses_its_goal(report: Report) -> None:
     assert [row.verdict for row in rows(report) if row.unit == "us"] == ["MISSED"]
 
 
+def test_what_finding_a_function_costs_is_in_nanoseconds(report: Report) -> None:
+    added = {"median": 150.0, "low": 90.0, "high": 260.0, "least": 112.0, "step": 1100.0}
+    times = {"fastnet": {"median": 1300.0, "low": 1e3, "high": 2e3, "loops": 1}}
+    name = "dispatch_torch_exp"
+    report.environments["main"].append(Measured(name, times=times, excesses={"fastnet": added}))
+    text = tables.to_markdown(report)
+    assert "## PyTorch: what finding a function by a value's type adds" in text
+    assert "| exp, tensors | 1100 | 112 | 90 to 260 |" in text
+
+
 def test_markdown_names_versions_verdicts_and_failures(report: Report) -> None:
     report.environments["main"][0].failures["ignite"] = "RuntimeError: no"
     text = tables.to_markdown(report)

@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, process_time_ns
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.program import Program
+
+_Name = TypeVar("_Name")
 
 _MOST_LOOPS = 1_000_000
 # Fresh arguments are made before the clock starts and all live at once: a few are enough.
@@ -158,7 +160,9 @@ def _undisturbed_round(program: Program, count: int) -> int:
     return shortest
 
 
-def interleave(programs: Mapping[str, Program], rounds: int, round_ns: int) -> dict[str, Timing]:
+def interleave(
+    programs: Mapping[_Name, Program], rounds: int, round_ns: int
+) -> dict[_Name, Timing]:
     """Time `programs` in interleaved rounds.
 
     Args:
@@ -171,7 +175,7 @@ def interleave(programs: Mapping[str, Program], rounds: int, round_ns: int) -> d
     """
     names = list(programs)
     loops = {name: calls_per_round(program, round_ns) for name, program in programs.items()}
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[_Name, list[float]] = {name: [] for name in names}
     for first in range(rounds):
         for offset in range(len(names)):
             name = names[(first + offset) % len(names)]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench import agreement, machine, peers, timing
+from bench import agreement, fits, machine, peers, timing, turns
 from bench.program import Program
 from bench.workloads import BY_NAME
+from bench.workloads.fit import DigitsFit
 from bench.workloads.workload import Workload
 
 
@@ -61,16 +63,68 @@ def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Me
         What was measured.
     """
     workload = BY_NAME[name]
-    names = [
+    if isinstance(workload, DigitsFit) and machine.has(workload.framework):
+        return _measure_fits(workload, _names(workload, only), rounds)
+    measured, ready = _prepare(workload, only, rounds)
+    if workload.counts:
+        measured.counts = {peer: int(program.run_once()) for peer, program in ready.items()}
+    elif rounds and ready:
+        _time(measured, workload, ready, rounds, round_ns)
+    for program in ready.values():
+        program.close()
+    return measured
+
+
+def measure_growth(
+    names: list[str], only: list[str] | None, rounds: int, round_ns: int
+) -> list[Measured]:
+    """Check and time peers on workloads that differ in one number, in rounds of all of them.
+
+    A machine that gets slower for a while would otherwise bend the lines.
+
+    Args:
+        names: The workloads' names.
+        only: As for `measure`.
+        rounds: As for `measure`.
+        round_ns: As for `measure`.
+
+    Returns:
+        What was measured of each.
+    """
+    prepared = {name: _prepare(BY_NAME[name], only, rounds) for name in names}
+    programs = {
+        (name, peer): program
+        for name, (_, ready) in prepared.items()
+        for peer, program in ready.items()
+    }
+    timings = timing.interleave(programs, rounds, round_ns) if rounds else {}
+    for name, (measured, ready) in prepared.items():
+        own = {peer: timed for (of, peer), timed in timings.items() if of == name}
+        _write_down(measured, BY_NAME[name], own, list(own))
+        for program in ready.values():
+            program.close()
+    return [measured for measured, _ in prepared.values()]
+
+
+def _names(workload: Workload, only: list[str] | None) -> list[str]:
+    """Return the peers to ask for `workload`."""
+    return [
         peer
         for peer in peers.BY_FRAMEWORK[workload.framework]
         if (only is None or peer in only or peer in peers.BASELINES)
         and (workload.only is None or peer in workload.only)
     ]
+
+
+def _prepare(
+    workload: Workload, only: list[str] | None, rounds: int
+) -> tuple[Measured, dict[str, Program]]:
+    """Check every peer that is installed here, and return the programs of those that agree."""
+    names = _names(workload, only)
     if not machine.has(workload.framework):
-        return Measured(name, rounds=rounds, absent=names)
+        return Measured(workload.name, rounds=rounds, absent=names), {}
     machine.use_one_thread(workload.framework)
-    measured = Measured(name, machine.versions(workload.framework), rounds)
+    measured = Measured(workload.name, machine.versions(workload.framework), rounds)
     programs = {}
     for peer in names:
         module = peers.load(peer)
@@ -86,13 +140,28 @@ def measure(name: str, only: list[str] | None, rounds: int, round_ns: int) -> Me
             # A peer that cannot do its work is a finding: it is reported, and the others go on.
             first_line = (str(error).strip().splitlines() or ["(no message)"])[0]
             measured.failures[peer] = f"{type(error).__name__}: {first_line}"
-    ready = {peer: program for peer, program in programs.items() if program is not None}
-    if workload.counts:
-        measured.counts = {peer: int(program.run_once()) for peer, program in ready.items()}
-    elif rounds:
-        _time(measured, workload, ready, rounds, round_ns)
-    for program in ready.values():
-        program.close()
+    return measured, {peer: program for peer, program in programs.items() if program is not None}
+
+
+def _measure_fits(workload: DigitsFit, names: list[str], rounds: int) -> Measured:
+    """Measure a figure of fits, each of which is a fresh process: that is one round."""
+    measured = Measured(workload.name, machine.versions(workload.framework))
+    if not peers.load(workload.baseline).available():
+        measured.absent = [workload.baseline]
+        measured.without = [name for name in names if name != workload.baseline]
+        return measured
+    measured.rounds = fits.count(rounds)
+    try:
+        found = fits.in_turn(workload.framework, workload.optimizer, measured.rounds)
+    except (AssertionError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        measured.failures["fastnet"] = f"{type(error).__name__}: {error}"
+        return measured
+    if rounds:
+        timings = {
+            name: timing.Timing(len(each[0].later_steps), tuple(workload.of(fit) for fit in each))
+            for name, each in found.items()
+        }
+        _write_down(measured, workload, timings, list(timings))
     return measured
 
 
@@ -103,11 +172,21 @@ def _time(
     rounds: int,
     round_ns: int,
 ) -> None:
-    """Time `programs`, and write down what comes of it."""
+    """Time `programs` and their plain steps."""
     plain = {peer: program.plain for peer, program in programs.items() if program.plain}
     both = {**programs, **{f"{peer}, plain": program for peer, program in plain.items()}}
-    timings = timing.interleave(both, rounds, round_ns)
-    for peer in programs:
+    _write_down(measured, workload, timing.interleave(both, rounds, round_ns), list(programs))
+    if workload.in_turns:
+        quiet = turns.quiet_steps(both, rounds * round_ns, workload.before_a_step)
+        for peer in programs:
+            measured.excesses[peer] |= turns.over_calls(quiet, peer, workload.baseline)
+
+
+def _write_down(
+    measured: Measured, workload: Workload, timings: dict[str, timing.Timing], names: list[str]
+) -> None:
+    """Write down what comes of the timings of some peers, and of their plain steps."""
+    for peer in names:
         timed = timings[peer]
         measured.times[peer] = {**asdict(timed.spread), "loops": timed.loops}
         if workload.over_calls:
@@ -159,11 +238,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--peers", nargs="*", help="only these (default: all that are installed)")
     options = parser.parse_args(arguments)
     round_ns = int(options.round_ms * 1e6)
-    measured = [
-        asdict(measure(workload, options.peers, options.rounds, round_ns))
-        for workload in options.workloads
-    ]
-    options.output.write_text(json.dumps(measured, indent=2))
+    if all(BY_NAME[name].grows for name in options.workloads):
+        measured = measure_growth(options.workloads, options.peers, options.rounds, round_ns)
+    else:
+        measured = [
+            measure(name, options.peers, options.rounds, round_ns) for name in options.workloads
+        ]
+    options.output.write_text(json.dumps([asdict(one) for one in measured], indent=2))
 
 
 if __name__ == "__main__":

@@ -32,14 +32,21 @@ class Tensor:
 
 STATE: dict[str, Any] = {"mode": "infer", "epoch": Tensor("int32", ())}
 RESULT = Tensor("float32", (8, 10))
-KIND = TensorKind(
-    Tensor,
-    attrgetter("type"),
-    attrgetter("shape"),
-    convert=lambda value: None,
-    split=lambda value: None,
-    join=lambda kind, tensors: None,
-)
+
+
+def kind_of(tensor: type) -> TensorKind:
+    """Return how tensors of a class are read."""
+    return TensorKind(
+        tensor,
+        attrgetter("type"),
+        attrgetter("shape"),
+        convert=lambda value: None,
+        split=lambda value: None,
+        join=lambda kind, tensors: None,
+    )
+
+
+KIND = kind_of(Tensor)
 
 
 def _tensors(count: int) -> list[Tensor]:

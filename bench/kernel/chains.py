@@ -8,6 +8,7 @@ from typing import Any
 
 from fastnet._execute import Plan
 from fastnet._resolve import KeyTable, OpSpec, resolve
+from fastnet._stamps import StampLog
 
 Step = Callable[[dict[str, Any]], Any]
 
@@ -110,9 +111,16 @@ class Chain:
         return lambda batch: step(batch, STATE)
 
     def by_step_timed(self) -> Step:
-        """Return the Plan's loop with the clock read around each op."""
+        """Return the Plan's loop with a stamp after each part of the step."""
         step_timed = self.plan().step_timed
-        return lambda batch: step_timed(batch, STATE)
+        log = StampLog()
+
+        def step(batch: dict[str, Any]) -> dict[str, Any]:
+            result = step_timed(batch, STATE, log)
+            log.keep(0)
+            return result
+
+        return step
 
 
 WAYS: dict[str, Callable[[Chain], Step]] = {

@@ -43,6 +43,7 @@ BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
         "fastnet",
         "fastestimator",
         "tensordict",
+        "lightning",
         "fabric",
         "ignite",
         "accelerate",

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bench.workloads.growth import TFGrowingChain
 from bench.workloads.tf_supervised import TFSupervised
 
 Batch = dict[str, tf.Tensor]
@@ -49,6 +50,19 @@ def infer_step(model: Any) -> Step:
 
     def step(batch: Batch) -> Batch:
         return {"pred": model(batch["x"], training=False)}
+
+    return step
+
+
+def increments(workload: TFGrowingChain) -> Step:
+    """Return a step that adds one as often as there are ops."""
+    last = workload.keys[-1]
+
+    def step(batch: Batch) -> Batch:
+        value = batch["k0"]
+        for _ in range(workload.length):
+            value = value + 1
+        return {last: value}
 
     return step
 

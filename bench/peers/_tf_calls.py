@@ -1,6 +1,8 @@
 """The calls of TensorFlow that each op makes, written by hand: the oracle of `TFOpCost`.
 
-As in `_torch_calls`: what the value of an op needs, once settings are known, and no more.
+As in `_torch_calls`: what the value of an op needs, once settings are known, and no more. What is
+the same in every step is a tensor already, and where an operator, or an index, only comes to a
+function after a look at its operands, that function stands here.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from bench.workloads.tf_op_cost import TFOpCost
 Batch = dict[str, tf.Tensor]
 Calls = Callable[[Batch], Any]
 
+# TensorFlow looks for its Keras each time that somebody asks for it
+LOSSES = tf.keras.losses
+ENTROPY = (keras.ops if hasattr(keras, "ops") else tf.keras.backend).binary_crossentropy
+
 
 def argmax(batch: Batch) -> Any:
     return tf.argmax(batch["x"], axis=1)
@@ -27,19 +33,11 @@ def average(batch: Batch) -> Any:
 
 
 def gather(batch: Batch) -> Any:
-    return tf.gather(batch["x"], batch["y"], axis=1, batch_dims=1)
+    return tf.gather(batch["x"], batch["y"], None, 1, 1)
 
 
 def gather_largest(batch: Batch) -> Any:
-    return tf.reduce_max(batch["x"], axis=1)
-
-
-def permute(batch: Batch) -> Any:
-    return tf.transpose(batch["x"], [0, 3, 1, 2])
-
-
-def reshape(batch: Batch) -> Any:
-    return tf.reshape(batch["x"], [-1, 108])
+    return tf.reduce_max(batch["x"], 1, False)
 
 
 def delete(batch: Batch) -> Any:
@@ -52,69 +50,68 @@ def lambda_op(batch: Batch) -> Any:
 
 def sparse(batch: Batch) -> Any:
     return tf.reduce_mean(
-        tf.keras.losses.sparse_categorical_crossentropy(batch["y"], batch["x"], from_logits=True)
+        LOSSES.sparse_categorical_crossentropy(batch["y"], batch["x"], from_logits=True)
     )
 
 
 def sparse_probabilities(batch: Batch) -> Any:
-    return tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(batch["y"], batch["x"]))
+    return tf.reduce_mean(LOSSES.sparse_categorical_crossentropy(batch["y"], batch["x"]))
 
 
 def categorical(batch: Batch) -> Any:
-    return tf.reduce_mean(
-        tf.keras.losses.categorical_crossentropy(batch["y"], batch["x"], from_logits=True)
-    )
-
-
-def _entropy(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    compare = keras.ops if hasattr(keras, "ops") else tf.keras.backend
-    return compare.binary_crossentropy(y, x, from_logits=False)
+    return tf.reduce_mean(LOSSES.categorical_crossentropy(batch["y"], batch["x"], from_logits=True))
 
 
 def binary(batch: Batch) -> Any:
-    return tf.reduce_mean(tf.reduce_mean(_entropy(batch["y"], batch["x"]), axis=-1))
-
-
-def dice(batch: Batch) -> Any:
-    x, y = batch["x"], batch["y"]
-    common = tf.reduce_sum(x * y, axis=[1, 2])
-    both = tf.reduce_sum(x, axis=[1, 2]) + tf.reduce_sum(y, axis=[1, 2])
-    return -tf.reduce_mean(tf.reduce_mean(2.0 * common / (both + 1e-6), axis=-1), axis=0)
+    return tf.reduce_mean(tf.reduce_mean(ENTROPY(batch["y"], batch["x"]), axis=-1))
 
 
 def focal(batch: Batch) -> Any:
     x, y = batch["x"], batch["y"]
-    entropy = _entropy(y, x)
-    right = y * x + (1 - y) * (1 - x)
-    weight = y * 0.25 + (1 - y) * 0.75
-    loss = weight * (tf.pow(1.0 - right, 2.0) * entropy)
+    return _focus(ENTROPY(y, x), x, y)
+
+
+def focal_logits(batch: Batch) -> Any:
+    x, y = batch["x"], batch["y"]
+    return _focus(ENTROPY(y, x, from_logits=True), tf.sigmoid(x), y)
+
+
+def _focus(entropy: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    untrue = tf.subtract(1.0, y)
+    right = tf.add(tf.multiply(y, x), tf.multiply(untrue, tf.subtract(1.0, x)))
+    weight = tf.add(tf.multiply(y, 0.25), tf.multiply(untrue, 0.75))
+    hard = tf.pow(tf.subtract(1.0, right), 2.0)
+    loss = tf.multiply(weight, tf.multiply(hard, entropy))
     count = tf.maximum(tf.reduce_sum(y, axis=1, keepdims=True), 1)
-    return tf.reduce_mean(tf.reduce_sum(loss / count, axis=1))
+    return tf.reduce_mean(tf.reduce_sum(tf.realdiv(loss, count), axis=1))
 
 
 def hinge(batch: Batch) -> Any:
-    missing = tf.maximum(1.0 - batch["y"] * batch["x"], 0)
+    missing = tf.maximum(tf.subtract(1.0, tf.multiply(batch["y"], batch["x"])), 0)
     return tf.reduce_mean(tf.reduce_mean(missing, axis=-1))
 
 
 def l1(batch: Batch) -> Any:
-    return tf.reduce_mean(tf.reduce_mean(tf.abs(batch["x"] - batch["y"]), axis=-1))
+    return tf.reduce_mean(tf.reduce_mean(tf.abs(tf.subtract(batch["x"], batch["y"])), axis=-1))
 
 
 def l1_smooth(batch: Batch) -> Any:
-    gap = tf.abs(batch["x"] - batch["y"])
-    loss = tf.where(gap < 1.0, 0.5 * tf.square(gap) / 1.0, gap - 0.5)
+    gap = tf.abs(tf.subtract(batch["x"], batch["y"]))
+    small = tf.realdiv(tf.multiply(tf.square(gap), 0.5), 1.0)
+    loss = tf.where(tf.less(gap, 1.0), small, tf.subtract(gap, 0.5))
     return tf.reduce_mean(tf.reduce_mean(loss, axis=-1))
 
 
 def l1_huber(batch: Batch) -> Any:
-    gap = tf.abs(batch["x"] - batch["y"])
-    loss = tf.where(gap <= 1.0, 0.5 * tf.square(gap), 1.0 * gap - 0.5)
+    gap = tf.abs(tf.subtract(batch["x"], batch["y"]))
+    small = tf.multiply(tf.square(gap), 0.5)
+    large = tf.subtract(tf.multiply(gap, 1.0), 0.5)
+    loss = tf.where(tf.less_equal(gap, 1.0), small, large)
     return tf.reduce_mean(tf.reduce_mean(loss, axis=-1))
 
 
 def mse(batch: Batch) -> Any:
-    return tf.reduce_mean(tf.keras.losses.MSE(batch["y"], batch["x"]))
+    return tf.reduce_mean(LOSSES.MSE(batch["y"], batch["x"]))
 
 
 def watch(batch: Batch) -> Any:
@@ -135,7 +132,9 @@ def gradient(batch: Batch) -> Any:
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         loss = x * x
-    return tape.gradient(loss, x)
+        # the tape goes on to record what comes behind
+        with tape.stop_recording():
+            return tape.gradient(loss, x)
 
 
 def fgsm(batch: Batch) -> Any:
@@ -145,7 +144,7 @@ def fgsm(batch: Batch) -> Any:
         loss = x * x
         with tape.stop_recording():
             found = tape.gradient(loss, x)
-        moved = x + 0.01 * tf.sign(found)
+        moved = tf.add(x, tf.multiply(tf.sign(found), 0.01))
         return tf.clip_by_value(moved, tf.reduce_min(x), tf.reduce_max(x))
 
 
@@ -173,15 +172,12 @@ def repeat(batch: Batch) -> Any:
     return thrice(batch)
 
 
-def one_of(batch: Batch) -> Any:
-    x = batch["x"]
-    place = tf.random.categorical(tf.math.log([[1.0, 0.0]]), 1, dtype=tf.int32)
-    return tf.switch_case(place[0, 0], [lambda: -x, lambda: x + x])
-
-
 def sometimes(batch: Batch) -> Any:
     x = batch["x"]
-    return tf.cond(tf.random.uniform(()) < 1.0, lambda: -x, lambda: x)
+    chosen = tf.less(tf.random.uniform(()), 1.0)
+    if tf.executing_eagerly():
+        return -x if chosen else x
+    return tf.cond(chosen, lambda: -x, lambda: x)
 
 
 def mixup(batch: Batch) -> Any:
@@ -233,7 +229,17 @@ def _span(length: tf.Tensor, middle: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Ten
 def _normalize(model: Any, workload: TFOpCost) -> Calls:
     shift = tf.constant([0.4, 0.5, 0.6])
     scale = tf.constant([0.2, 0.3, 0.4]) + 1e-7
-    return lambda batch: (batch["x"] - shift) / scale
+    return lambda batch: tf.realdiv(tf.subtract(batch["x"], shift), scale)
+
+
+def _permute(model: Any, workload: TFOpCost) -> Calls:
+    order = tf.constant([0, 3, 1, 2])
+    return lambda batch: tf.transpose(batch["x"], order)
+
+
+def _reshape(model: Any, workload: TFOpCost) -> Calls:
+    lengths = tf.constant([-1, 108])
+    return lambda batch: tf.reshape(batch["x"], lengths)
 
 
 def _resize_3d(model: Any, workload: TFOpCost) -> Calls:
@@ -242,7 +248,7 @@ def _resize_3d(model: Any, workload: TFOpCost) -> Calls:
     def calls(batch: Batch) -> Any:
         x = batch["x"]
         for axis in (1, 2, 3):
-            x = tf.gather(x, places, axis=axis)
+            x = tf.gather(x, places, None, axis)
         return x
 
     return calls
@@ -253,9 +259,76 @@ def _un_hadamard(model: Any, workload: TFOpCost) -> Calls:
     least = tf.constant(5 * (1 - 0.99999) / (0.99999 * 3))
 
     def calls(batch: Batch) -> Any:
-        distances = tf.reduce_sum(tf.abs(batch["x"][:, None] - codes), axis=-1)
-        closeness = 1.0 / tf.maximum(distances, least)
-        return closeness / tf.reduce_sum(closeness, axis=-1, keepdims=True)
+        apart = tf.subtract(tf.expand_dims(batch["x"], 1), codes)
+        distances = tf.reduce_sum(tf.abs(apart), -1)
+        closeness = tf.realdiv(1.0, tf.maximum(distances, least))
+        return tf.realdiv(closeness, tf.reduce_sum(closeness, -1, True))
+
+    return calls
+
+
+def _categorical_weighted(model: Any, workload: TFOpCost) -> Calls:
+    weights = tf.constant([2.0, 1.0, 1.0, 0.5])
+
+    def calls(batch: Batch) -> Any:
+        x, y = batch["x"], batch["y"]
+        loss = LOSSES.categorical_crossentropy(y, x, from_logits=True)
+        weighted = tf.multiply(loss, tf.gather(weights, tf.argmax(y, axis=-1)))
+        return tf.reduce_mean(weighted)
+
+    return calls
+
+
+def _binary_weighted(model: Any, workload: TFOpCost) -> Calls:
+    yes, weight, one = tf.constant(1, tf.int64), tf.constant(3.0), tf.constant(1.0)
+
+    def calls(batch: Batch) -> Any:
+        x, y = batch["x"], batch["y"]
+        loss = ENTROPY(y, x)
+        # a class is an integer, and one that is neither yes nor no weighs 1
+        weights = tf.where(tf.equal(tf.cast(y, tf.int64), yes), weight, one)
+        return tf.reduce_mean(tf.reduce_mean(tf.multiply(loss, weights), axis=-1))
+
+    return calls
+
+
+def _dice(model: Any, workload: TFOpCost) -> Calls:
+    overlap = _overlap()
+    return lambda batch: -tf.reduce_mean(tf.reduce_mean(overlap(batch), axis=-1), axis=0)
+
+
+def _dice_weighted(model: Any, workload: TFOpCost) -> Calls:
+    overlap, weights = _overlap(), tf.constant([[2.0, 1.0, 1.0]])
+
+    def calls(batch: Batch) -> Any:
+        weighted = tf.multiply(overlap(batch), weights)
+        return -tf.reduce_mean(tf.reduce_mean(weighted, axis=-1), axis=0)
+
+    return calls
+
+
+def _overlap() -> Callable[[Batch], tf.Tensor]:
+    places = tf.constant([1, 2])
+
+    def overlap(batch: Batch) -> tf.Tensor:
+        x, y = batch["x"], batch["y"]
+        common = tf.reduce_sum(tf.multiply(x, y), axis=places)
+        both = tf.add(tf.reduce_sum(x, axis=places), tf.reduce_sum(y, axis=places))
+        return tf.realdiv(tf.multiply(common, 2.0), tf.add(both, 1e-6))
+
+    return overlap
+
+
+def _one_of(model: Any, workload: TFOpCost) -> Calls:
+    logs = tf.math.log([[1.0, 0.0]])
+
+    def calls(batch: Batch) -> Any:
+        x = batch["x"]
+        branches = [lambda: -x, lambda: x + x]
+        place = tf.squeeze(tf.random.categorical(logs, 1, dtype=tf.int32))
+        if tf.executing_eagerly():
+            return branches[int(place)]()
+        return tf.switch_case(place, branches)
 
     return calls
 
@@ -265,8 +338,8 @@ def _sparse_weighted(model: Any, workload: TFOpCost) -> Calls:
 
     def calls(batch: Batch) -> Any:
         x, y = batch["x"], batch["y"]
-        loss = tf.keras.losses.sparse_categorical_crossentropy(y, x, from_logits=True)
-        return tf.reduce_mean(loss * tf.gather(weights, y))
+        loss = LOSSES.sparse_categorical_crossentropy(y, x, from_logits=True)
+        return tf.reduce_mean(tf.multiply(loss, tf.gather(weights, y)))
 
     return calls
 
@@ -274,7 +347,7 @@ def _sparse_weighted(model: Any, workload: TFOpCost) -> Calls:
 def _l2(model: Any, workload: TFOpCost) -> Calls:
     def calls(batch: Batch) -> Any:
         squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
-        return 0.01 * tf.reduce_sum(squares) + batch["x"]
+        return tf.add(tf.multiply(tf.reduce_sum(squares), 0.01), batch["x"])
 
     return calls
 
@@ -325,7 +398,7 @@ def _super_loss_exp(model: Any, workload: TFOpCost) -> Calls:
 
 
 def _losses(batch: Batch) -> tf.Tensor:
-    return tf.keras.losses.sparse_categorical_crossentropy(batch["y"], batch["x"], from_logits=True)
+    return LOSSES.sparse_categorical_crossentropy(batch["y"], batch["x"], from_logits=True)
 
 
 def _weigh(losses: tf.Tensor, threshold: Any) -> tf.Tensor:
@@ -360,9 +433,9 @@ _SIMPLE: tuple[Calls, ...] = (
     categorical,
     cutmix,
     delete,
-    dice,
     fgsm,
     focal,
+    focal_logits,
     fuse,
     gather,
     gather_largest,
@@ -375,10 +448,7 @@ _SIMPLE: tuple[Calls, ...] = (
     mixup,
     mse,
     once,
-    one_of,
-    permute,
     repeat,
-    reshape,
     sometimes,
     sparse,
     sparse_probabilities,
@@ -388,9 +458,16 @@ _SIMPLE: tuple[Calls, ...] = (
     watched,
 )
 _MADE: tuple[Callable[[Any, TFOpCost], Calls], ...] = (
+    _binary_weighted,
+    _categorical_weighted,
+    _dice,
+    _dice_weighted,
     _l2,
     _model,
     _normalize,
+    _one_of,
+    _permute,
+    _reshape,
     _resize_3d,
     _sparse_weighted,
     _super_loss,

@@ -6,11 +6,13 @@ from bench.peers._tf_by_hand import (
     Step,
     concrete_function,
     eval_step,
+    increments,
     over_batch,
     supervised_step,
     train_step,
 )
 from bench.program import Program
+from bench.workloads.growth import TFGrowingChain
 from bench.workloads.tf_op_cost import TFOpGraph
 from bench.workloads.tf_open_epoch import TFOpenEpoch
 from bench.workloads.tf_supervised import TFSupervised
@@ -36,6 +38,9 @@ def make(workload: Workload, any_size: bool) -> Program | None:
             from bench.peers import _tf_op_program
 
             return _tf_op_program.concrete(workload)
+        case TFGrowingChain() if not any_size:
+            function = concrete_function(increments(workload), workload.batch(), 8)
+            return Program(over_batch(function), workload.batch())
     return None
 
 

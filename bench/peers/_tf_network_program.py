@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from bench.program import Program
+from bench.workloads.growth import TFGrowingChain
 from bench.workloads.tf_op_cost import TFOpCost
 from bench.workloads.tf_open_epoch import TFOpenEpoch
 from bench.workloads.tf_supervised import TFSupervised
@@ -36,6 +38,8 @@ class TFNetworkPrograms:
                 return self._traces(workload)
             case TFOpCost():
                 return self._op_cost(workload)
+            case TFGrowingChain():
+                return self._growing_chain(workload)
         return None
 
     def _module(self, name: str) -> Any:
@@ -67,6 +71,24 @@ class TFNetworkPrograms:
             workload.batch(),
             model=model,
             close=lambda: context.__exit__(None, None, None),
+        )
+
+    def _growing_chain(self, workload: TFGrowingChain) -> Program:
+        base = self._module("op.tensorop").TensorOp
+
+        class Increment(base):  # type: ignore[misc, valid-type]
+            """An op that adds one."""
+
+            def forward(self, data: Any, state: dict[str, Any]) -> Any:
+                return data + 1
+
+        keys = workload.keys
+        ops = [Increment(inputs=key, outputs=after) for key, after in pairwise(keys)]
+        network = self._module("network").TFNetwork(ops=ops)
+        context = network(mode="infer", epoch=1, ds_id="", desired_output_keys={keys[-1]})
+        context.__enter__()
+        return Program(
+            network.run_step, workload.batch(), close=lambda: context.__exit__(None, None, None)
         )
 
     def _open_epoch(self, workload: TFOpenEpoch) -> Program:

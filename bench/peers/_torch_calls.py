@@ -75,6 +75,13 @@ def binary(batch: Batch) -> Any:
     return F.binary_cross_entropy(batch["x"], batch["y"], reduction="none").mean()
 
 
+def binary_weighted(batch: Batch) -> Any:
+    x, y = batch["x"], batch["y"]
+    # truth that is neither yes nor no weighs 1
+    weights = torch.ones_like(y).masked_fill_(y == 1, 3.0)
+    return (F.binary_cross_entropy(x, y, reduction="none") * weights).mean()
+
+
 def dice(batch: Batch) -> Any:
     x, y = batch["x"], batch["y"]
     common = (x * y).sum((2, 3))
@@ -85,8 +92,21 @@ def dice(batch: Batch) -> Any:
 def focal(batch: Batch) -> Any:
     x, y = batch["x"], batch["y"]
     entropy = F.binary_cross_entropy(x, y, reduction="none")
-    right = x * y + (1 - x) * (1 - y)
-    weight = 0.25 * y + 0.75 * (1 - y)
+    untrue = 1 - y
+    right = x * y + (1 - x) * untrue
+    weight = 0.25 * y + 0.75 * untrue
+    loss = weight * (entropy * (1 - right) ** 2)
+    count = y.sum(1, keepdim=True).clamp(min=1)
+    return (loss / count).sum(1).mean()
+
+
+def focal_logits(batch: Batch) -> Any:
+    x, y = batch["x"], batch["y"]
+    entropy = F.binary_cross_entropy_with_logits(x, y, reduction="none")
+    probability = x.sigmoid()
+    untrue = 1 - y
+    right = probability * y + (1 - probability) * untrue
+    weight = 0.25 * y + 0.75 * untrue
     loss = weight * (entropy * (1 - right) ** 2)
     count = y.sum(1, keepdim=True).clamp(min=1)
     return (loss / count).sum(1).mean()
@@ -175,35 +195,38 @@ def sometimes(batch: Batch) -> Any:
 def _mixup(model: torch.nn.Module) -> Calls:
     one = torch.tensor(1.0)
     beta = Beta(one, one)
-    return lambda batch: _blend(batch["x"], batch["y"], beta.rsample((len(batch["x"]),)))
 
+    def calls(batch: Batch) -> Any:
+        x, y = batch["x"], batch["y"]
+        drawn = beta.rsample((x.shape[0],))
+        share = drawn.reshape(-1, 1, 1, 1)
+        label_share = drawn.reshape(-1, 1)
+        share = torch.maximum(share, 1 - share)
+        return (
+            x * share + x.roll(1, 0) * (1 - share),
+            y * label_share + y.roll(1, 0) * (1 - label_share),
+        )
 
-def _blend(x: torch.Tensor, y: torch.Tensor, drawn: torch.Tensor) -> Any:
-    label_share = drawn.reshape(-1, 1)
-    share = drawn.reshape(-1, 1, 1, 1)
-    share = torch.maximum(share, 1 - share)
-    return (
-        x * share + torch.roll(x, 1, 0) * (1 - share),
-        y * label_share + torch.roll(y, 1, 0) * (1 - label_share),
-    )
+    return calls
 
 
 def _cutmix(model: torch.nn.Module) -> Calls:
     beta = Beta(1.0, 1.0)
-    return lambda batch: _paste(batch["x"], batch["y"], beta.rsample())
 
+    def calls(batch: Batch) -> Any:
+        images, labels = batch["x"], batch["y"]
+        height, width = images.shape[-2:]
+        kept = beta.rsample()
+        half = torch.sqrt(1 - torch.maximum(kept, 1 - kept)) / 2
+        x, y = torch.rand(()), torch.rand(())
+        left, right = _span(width, x, half)
+        top, bottom = _span(height, y, half)
+        mixed = images.clone()
+        mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
+        kept = 1 - torch.tensor((right - left) * (bottom - top) / (height * width))
+        return mixed, labels * kept + labels.roll(1, 0) * (1 - kept)
 
-def _paste(images: torch.Tensor, labels: torch.Tensor, kept: torch.Tensor) -> Any:
-    kept = torch.maximum(kept, 1 - kept)
-    x, y = torch.rand(()), torch.rand(())
-    height, width = images.shape[-2:]
-    half = torch.sqrt(1 - kept) / 2
-    left, right = _span(width, x, half)
-    top, bottom = _span(height, y, half)
-    mixed = images.clone()
-    mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
-    kept = 1 - torch.tensor((right - left) * (bottom - top) / (height * width))
-    return mixed, labels * kept + torch.roll(labels, 1, 0) * (1 - kept)
+    return calls
 
 
 def _span(length: int, middle: torch.Tensor, half: torch.Tensor) -> tuple[int, int]:
@@ -227,6 +250,29 @@ def _un_hadamard(model: torch.nn.Module) -> Calls:
         distances = (batch["x"].unsqueeze(1) - codes).abs().sum(-1)
         closeness = torch.maximum(distances, least).reciprocal()
         return closeness / closeness.sum(-1, keepdim=True)
+
+    return calls
+
+
+def _categorical_weighted(model: torch.nn.Module) -> Calls:
+    weights = torch.tensor([2.0, 1.0, 1.0, 0.5])
+
+    def calls(batch: Batch) -> Any:
+        x, y = batch["x"], batch["y"]
+        loss = -(y * F.log_softmax(x, 1)).sum(1)
+        return (loss * weights[y.argmax(1)]).mean()
+
+    return calls
+
+
+def _dice_weighted(model: torch.nn.Module) -> Calls:
+    weights = torch.tensor([[2.0, 1.0, 1.0]])
+
+    def calls(batch: Batch) -> Any:
+        x, y = batch["x"], batch["y"]
+        common = (x * y).sum((2, 3))
+        both = x.sum((2, 3)) + y.sum((2, 3))
+        return -(2.0 * common / (both + 1e-6) * weights).mean(-1).mean(0)
 
     return calls
 
@@ -328,11 +374,13 @@ _SIMPLE: tuple[Calls, ...] = (
     argmax,
     average,
     binary,
+    binary_weighted,
     categorical,
     delete,
     dice,
     fgsm,
     focal,
+    focal_logits,
     fuse,
     gather,
     gather_largest,
@@ -358,7 +406,9 @@ _SIMPLE: tuple[Calls, ...] = (
     watched,
 )
 _MADE: tuple[Callable[[torch.nn.Module], Calls], ...] = (
+    _categorical_weighted,
     _cutmix,
+    _dice_weighted,
     _l2,
     _mixup,
     _model,

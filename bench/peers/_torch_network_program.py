@@ -11,6 +11,7 @@ import torch
 
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
+from bench.workloads.growth import Fused, ManyKeys
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
 from bench.workloads.nest import Nest
@@ -48,6 +49,10 @@ class TorchNetworkPrograms:
                 return self._move(workload)
             case Slicing():
                 return self._slicing(workload)
+            case Fused():
+                return self._fused(workload)
+            case ManyKeys():
+                return self._many_keys(workload)
             case LiveTensors():
                 return self._live_tensors(workload)
             case OpCost():
@@ -63,8 +68,8 @@ class TorchNetworkPrograms:
         context.__enter__()
         return Program(network.run_step, close=lambda: context.__exit__(None, None, None))
 
-    def _identity_ops(self, keys: list[str]) -> list[Any]:
-        """Return one op of the user's own for each step along `keys`."""
+    def _identity(self) -> Any:
+        """Return an op class of the user's own."""
         base = self._module("op.tensorop").TensorOp
 
         class Identity(base):  # type: ignore[misc, valid-type]
@@ -73,7 +78,12 @@ class TorchNetworkPrograms:
             def forward(self, data: Any, state: dict[str, Any]) -> Any:
                 return data
 
-        return [Identity(inputs=key, outputs=after) for key, after in pairwise(keys)]
+        return Identity
+
+    def _identity_ops(self, keys: list[str]) -> list[Any]:
+        """Return an op for each step along `keys`."""
+        identity = self._identity()
+        return [identity(inputs=key, outputs=after) for key, after in pairwise(keys)]
 
     def _identity_chain(self, workload: IdentityChain) -> Program:
         keys = workload.keys
@@ -149,6 +159,22 @@ class TorchNetworkPrograms:
         make_network = self._module("network").TorchNetwork
         network = make_network(ops=self._identity_ops(["x", "y"]), slicers=slicer)
         return _with_batch(self._entered(network, "infer", {"y"}), workload.batch())
+
+    def _fused(self, workload: Fused) -> Program:
+        fuse = self._module("op.tensorop.meta").Fuse
+        (op,) = self._identity_ops(["k0", "k1"])
+        for _ in range(workload.depth):
+            op = fuse([op])
+        network = self._module("network").TorchNetwork(ops=op)
+        return _with_batch(self._entered(network, "infer", {"k1"}), workload.batch())
+
+    def _many_keys(self, workload: ManyKeys) -> Program:
+        op = self._identity()(inputs=workload.inputs, outputs=workload.outputs)
+        # Of one key each, an op is given a bare value, and may as well be given a list.
+        op.in_list = op.out_list = True
+        network = self._module("network").TorchNetwork(ops=op)
+        program = self._entered(network, "infer", set(workload.outputs))
+        return _with_batch(program, workload.batch())
 
     def _live_tensors(self, workload: LiveTensors) -> Program:
         base = self._module("op.tensorop").TensorOp

@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from bench.peers._dispatch import by_hand
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
+from bench.workloads.dispatch import Dispatch
+from bench.workloads.growth import DeepNest, Fused, ManyKeys
 from bench.workloads.identity_chain import Identity, IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
 from bench.workloads.nest import Nest
@@ -43,16 +46,24 @@ def make(workload: Workload) -> Program | None:
             return _train(workload)
         case Supervised():
             return _infer(workload)
+        case DeepNest():
+            return _deep_nest(workload)
         case Nest(action="detach"):
             return Program(_detach, workload.nest())
         case Nest():
             return Program(_move, workload.nest())
         case Slicing():
             return _slicing(workload)
+        case Fused():
+            return _fused(workload)
+        case ManyKeys():
+            return _many_keys(workload)
         case LiveTensors():
             return _live_tensors(workload)
         case OpCost():
             return _op_cost(workload)
+        case Dispatch():
+            return by_hand(workload)
     return None
 
 
@@ -151,6 +162,44 @@ def _slicing(workload: Slicing) -> Program:
         with torch.no_grad():
             parts = [forward(part, state) for part in batch["x"].unbind(AXIS)]
             return {**batch, "y": torch.stack(parts, AXIS)}
+
+    return Program(step, workload.batch())
+
+
+def _deep_nest(workload: DeepNest) -> Program:
+    """Detach tensors in dicts whose depth is known, and build the same dicts again."""
+
+    def detach(nest: dict[str, Any], depth: int) -> dict[str, Any]:
+        if depth:
+            return {"inner": detach(nest["inner"], depth - 1)}
+        return {key: tensor.detach() for key, tensor in nest.items()}
+
+    depth = workload.depth
+    return Program(lambda nest: detach(nest, depth), workload.nest())
+
+
+def _fused(workload: Fused) -> Program:
+    """Call the one op that there is, however many stand around it elsewhere."""
+    forward = Identity().forward
+    state: dict[str, Any] = {"mode": "infer"}
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            return {**batch, "k1": forward(batch["k0"], state)}
+
+    return Program(step, workload.batch())
+
+
+def _many_keys(workload: ManyKeys) -> Program:
+    """Read the keys into a list, call the op, and lay what it returns over the batch."""
+    forward = Identity().forward
+    state: dict[str, Any] = {"mode": "infer"}
+    inputs, outputs = workload.inputs, workload.outputs
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            values = forward([batch[key] for key in inputs], state)
+            return {**batch, **dict(zip(outputs, values, strict=True))}
 
     return Program(step, workload.batch())
 

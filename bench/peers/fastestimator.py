@@ -6,7 +6,9 @@ It pins old versions of what it needs, so it mostly runs in an interpreter of it
 from __future__ import annotations
 
 from bench.peers import installed, version_of
+from bench.peers._dispatch import of_package
 from bench.program import Program
+from bench.workloads.dispatch import Dispatch
 from bench.workloads.workload import Workload
 
 NAME = "FastEstimator"
@@ -24,6 +26,8 @@ def version() -> str | None:
 
 def make(workload: Workload) -> Program | None:
     """Return FastEstimator's program."""
+    if isinstance(workload, Dispatch):
+        return of_package(workload, "fastestimator")
     if workload.framework == "tf":
         from bench.peers._tf_network_program import TFNetworkPrograms
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bench.peers import installed, version_of
+from bench.peers._dispatch import of_package
 from bench.program import Program
+from bench.workloads.dispatch import Dispatch
 from bench.workloads.workload import Workload
 
 NAME = "fastnet"
@@ -21,6 +23,8 @@ def version() -> str | None:
 
 def make(workload: Workload) -> Program | None:
     """Return fastnet's program."""
+    if isinstance(workload, Dispatch):
+        return of_package(workload, "fastnet")
     if workload.framework == "tf":
         from bench.peers._tf_network_program import TFNetworkPrograms
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from bench.peers import installed, version_of
 from bench.program import Program
+from bench.workloads.growth import Fused, ManyKeys
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
 from bench.workloads.slicing import AXIS, Slicing
@@ -44,6 +45,10 @@ def make(workload: Workload) -> Program | None:
             return _infer(workload)
         case Slicing():
             return _slicing(workload)
+        case Fused():
+            return _fused(workload)
+        case ManyKeys():
+            return _many_keys(workload)
         case LiveTensors():
             return _live_tensors(workload)
     return None
@@ -129,6 +134,35 @@ def _slicing(workload: Slicing) -> Program:
             return torch.stack([module(part) for part in batch.unbind(AXIS)], AXIS)
 
     return Program(step, TensorDict(workload.batch(), batch_size=[8, workload.slices]))
+
+
+def _without_gradients(module: Any, batch: Any) -> Program:
+    """Return a program that calls a module as an infer step must."""
+
+    def step(batch: Any) -> Any:
+        with torch.no_grad():
+            return module(batch)
+
+    return Program(step, batch)
+
+
+def _fused(workload: Fused) -> Program:
+    """Put a sequence into a sequence, where others put a meta op into a meta op."""
+    from tensordict.nn import TensorDictModule, TensorDictSequential
+
+    module: Any = TensorDictModule(_identity, in_keys=["k0"], out_keys=["k1"])
+    for _ in range(workload.depth):
+        module = TensorDictSequential(module)
+    return _without_gradients(module, _batch(workload))
+
+
+def _many_keys(workload: ManyKeys) -> Program:
+    from tensordict.nn import TensorDictModule
+
+    module = TensorDictModule(
+        lambda *values: values, in_keys=workload.inputs, out_keys=workload.outputs
+    )
+    return _without_gradients(module, _batch(workload))
 
 
 def _live_tensors(workload: LiveTensors) -> Program:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bench.peers import installed
+from bench.peers._dispatch import by_hand
 from bench.program import Program
+from bench.workloads.dispatch import Dispatch
 from bench.workloads.workload import Workload
 
 NAME = "eager calls"
@@ -21,6 +23,8 @@ def version() -> str | None:
 
 def make(workload: Workload) -> Program | None:
     """Return the program of the calls."""
+    if isinstance(workload, Dispatch):
+        return by_hand(workload)
     from bench.peers import _tf_op_program
 
     return _tf_op_program.eager(workload)

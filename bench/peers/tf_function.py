@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.peers import installed
 from bench.program import Program
+from bench.workloads.growth import TFGrowingChain
 from bench.workloads.tf_supervised import TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
 from bench.workloads.workload import Workload
@@ -28,7 +29,17 @@ def make(workload: Workload) -> Program | None:
             return _supervised(workload)
         case TFTraces():
             return _traces(workload)
+        case TFGrowingChain():
+            return _growing_chain(workload)
     return None
+
+
+def _growing_chain(workload: TFGrowingChain) -> Program:
+    import tensorflow as tf
+
+    from bench.peers._tf_by_hand import increments, over_batch
+
+    return Program(over_batch(tf.function(increments(workload))), workload.batch())
 
 
 def _supervised(workload: TFSupervised) -> Program:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from bench.workloads import (
+    dispatch,
+    fit,
+    growth,
     identity_chain,
     lenet,
     live_tensors,
@@ -29,10 +32,15 @@ ALL: tuple[Workload, ...] = (
     *slicing.WORKLOADS,
     *live_tensors.WORKLOADS,
     *op_cost.WORKLOADS,
+    *fit.WORKLOADS,
+    *dispatch.WORKLOADS,
     *tf_mlp.WORKLOADS,
     *tf_open_epoch.WORKLOADS,
     *tf_traces.WORKLOADS,
     *tf_op_cost.WORKLOADS,
+    *dispatch.TF_WORKLOADS,
+    *fit.TF_WORKLOADS,
+    *growth.WORKLOADS,
 )
 
 BY_NAME: dict[str, Workload] = {workload.name: workload for workload in ALL}

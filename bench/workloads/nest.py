@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def _tensor() -> torch.Tensor:
+def tensor() -> torch.Tensor:
     """Return a small tensor that belongs to an autograd graph, as a prediction does."""
     import torch
 
@@ -41,14 +41,14 @@ class Nest(TorchWorkload):
     def nest(self) -> dict[str, Any]:
         """Return the nest: 12 tensors, four levels of containers at its deepest."""
         return {
-            "image": _tensor(),
-            "label": _tensor(),
-            "boxes": [_tensor(), _tensor(), _tensor()],
-            "pyramid": (_tensor(), _tensor(), _tensor()),
+            "image": tensor(),
+            "label": tensor(),
+            "boxes": [tensor(), tensor(), tensor()],
+            "pyramid": (tensor(), tensor(), tensor()),
             "meta": {
-                "scale": _tensor(),
-                "shift": _tensor(),
-                "masks": {"inner": [_tensor()], "outer": (_tensor(),)},
+                "scale": tensor(),
+                "shift": tensor(),
+                "masks": {"inner": [tensor()], "outer": (tensor(),)},
             },
         }
 

@@ -30,6 +30,7 @@ class OpCost(TorchWorkload):
 
     group: ClassVar[str | None] = "op_cost"
     over_calls: ClassVar[bool] = True
+    in_turns: ClassVar[bool] = True
     only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet", "fastestimator"})
 
     @property
@@ -49,6 +50,11 @@ class OpCost(TorchWorkload):
 
         torch.manual_seed(0)
         np.random.seed(0)
+
+    def before_a_step(self) -> None:
+        """Let all programs draw the same numbers, where these decide how much there is to do."""
+        if self.case.draws_work:
+            self.seed()
 
     def model(self) -> nn.Module:
         """Return the model of ops that have one, with the same weights every time."""

@@ -34,6 +34,7 @@ class OpCase:
         outputs: The keys that the network adds to the batch, in order.
         mode: The mode to run in.
         updates: Whether a model is trained.
+        draws_work: Whether random numbers decide how much it does.
         runs_model: Whether the calls would record gradients of a model's weights if nothing forbade
             it, as a network does.
         beside: The ops that this one needs, or runs, by themselves: what they cost is taken off.
@@ -47,6 +48,7 @@ class OpCase:
     outputs: tuple[str, ...] = ("z",)
     mode: str = "eval"
     updates: bool = False
+    draws_work: bool = False
     runs_model: bool = False
     beside: OpCase | None = None
     not_by: frozenset[tuple[str, str]] = frozenset()
@@ -135,6 +137,10 @@ def _yes_or_no(channels_last: bool) -> Arrays:
 
 def _many_yes_or_no(channels_last: bool) -> Arrays:
     return {"x": _parts(BATCH, CLASSES), "y": _bits(BATCH, CLASSES)}
+
+
+def _logits_of_yes_or_no(channels_last: bool) -> Arrays:
+    return {"x": _numbers(BATCH, CLASSES), "y": _bits(BATCH, CLASSES)}
 
 
 def _sides(channels_last: bool) -> Arrays:
@@ -310,9 +316,33 @@ CASES = (
     OpCase(
         "categorical", "CrossEntropy, categorical", _compare("CrossEntropy", from_logits=True), _hot
     ),
+    OpCase(
+        "categorical_weighted",
+        "CrossEntropy, categorical, weighted",
+        _compare("CrossEntropy", from_logits=True, class_weights={0: 2.0, 3: 0.5}),
+        _hot,
+    ),
     OpCase("binary", "CrossEntropy, binary", _compare("CrossEntropy"), _yes_or_no),
+    OpCase(
+        "binary_weighted",
+        "CrossEntropy, binary, weighted",
+        _compare("CrossEntropy", class_weights={1: 3.0}),
+        _yes_or_no,
+    ),
     OpCase("dice", "DiceLoss", _compare("DiceLoss"), _masks),
+    OpCase(
+        "dice_weighted",
+        "DiceLoss, weighted",
+        _compare("DiceLoss", channel_weights={0: 2.0}),
+        _masks,
+    ),
     OpCase("focal", "FocalLoss", _compare("FocalLoss"), _many_yes_or_no),
+    OpCase(
+        "focal_logits",
+        "FocalLoss, from logits",
+        _compare("FocalLoss", from_logits=True),
+        _logits_of_yes_or_no,
+    ),
     OpCase("hinge", "Hinge", _compare("Hinge"), _sides),
     OpCase("l1", "L1_Loss", _compare("L1_Loss"), _two),
     OpCase("l1_smooth", "L1_Loss, smooth", _compare("L1_Loss", loss_type="Smooth"), _two),
@@ -359,6 +389,7 @@ CASES = (
         _labelled,
         outputs=("x", "y"),
         mode="train",
+        draws_work=True,
         not_by=_NOT_FE_TF,
     ),
     OpCase(

@@ -31,6 +31,7 @@ class TFOpCost(TFWorkload):
     references: ClassVar[tuple[str, ...]] = ("tf_eager",)
     group: ClassVar[str | None] = "tf_op_cost"
     over_calls: ClassVar[bool] = True
+    in_turns: ClassVar[bool] = True
     only: ClassVar[frozenset[str] | None] = frozenset({"tf_eager", "fastnet", "fastestimator"})
     eager: ClassVar[bool] = True
 

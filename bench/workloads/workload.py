@@ -48,15 +48,29 @@ class Workload(ABC):
     # Whether what counts is how much longer a step is than the baseline's, in microseconds, once
     # the plain step that a program may have is taken off each.
     over_calls: ClassVar[bool] = False
+    # Whether that is told by single steps of all programs in turn, since it is small beside a step.
+    in_turns: ClassVar[bool] = False
+    # Whether that is what finding a function costs, so that nanoseconds count.
+    finds_functions: ClassVar[bool] = False
     # The peers that are asked, or None for all.
     only: ClassVar[frozenset[str] | None] = None
     # Workloads of one group share a process, and a name on the command line.
     group: ClassVar[str | None] = None
+    # What the workloads of the group have more and more of, if they show how a cost grows.
+    grows: ClassVar[str | None] = None
 
     @property
     def goals(self) -> dict[str, Goal]:
         """The goals of this workload, by the reference that they are measured against."""
         return {}
+
+    @property
+    def size(self) -> int:
+        """How much there is of what grows from workload to workload."""
+        raise NotImplementedError(f"{self.name} does not grow")
+
+    def before_a_step(self) -> None:
+        """Do what makes a step's work the same for all programs; it is not timed."""
 
     @property
     def steps_to_check(self) -> int:
