@@ -308,7 +308,7 @@ def _dice_weighted(model: Any, workload: TFOpCost) -> Calls:
 
 
 def _overlap() -> Callable[[Batch], tf.Tensor]:
-    places = tf.constant([1, 2])
+    places = [1, 2]
 
     def overlap(batch: Batch) -> tf.Tensor:
         x, y = batch["x"], batch["y"]

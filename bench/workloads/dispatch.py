@@ -105,6 +105,7 @@ class TFDispatch(Dispatch):
     framework: ClassVar[Framework] = "tf"
     baseline: ClassVar[str] = "tf_eager"
     references: ClassVar[tuple[str, ...]] = ("tf_eager",)
+    in_turns: ClassVar[bool] = True
     group: ClassVar[str | None] = "tf_dispatch"
     only: ClassVar[frozenset[str] | None] = frozenset({"tf_eager", "fastnet", "fastestimator"})
 

@@ -71,6 +71,7 @@ class Workload(ABC):
 
     def before_a_step(self) -> None:
         """Do what makes a step's work the same for all programs; it is not timed."""
+        return
 
     @property
     def steps_to_check(self) -> int:

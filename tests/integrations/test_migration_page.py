@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from tests.docs.migration_page import PAGE, read_page
 from tests.integrations import tf_sides
 from tests.integrations.sides import Sides
 from tests.integrations.tf_sides import MARKS, tf
+from tests.integrations.torchvision_stand_in import complete_fastestimator
 
 pytestmark = MARKS
 
@@ -44,6 +46,21 @@ def test_every_public_name_is_told_of(fastestimator: ModuleType, path: str) -> N
 @pytest.mark.parametrize("path", sorted(SECTIONS))
 def test_what_only_fastnet_has_is_not_there(fastestimator: ModuleType, path: str) -> None:
     assert public_names(path).isdisjoint(SECTIONS[path].added)
+
+
+@pytest.mark.parametrize("path", sorted(SECTIONS.keys() - {"", "network"}))
+def test_files_have_the_same_names_but_for_those_of_functions(
+    fastestimator: ModuleType, path: str
+) -> None:
+    package = importlib.import_module(f"fastestimator.{path}")
+    with complete_fastestimator():
+        files = {name: getattr(package, name).__module__ for name in SECTIONS[path].covered}
+    for name, module in files.items():
+        file = module.removeprefix("fastestimator.")
+        if path in ("backend", "util"):
+            assert importlib.util.find_spec(f"fastnet.{file}") is None, file
+        else:
+            assert hasattr(importlib.import_module(f"fastnet.{file}"), name), file
 
 
 def test_what_is_covered_of_the_network_is_there(fastestimator: ModuleType) -> None:

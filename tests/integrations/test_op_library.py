@@ -386,3 +386,27 @@ def test_l2_regularization_in_tensorflow(sides: Sides) -> None:
         for lib in (sides.fastestimator, sides.fastnet)
     )
     compare([actual], [expected])
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_gather_with_an_empty_list_in_the_batch(sides: Sides, framework: str) -> None:
+    def program(lib: Any) -> np.ndarray:
+        op = tensorops(lib).gather.Gather("a", "y", "i")
+        build(op, framework)
+        (found,) = op.forward([[], *tensors_of([X], framework)], {})
+        return np.asarray(found)
+
+    np.testing.assert_array_equal(sides.agree(program), X.max(axis=1))
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_gather_without_keys_of_indices(sides: Sides, framework: str) -> None:
+    """FastEstimator looks for the first of no indices, and fails."""
+    op = sides.fastestimator.op.tensorop.gather.Gather("a", "y", indices=[])
+    build(op, framework)
+    with pytest.raises(IndexError, match="list index out of range"):
+        op.forward(tensors_of([X], framework), {})
+    op = sides.fastnet.op.tensorop.gather.Gather("a", "y", indices=[])
+    build(op, framework)
+    (found,) = op.forward(tensors_of([X], framework), {})
+    np.testing.assert_array_equal(np.asarray(found), X.max(axis=1))

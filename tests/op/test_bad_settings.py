@@ -252,6 +252,22 @@ class TestShapes:
             "FGSM's epsilon is a number, not 'a'.",
         ),
         (
+            partial(gradient.FGSM, "x", "l", "y", clip_low="a"),
+            "FGSM's clip_low is a number or None, not 'a'.",
+        ),
+        (
+            partial(gradient.FGSM, "x", "l", "y", clip_low=0.5, clip_high=-0.5),
+            "FGSM's clip_low is not more than its clip_high, but they are 0.5 and -0.5.",
+        ),
+        (
+            partial(univariate.Minmax, "x", "y", epsilon="x"),
+            "Minmax's epsilon is a number, not 'x'.",
+        ),
+        (
+            partial(univariate.Minmax, "x", "y", new_max=None),
+            "Minmax's new_max is a number, not None.",
+        ),
+        (
             partial(loss.L1_Loss, PAIR, "y", beta="1"),
             "L1_Loss's beta is more than 0, not '1'.",
         ),
@@ -295,6 +311,12 @@ class TestShapes:
 )
 def test_numbers(make: Callable[[], Any], text: str) -> None:
     assert refusal(make) == text
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, -1.0), (1.0, 0), (0, 0), (0.5, 0.5)])
+def test_limits_that_are_fine(low: Any, high: Any) -> None:
+    op = gradient.FGSM("x", "l", "y", clip_low=low, clip_high=high)
+    assert (op.clip_low, op.clip_high) == (low, high)
 
 
 @pytest.mark.parametrize("merge", [0, 1.5, "2"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from fastnet.backend.dispatch import implementation
@@ -99,8 +99,8 @@ def score(
     Returns:
         The scores.
     """
-    own, reduce_sum = y_pred, functions.reduce_sum
-    half, places = _settle(own.dtype, len(own.shape), functions.CHANNEL_AXIS)
+    own = y_pred
+    half, axes, places, total = _settle(functions, own.dtype, len(functions.shape_of(own)))
     if half:
         y_pred = functions.cast(y_pred, "float32")
     y_true = functions.cast_like(y_true, y_pred)
@@ -109,24 +109,39 @@ def score(
         y_pred = functions.where(y_pred >= largest, y_pred, 0.0)
     if threshold is not None:
         y_pred = functions.cast_like(y_pred > threshold, y_pred)
-    common = reduce_sum(y_pred * y_true, places, False)
-    predicted = reduce_sum(y_pred**2 if soft_dice else y_pred, places, False)
-    true = reduce_sum(y_true**2 if soft_dice else y_true, places, False)
-    dice = 2.0 * common / (predicted + true + epsilon)
+    add, multiply = functions.add, functions.multiply
+    common = total(multiply(y_pred, y_true), places)
+    if soft_dice:
+        both = add(total(y_pred**2, places), total(y_true**2, places))
+    else:
+        both = add(total(y_pred, places), total(y_true, places))
+    dice = functions.divide(multiply(common, 2.0), add(both, epsilon))
     if channel_weights is not None:
-        dice = dice * functions.cast_like(channel_weights, y_pred)
+        dice = multiply(dice, functions.cast_like(channel_weights, y_pred))
     if empty_nan:
-        found = sum(functions.reduce_max(each, places, False) for each in (y_true, y_pred))
+        found = sum(functions.reduce_max(each, axes, False) for each in (y_true, y_pred))
         dice = functions.where(found < 0.0001, math.nan, dice)
     if channel_average:
-        dice = functions.reduce_mean(dice, (-1,), False)
+        dice = functions.mean_of(dice, -1)
     if sample_average:
-        dice = functions.reduce_mean(dice, (0,), False)
+        dice = functions.mean_of(dice, 0)
     return functions.cast_like(dice, own) if half else dice
 
 
 @lru_cache(maxsize=32)
-def _settle(dtype: Any, rank: int, channel_axis: int) -> tuple[bool, tuple[int, ...]]:
-    """Tell whether masks are of half precision, and which of their axes are places."""
-    places = tuple(axis for axis in range(1, rank) if axis != channel_axis % rank)
-    return "float16" in str(dtype), places  # or bfloat16
+def _settle(
+    functions: Any, dtype: Any, rank: int
+) -> tuple[bool, tuple[int, ...], Any, Callable[..., Tensor]]:
+    """Settle what masks of a type and a rank have in common.
+
+    Returns:
+        Whether they are of half precision, which of their axes are places, and these as they are
+        given to what adds up, and that.
+    """
+    channels = functions.CHANNEL_AXIS % rank
+    axes = tuple(axis for axis in range(1, rank) if axis != channels)
+    half = "float16" in str(dtype)  # or bfloat16
+    if not axes:
+        return half, axes, axes, partial(functions.reduce_sum, keepdims=False)
+    places = axes[0] if len(axes) == 1 else functions.settled_axes(axes)
+    return half, axes, places, functions.sum_of

@@ -99,18 +99,21 @@ def compute(
     if label_smoothing:
         smooth = y_true * (1.0 - label_smoothing) + 0.5 * label_smoothing
     loss = functions.losses.focal(smooth, y_pred, gamma, alpha, from_logits)
-    axes = tuple(range(1, len(loss.shape)))
+    axes = tuple(range(1, len(functions.shape_of(loss))))
+    add = functions.sum_of if axes else functions.reduce_sum
+    places = axes[0] if len(axes) == 1 else axes
     if normalize:
         # the truth has as many axes as the loss
-        loss = loss / functions.clip_by_value(functions.reduce_sum(y_true, axes, True), 1, None)
+        count = functions.clip_by_value(add(y_true, places, keepdims=True), 1, None)
+        loss = functions.divide(loss, count)
     if shape_reduction == "sum":
-        loss = functions.reduce_sum(loss, axes, False)
+        loss = add(loss, places, keepdims=False)
     elif shape_reduction == "mean":
         loss = functions.reduce_mean(loss, axes, False)
     if sample_reduction == "mean":
-        loss = functions.reduce_mean(loss, None, False)
+        loss = functions.mean_of(loss)
     elif sample_reduction == "sum":
-        loss = functions.reduce_sum(loss, None, False)
+        loss = functions.sum_of(loss)
     return loss
 
 

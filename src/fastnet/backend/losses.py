@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastnet.backend.dispatch import implementation
 from fastnet.types import Tensor
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 __all__ = [
     "binary_crossentropy",
@@ -19,6 +22,8 @@ __all__ = [
     "sparse_categorical_crossentropy",
 ]
 
+WeightOfEach: TypeAlias = "Mapping[int, float] | tf.lookup.StaticHashTable"
+
 
 def _losses(value: Tensor) -> Any:
     return implementation(value).losses
@@ -29,7 +34,7 @@ def binary_crossentropy(
     y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: Mapping[int, float] | None = None,
+    class_weights: WeightOfEach | None = None,
 ) -> Tensor:
     """Compare yes-or-no predictions with the truth.
 
@@ -38,7 +43,8 @@ def binary_crossentropy(
         y_true: Truth, of as many elements, 0 or 1 (or between).
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean over the batch.
-        class_weights: Weights of the classes 0 and 1; a class without one weighs 1.
+        class_weights: Weights of the classes 0 and 1; a class without one weighs 1. In TensorFlow
+            a lookup table as well.
 
     Returns:
         A scalar, or a loss for each sample, shape (batch,).
@@ -57,7 +63,7 @@ def categorical_crossentropy(
     y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: Mapping[int, float] | None = None,
+    class_weights: WeightOfEach | None = None,
 ) -> Tensor:
     """Compare class predictions with one-hot truth.
 
@@ -66,7 +72,8 @@ def categorical_crossentropy(
         y_true: Truth, of the same shape.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
+        class_weights: Weights of classes by index; a class without one weighs 1. In TensorFlow a
+            lookup table as well.
 
     Returns:
         A scalar, or a loss for each sample.
@@ -85,7 +92,7 @@ def sparse_categorical_crossentropy(
     y_true: Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: Mapping[int, float] | None = None,
+    class_weights: WeightOfEach | None = None,
 ) -> Tensor:
     """Compare class predictions with class indices.
 
@@ -94,7 +101,8 @@ def sparse_categorical_crossentropy(
         y_true: Class indices, of the predictions' shape without its class axis.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
+        class_weights: Weights of classes by index; a class without one weighs 1. In TensorFlow a
+            lookup table as well.
 
     Returns:
         A scalar, or a loss for each sample.

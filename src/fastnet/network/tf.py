@@ -103,7 +103,16 @@ class TFNetwork(BaseNetwork):
     def _exit_models(self, opening: _Opening) -> None:
         self._replicas = None
 
-    def _make_step(self, opening: _Opening) -> Step:
+    def _make_step(self, opening: _Opening) -> Step | None:
+        eager = self._replicas is None and _runs_eagerly(opening)
+        if eager and not opening.layout.takes_gradients:
+            # TensorFlow notes with each of its ops the Python functions that have called it: the
+            # fewer of them the better
+            opening.state["tape"] = None
+            return None
+        return self._step_of(opening)
+
+    def _step_of(self, opening: _Opening) -> Step:
         replicas = self._replicas
         step = self._eager_step(opening, replicas)
         if not _runs_eagerly(opening):
@@ -113,7 +122,7 @@ class TFNetwork(BaseNetwork):
     def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
         if self._replicas is None and _runs_eagerly(opening):
             return self._metered_eager_step(opening, meter)
-        step, log = self._make_step(opening), meter.log
+        step, log = self._step_of(opening), meter.log
         row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
 
         def traced(reason: str, seconds: float) -> None:
@@ -178,8 +187,10 @@ class TFNetwork(BaseNetwork):
         if replicas is None:
 
             def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-                results = run_ops(batch, state)
-                return {**batch, **results}
+                if not takes_gradients:
+                    return plan.step(batch, {**state, "tape": None})
+                with tf.GradientTape(persistent=True) as tape:
+                    return plan.step(batch, {**state, "tape": tape})
 
             return run
 

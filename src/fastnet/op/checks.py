@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
-__all__ = ["axes_in_order", "is_int", "is_number", "lengths_of", "require_function", "shares_of"]
+__all__ = [
+    "axes_in_order",
+    "is_int",
+    "is_number",
+    "lengths_of",
+    "require_function",
+    "require_weights",
+    "shares_of",
+]
 
 
 def is_number(value: object) -> TypeGuard[Any]:
@@ -118,3 +126,31 @@ def require_function(op: object, name: str, given: object) -> None:
             f"{type(op).__name__}'s {name} is a function, not {given!r} of type "
             f"{type(given).__name__}."
         )
+
+
+def require_weights(op: object, name: str, counted: str, given: object) -> None:
+    """Refuse what is no dict of weights by index.
+
+    Args:
+        op: The op.
+        name: What the op calls the weights.
+        counted: What the indices count, in the singular.
+        given: What it was given.
+
+    Raises:
+        AssertionError: If it is no dict, a key is no int, or a value no float.
+    """
+    setting = f"{type(op).__name__}'s {name}"
+    if not isinstance(given, dict):
+        raise AssertionError(f"{setting} is a dict, not {type(given).__name__}.")
+    for index, weight in given.items():
+        if not isinstance(index, int):
+            raise AssertionError(
+                f"The keys of {setting} are {counted} indices of type int, but {index!r} is of "
+                f"type {type(index).__name__}."
+            )
+        if not isinstance(weight, float):
+            raise AssertionError(
+                f"The values of {setting} are of type float, but that of {counted} {index} is "
+                f"{weight!r}, of type {type(weight).__name__}."
+            )

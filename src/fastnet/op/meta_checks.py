@@ -11,7 +11,13 @@ from fastnet.op.checks import is_int, is_number, shares_of
 __all__ = ["require_ops", "require_prob", "require_same_keys", "require_shares", "require_times"]
 
 
-def require_ops(owner: str, ops: Sequence[Any], kind: str, fits: Callable[[Any], bool]) -> None:
+def require_ops(
+    owner: str,
+    ops: Sequence[Any],
+    kind: str,
+    fits: Callable[[Any], bool],
+    mismatch: type[Exception],
+) -> None:
     """Refuse ops that cannot run inside of another op.
 
     Args:
@@ -19,9 +25,10 @@ def require_ops(owner: str, ops: Sequence[Any], kind: str, fits: Callable[[Any],
         ops: The ops.
         kind: The class that they are to be of.
         fits: Tells whether something is of that class.
+        mismatch: What is raised if they differ in their modes or dataset ids.
 
     Raises:
-        ValueError: If there is no op, or they differ in their modes or dataset ids.
+        ValueError: If there is no op.
         TypeError: If something is no such op.
     """
     if not ops:
@@ -35,7 +42,7 @@ def require_ops(owner: str, ops: Sequence[Any], kind: str, fits: Callable[[Any],
         for name in ("mode", "ds_id"):
             first, own = getattr(ops[0], name), getattr(op, name)
             if own != first:
-                raise ValueError(
+                raise mismatch(
                     f"The ops of {owner} share one {name}, but its op 0 has {sorted(first)} and "
                     f"its op {place} {sorted(own)}."
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,3 +25,30 @@ def test_values(order: tuple[int, ...]) -> None:
     given = torch.randn(2, 3, 4)
     (found,) = Permute("x", "y", permutation=order).forward([given], {})
     assert torch.equal(found, given.permute(order))
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("order", [(2, 0, 1), (0, -1, 1)])
+def test_gradients_in_tensorflow(order: tuple[int, ...], eager: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    op = Permute("x", "y", permutation=order)
+    op.build("tf")
+    values = np.random.default_rng(0).normal(size=(2, 3, 4))
+    weights = np.random.default_rng(1).normal(size=values.transpose(order).shape)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (found,) = op.forward([x], {})
+            total = tf.reduce_sum(found * weights)
+        return found, tape.gradient(total, x)
+
+    run = (
+        step
+        if eager
+        else tf.function(step, input_signature=[tf.TensorSpec([None, 3, 4], "double")])
+    )
+    found, gradient = run(tf.constant(values))
+    np.testing.assert_array_equal(found, values.transpose(order))
+    np.testing.assert_array_equal(np.transpose(gradient, order), weights)

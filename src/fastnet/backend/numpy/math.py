@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add, mul, truediv
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,14 +12,17 @@ from fastnet.backend.numpy.lambertw import lambertw
 
 __all__ = [
     "abs",
+    "add",
     "argmax",
     "check_nan",
     "clip_by_value",
     "code_probabilities",
+    "divide",
     "exp",
     "lambertw",
     "matmul",
     "maximum",
+    "multiply",
     "pow",
     "sign",
     "tensor_round",
@@ -27,6 +31,9 @@ __all__ = [
 ]
 
 Array: TypeAlias = NDArray[Any]
+
+# operators by the names of functions, which some frameworks have that are faster
+multiply, divide = mul, truediv
 
 
 def abs(tensor: Array) -> Array:

@@ -9,15 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "mean_of",
     "percentile",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
     "reduce_std",
     "reduce_sum",
+    "settled_axes",
+    "sum_of",
 ]
 
 Array: TypeAlias = NDArray[Any]
+
+# The framework's own functions, which are called with a tensor and, for some of its axes, these: as
+# the ones below, but that no axes must not be asked for.
+mean_of, sum_of = np.mean, np.sum
+
+
+def settled_axes(axes: Sequence[int]) -> Any:
+    """Make of several axes what `sum_of` takes, for all steps."""
+    return tuple(axes)
 
 
 def reduce_mean(tensor: Array, axis: Sequence[int] | None, keepdims: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ __all__ = [
     "cast",
     "cast_like",
     "concat",
+    "constant",
     "convert",
     "dtype_of",
     "expand_dims",
@@ -29,6 +31,7 @@ __all__ = [
     "permute",
     "reshape",
     "roll",
+    "shape_of",
     "slices_along",
     "squeeze",
     "stack",
@@ -39,6 +42,8 @@ __all__ = [
 ]
 
 Array: TypeAlias = NDArray[Any]
+
+shape_of = attrgetter("shape")
 
 
 def concat(tensors: Sequence[Array], axis: int) -> Array:
@@ -59,6 +64,11 @@ def expand_dims(tensor: Array, axis: int) -> Array:
 def squeeze(tensor: Array, axis: int | None) -> Array:
     """Take an axis of length 1, or all of them, out of an array."""
     return np.squeeze(tensor, axis)
+
+
+def constant(array: Array, like: Array) -> Array:
+    """Make a tensor of an array, on the device of another tensor, for later steps as well."""
+    return array
 
 
 def from_numpy(array: Array, like: Array) -> Array:

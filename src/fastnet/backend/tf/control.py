@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ["choose", "one_of", "repeat_while", "when"]
+from fastnet.types import Forward, State
+
+__all__ = ["chooser", "one_of", "repeat_while", "when"]
 
 T = TypeVar("T")
 
 
-def choose(prob: float, yes: Callable[..., T], no: Callable[..., T], *args: Any) -> T:
-    """Do one of two things.
+def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
+    """Make one thing of two, drawn anew each time.
 
     Args:
         prob: How likely the first is; drawn from TensorFlow's generator.
         yes: The first.
         no: The second; it returns tensors of the same types.
-        args: What either is called with.
 
     Returns:
-        What the chosen one returns.
+        What takes what either takes, calls one of them, and returns what that does.
     """
-    chosen: T = tf.cond(prob > tf.random.uniform(()), lambda: yes(*args), lambda: no(*args))
-    return chosen
+
+    def choose(data: Any, state: State) -> Any:
+        first = tf.less(tf.random.uniform(()), prob)
+        if tf.executing_eagerly():
+            # what tf.cond comes to
+            return yes(data, state) if first else no(data, state)
+        return tf.cond(first, lambda: yes(data, state), lambda: no(data, state))
+
+    return choose
 
 
 def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
@@ -38,9 +47,18 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
     Returns:
         What the chosen one returns.
     """
-    place = tf.random.categorical(tf.math.log([list(map(float, probs))]), 1, dtype=tf.int32)
-    chosen: T = tf.switch_case(place[0, 0], list(branches))
+    place = tf.squeeze(tf.random.categorical(_logs_of(tuple(probs)), 1, dtype=tf.int32))
+    if tf.executing_eagerly():
+        # what tf.switch_case comes to
+        return branches[int(place)]()
+    chosen: T = tf.switch_case(place, list(branches))
     return chosen
+
+
+@lru_cache(maxsize=64)
+def _logs_of(probs: tuple[float, ...]) -> tf.Tensor:
+    with tf.init_scope():  # what is made here outlives a graph
+        return tf.math.log([list(map(float, probs))])
 
 
 def repeat_while(

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import TensorKind
+from fastnet.backend.tf.tensors import EAGER
 from fastnet.errors import add_note
 
 __all__ = ["KIND", "as_graph_code", "autograph_status", "caller", "forget_gradients", "source_of"]
@@ -92,12 +93,8 @@ def _readers(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     return (_type_of, _shape_of) if type_of is None or shape_of is None else (type_of, shape_of)
 
 
-# Not the class of a tensor made here: to make one would start TensorFlow's runtime, after which a
-# program cannot set up its devices any more.
-_EAGER = tf.__internal__.EagerTensor
-
 # a tensor of an outer graph is of another class, without C's methods
-KIND = TensorKind(_EAGER, *_readers(_EAGER), _convert, _split, _join, others=(_type_of, _shape_of))
+KIND = TensorKind(EAGER, *_readers(EAGER), _convert, _split, _join, others=(_type_of, _shape_of))
 """TensorFlow's tensors, for the kernel."""
 
 
@@ -254,7 +251,7 @@ def caller(
         name, captured, outputs = concrete.name, list(concrete.captured_inputs), concrete.outputs
     except (ImportError, AttributeError):
         return call_publicly
-    steady = not deferred and all(type(one) is _EAGER for one in captured)
+    steady = not deferred and all(type(one) is EAGER for one in captured)
     handles = any(output.dtype in (tf.resource, tf.variant) for output in outputs)
     if not steady or handles or not isinstance(name, bytes):
         return call_publicly

@@ -10,6 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet.backend.losses import WeightOfEach
+from fastnet.backend.tf.math import rest_of
+from fastnet.backend.tf.tensors import rank_of, shape_of
+
 __all__ = [
     "ClassWeights",
     "binary_crossentropy",
@@ -24,28 +28,28 @@ __all__ = [
 ]
 
 
-# the types that TensorFlow looks things up by
-_INDICES = (tf.int32, tf.int64)
-
-
 def binary_crossentropy(
     y_pred: tf.Tensor,
     y_true: tf.Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: Mapping[int, float] | None = None,
+    class_weights: WeightOfEach | None = None,
 ) -> tf.Tensor:
     """Compare yes-or-no predictions with the truth."""
-    if not (y_true.shape.is_fully_defined() and y_true.shape == y_pred.shape):
+    shape = shape_of(y_pred)
+    if not (_is_known(shape) and shape_of(y_true) == shape):
         y_true = tf.reshape(y_true, tf.shape(y_pred))
-    loss = _compare_elements(_cast(y_true, y_pred.dtype), y_pred, from_logits)
+    dtype = y_pred.dtype
+    compare = _entropy_of(dtype, from_logits)
+    loss = compare(_cast(y_true, dtype), y_pred, from_logits=from_logits)
     if class_weights:
-        loss = loss * _weights_of(y_true, class_weights, loss.dtype)
-    if loss.shape.rank != 1:
+        loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
+    rank = rank_of(loss)
+    if rank != 1:
         # the last axis by itself, as Keras does it, so that sums round as Keras's do
         loss = tf.reduce_mean(loss, axis=-1)
-    if loss.shape.rank != 1:
-        loss = tf.reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
+        if rank != 2:
+            loss = tf.reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
     return tf.reduce_mean(loss) if average_loss else loss
 
 
@@ -54,12 +58,14 @@ def categorical_crossentropy(
     y_true: tf.Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: Mapping[int, float] | None = None,
+    class_weights: WeightOfEach | None = None,
 ) -> tf.Tensor:
     """Compare class predictions with one-hot truth."""
     loss = _keras_loss("categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
     if class_weights:
-        loss = loss * _weights_of(tf.argmax(y_true, axis=-1), class_weights, loss.dtype)
+        classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
+        weights = _weights_of_indices(classes, class_weights, count, loss.dtype)
+        loss = tf.multiply(loss, weights)
     return tf.reduce_mean(loss) if average_loss else loss
 
 
@@ -68,16 +74,18 @@ def sparse_categorical_crossentropy(
     y_true: tf.Tensor,
     from_logits: bool = False,
     average_loss: bool = True,
-    class_weights: Mapping[int, float] | None = None,
+    class_weights: WeightOfEach | None = None,
 ) -> tf.Tensor:
     """Compare class predictions with class indices."""
     compare = _keras_loss("sparse_categorical_crossentropy")
     loss = compare(y_true, y_pred, from_logits=from_logits)
     if class_weights:
         classes = y_true
-        if y_true.shape.rank is None or y_true.shape.rank != loss.shape.rank:
+        rank = rank_of(y_true)
+        if rank is None or rank != rank_of(loss):
             classes = tf.reshape(y_true, tf.shape(loss))
-        loss = loss * _weights_of_indices(classes, class_weights, y_pred.shape[-1], loss.dtype)
+        weights = _weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
+        loss = tf.multiply(loss, weights)
     return tf.reduce_mean(loss) if average_loss else loss
 
 
@@ -89,31 +97,62 @@ def mean_squared_error(
     return tf.reduce_mean(loss) if average_loss else loss
 
 
-def _compare_elements(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> tf.Tensor:
+def _entropy_of(dtype: tf.DType, from_logits: bool) -> Callable[..., tf.Tensor]:
+    """Find what compares elements of a type."""
+    # which is not called from here: TensorFlow notes with each of its ops who has called it, and
+    # Keras makes many
     keras = tf.keras
     if not hasattr(keras, "ops"):
-        return keras.backend.binary_crossentropy(y_true, y_pred, from_logits=from_logits)
-    half = y_pred.dtype in (tf.float16, tf.bfloat16)
+        entropy: Callable[..., tf.Tensor] = keras.backend.binary_crossentropy
+        return entropy
+    half = dtype is tf.float16 or dtype is tf.bfloat16
     if half and not from_logits and tf.executing_eagerly():
-        # Keras 3 keeps away from 1 by less than half precision can tell. In a graph it sees the
-        # logits that probabilities are made of.
-        wide = keras.ops.binary_crossentropy(tf.cast(y_true, "float32"), tf.cast(y_pred, "float32"))
-        return tf.cast(wide, y_pred.dtype)
-    return keras.ops.binary_crossentropy(y_true, y_pred, from_logits=from_logits)
+        return _wide_entropy
+    entropy = keras.ops.binary_crossentropy
+    return entropy
 
 
-def _weights_of(
-    classes: tf.Tensor, class_weights: Mapping[int, float], dtype: tf.DType
-) -> tf.Tensor:
+def _wide_entropy(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> tf.Tensor:
+    """Compare probabilities of half precision."""
+    # Keras 3 keeps away from 1 by less than half precision can tell. In a graph it sees the logits
+    # that probabilities are made of.
+    wide = tf.keras.ops.binary_crossentropy(
+        tf.cast(y_true, "float32"), tf.cast(y_pred, "float32"), from_logits=from_logits
+    )
+    return tf.cast(wide, y_pred.dtype)
+
+
+def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType) -> tf.Tensor:
+    if not isinstance(class_weights, Mapping):  # a table has a weight for what it lacks, too
+        weights = class_weights.lookup(tf.cast(classes, class_weights.key_dtype))
+        return _cast(weights, dtype)
     classes = tf.cast(classes, tf.int64)
-    weights = tf.ones_like(classes, dtype=dtype)
-    for index, weight in class_weights.items():
-        weights = tf.where(tf.equal(classes, index), tf.cast(weight, dtype), weights)
+    weights, pairs = _constants_of(class_weights, dtype)
+    for index, weight in pairs:
+        weights = tf.where(tf.equal(classes, index), weight, weights)
     return weights
 
 
+def _constants_of(
+    class_weights: Mapping[int, float], dtype: tf.DType
+) -> tuple[tf.Tensor, list[tuple[tf.Tensor, tf.Tensor]]]:
+    """Make tensors of the weight that most classes have, and of each class and its weight."""
+    rows: dict[Any, Any] | None = getattr(class_weights, "rows", None)
+    found = None if rows is None else rows.get(dtype)
+    if found is None:
+        with tf.init_scope():  # what is made here outlives a graph
+            pairs = [
+                (tf.constant(index, tf.int64), tf.constant(weight, dtype))
+                for index, weight in class_weights.items()
+            ]
+            found = tf.constant(1.0, dtype), pairs
+        if rows is not None:
+            rows[dtype] = found
+    return found
+
+
 def _weights_of_indices(
-    classes: tf.Tensor, class_weights: Mapping[int, float], count: int | None, dtype: tf.DType
+    classes: tf.Tensor, class_weights: WeightOfEach, count: int | None, dtype: tf.DType
 ) -> tf.Tensor:
     """Look weights up by indices that a loss has been computed with."""
     rows: dict[Any, tf.Tensor] | None = getattr(class_weights, "rows", None)
@@ -124,19 +163,23 @@ def _weights_of_indices(
         with tf.init_scope():  # what is made here outlives a graph
             weights = [class_weights.get(index, 1.0) for index in range(count)]
             row = rows[count, dtype] = tf.constant(weights, dtype)
-    return tf.gather(row, classes if classes.dtype in _INDICES else tf.cast(classes, tf.int64))
+    dtype = classes.dtype
+    if dtype is not tf.int64 and dtype is not tf.int32:  # what TensorFlow looks things up by
+        classes = tf.cast(classes, tf.int64)
+    return tf.gather(row, classes)
 
 
 class ClassWeights(dict[int, float]):
     """Weights of classes by index, which are the same in every step.
 
     Attributes:
-        rows: A tensor of them for each number of classes, and each type, that has been met.
+        rows: A tensor of them for each number of classes, and each type, that has been met; and
+            for each type by itself, one for each class.
     """
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         super().__init__(weights)
-        self.rows: dict[Any, tf.Tensor] = {}
+        self.rows: dict[Any, Any] = {}
 
 
 _keras_losses: dict[str, Callable[..., tf.Tensor]] = {}
@@ -152,45 +195,56 @@ def _keras_loss(name: str) -> Callable[..., tf.Tensor]:
 
 def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     """Average over the last axis how far predictions are from the right side of the margin."""
-    missing = tf.maximum(1.0 - _cast(y_true, y_pred.dtype) * y_pred, 0)
-    return tf.reduce_mean(missing, axis=-1)
+    right = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
+    return tf.reduce_mean(tf.maximum(rest_of(right), 0), axis=-1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     """Average absolute differences over the last axis."""
-    return _mean_of_samples(tf.abs(y_pred - _cast(y_true, y_pred.dtype)))
+    return _mean_of_samples(_gap(y_true, y_pred))
 
 
 def smooth_l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
     """Average differences over the last axis, small ones squared and divided by `beta`."""
-    gap = tf.abs(y_pred - _cast(y_true, y_pred.dtype))
-    return tf.reduce_mean(
-        tf.where(gap < beta, 0.5 * tf.square(gap) / beta, gap - 0.5 * beta), axis=-1
-    )
+    gap = _gap(y_true, y_pred)
+    small = tf.realdiv(tf.multiply(tf.square(gap), 0.5), beta)
+    large = tf.subtract(gap, 0.5 * beta)
+    return tf.reduce_mean(tf.where(tf.less(gap, beta), small, large), axis=-1)
 
 
 def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
     """Average differences over the last axis, small ones squared, large ones times `beta`."""
-    gap = tf.abs(y_pred - _cast(y_true, y_pred.dtype))
-    return _mean_of_samples(
-        tf.where(gap <= beta, 0.5 * tf.square(gap), beta * gap - 0.5 * beta * beta)
-    )
+    gap = _gap(y_true, y_pred)
+    small = tf.multiply(tf.square(gap), 0.5)
+    large = tf.subtract(tf.multiply(gap, beta), 0.5 * beta * beta)
+    return _mean_of_samples(tf.where(tf.less_equal(gap, beta), small, large))
 
 
 def focal(
     y_true: tf.Tensor, y_pred: tf.Tensor, gamma: float, alpha: float, from_logits: bool
 ) -> tf.Tensor:
     """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
-    entropy = _compare_elements(y_true, y_pred, from_logits)
+    compare = _entropy_of(y_pred.dtype, from_logits)
+    entropy = compare(y_true, y_pred, from_logits=from_logits)
     probability = tf.sigmoid(y_pred) if from_logits else y_pred
-    right = y_true * probability + (1 - y_true) * (1 - probability)
-    weight = y_true * alpha + (1 - y_true) * (1 - alpha)
-    return weight * (tf.pow(1.0 - right, gamma) * entropy)
+    untrue = rest_of(y_true)
+    right = tf.add(tf.multiply(y_true, probability), tf.multiply(untrue, rest_of(probability)))
+    weight = tf.add(tf.multiply(y_true, alpha), tf.multiply(untrue, 1 - alpha))
+    return tf.multiply(weight, tf.multiply(tf.pow(rest_of(right), gamma), entropy))
 
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
-    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=-1)
+    return losses if rank_of(losses) == 1 else tf.reduce_mean(losses, axis=-1)
+
+
+def _gap(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    # `-` takes longer to come to this
+    return tf.abs(tf.subtract(y_pred, _cast(y_true, y_pred.dtype)))
 
 
 def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
+    return tensor if tensor.dtype is dtype else tf.cast(tensor, dtype)
+
+
+def _is_known(shape: tuple[int, ...] | tf.TensorShape) -> bool:
+    return isinstance(shape, tuple) or shape.is_fully_defined()

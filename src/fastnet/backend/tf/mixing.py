@@ -88,7 +88,8 @@ def paste_box(
     Returns:
         New images, and how much of their area is as it was, a scalar.
     """
-    height, width = tf.shape(images)[1], tf.shape(images)[2]
+    shape = tf.shape(images)
+    height, width = shape[1], shape[2]
     left, right = _span(width, x, kept)
     top, bottom = _span(height, y, kept)
     rows, columns = tf.range(height), tf.range(width)
@@ -101,7 +102,7 @@ def paste_box(
 
 def _span(length: tf.Tensor, middle: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     size = tf.cast(length, tf.float32)
-    cut = size * tf.sqrt(1 - kept)
-    first = tf.round(tf.maximum(size * middle - cut / 2, 0.0))
-    last = tf.round(tf.minimum(size * middle + cut / 2, size))
+    half = size * tf.sqrt(1 - kept) / 2
+    first = tf.round(tf.maximum(size * middle - half, 0.0))
+    last = tf.round(tf.minimum(size * middle + half, size))
     return tf.cast(first, tf.int32), tf.cast(last, tf.int32)

@@ -158,7 +158,7 @@ def inner_layers(model: Any) -> list[Any]:
 def l2_regularization(model: Any, beta: float) -> tf.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
-    return beta * tf.reduce_sum(squares)
+    return tf.multiply(tf.reduce_sum(squares), beta)
 
 
 class SquaredWeights:
@@ -183,8 +183,10 @@ class SquaredWeights:
             The sum, of the wider type of the loss and the weights.
         """
         squares = l2_regularization(self._model, beta)
-        if loss.dtype.size < squares.dtype.size:
-            loss = tf.cast(loss, squares.dtype)
-        elif loss.dtype != squares.dtype:
-            squares = tf.cast(squares, loss.dtype)
-        return squares + loss
+        own, wide = loss.dtype, squares.dtype
+        if own is not wide:
+            if own.size < wide.size:
+                loss = tf.cast(loss, wide)
+            else:
+                squares = tf.cast(squares, own)
+        return tf.add(squares, loss)

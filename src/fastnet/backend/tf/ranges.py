@@ -14,7 +14,9 @@ __all__ = ["OpRanges", "profiler_is_on"]
 
 def profiler_is_on() -> bool:
     """Tell whether the profiler is on."""
-    return bool(trace.enabled())
+    # a variable in older releases, a function in newer ones
+    enabled: Any = trace.enabled
+    return bool(enabled() if callable(enabled) else enabled)
 
 
 class OpRanges:

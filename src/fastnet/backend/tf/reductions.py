@@ -12,13 +12,26 @@ from fastnet.backend.tf.tensors import get_shape
 
 __all__ = [
     "extremes",
+    "mean_of",
     "percentile",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
     "reduce_std",
     "reduce_sum",
+    "settled_axes",
+    "sum_of",
 ]
+
+# The framework's own functions, which are called with a tensor and, for some of its axes, these: as
+# the ones below, but that no axes must not be asked for.
+mean_of, sum_of = tf.reduce_mean, tf.reduce_sum
+
+
+def settled_axes(axes: Sequence[int]) -> list[int]:
+    """Make of several axes what `sum_of` takes, for all steps."""
+    # no tensor, which a graph adds up by in another order
+    return list(axes)
 
 
 def reduce_mean(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:

@@ -10,24 +10,29 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-__all__ = ["choose", "one_of", "repeat_while", "when"]
+from fastnet.types import Forward, State
+
+__all__ = ["chooser", "one_of", "repeat_while", "when"]
 
 T = TypeVar("T")
 
 
-def choose(prob: float, yes: Callable[..., T], no: Callable[..., T], *args: Any) -> T:
-    """Do one of two things.
+def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
+    """Make one thing of two, drawn anew each time.
 
     Args:
         prob: How likely the first is; drawn from torch's generator of the CPU.
         yes: The first.
         no: The second.
-        args: What either is called with.
 
     Returns:
-        What the chosen one returns.
+        What takes what either takes, calls one of them, and returns what that does.
     """
-    return yes(*args) if prob > torch.rand(()).item() else no(*args)
+
+    def choose(data: Any, state: State) -> Any:
+        return yes(data, state) if prob > torch.rand(()).item() else no(data, state)
+
+    return choose
 
 
 def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -31,6 +30,8 @@ def normalize(
 class Normalizer:
     """Shifts and scales images, a channel at a time.
 
+    What is computed in is settled here: float32, or float16 where Keras's precision policy is so.
+
     Args:
         mean: The mean, one for all channels or one a channel.
         std: The standard deviation, likewise.
@@ -45,9 +46,11 @@ class Normalizer:
         max_pixel_value: float,
         epsilon: float = 1e-7,
     ) -> None:
-        self._settings = _hashable(mean), _hashable(std), max_pixel_value, epsilon
-        self._made_for: tuple[str, torch.device] | None = None
-        self._dtype, self._shift, self._scale = torch.float32, torch.empty(0), torch.empty(0)
+        self._mean, self._std = mean, std
+        self._max_pixel_value, self._epsilon = max_pixel_value, epsilon
+        self._dtype: torch.dtype = getattr(torch, compute_precision())
+        self._made_for: torch.device | None = None
+        self._shift, self._scale = torch.empty(0), torch.empty(0)
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """Shift and scale.
@@ -58,39 +61,24 @@ class Normalizer:
         Returns:
             The same images, normalized.
         """
-        precision, device = compute_precision(), tensor.device
-        if (precision, device) != self._made_for:
-            self._dtype = getattr(torch, precision)
-            self._shift, self._scale = _constants(*self._settings, self._dtype, device)
-            self._made_for = precision, device
+        device = tensor.device
+        if device != self._made_for:
+            # what inference mode makes, no later step could take gradients of
+            with torch.inference_mode(False):
+                self._shift = self._constant(self._mean, device)
+                self._scale = self._constant(self._std, device) + self._epsilon
+            self._made_for = device
         if tensor.dtype is not self._dtype:
             tensor = tensor.to(self._dtype)
         return (tensor - self._shift) / self._scale
+
+    def _constant(self, setting: Any, device: torch.device) -> Tensor:
+        """Put the mean, or the deviation, on a device, as a part of the largest value."""
+        parts = list(map(float, setting)) if hasattr(setting, "__len__") else float(setting)
+        constant = (torch.tensor(parts) * self._max_pixel_value).to(device, self._dtype)
+        return constant.reshape(-1, 1, 1) if constant.dim() else constant
 
 
 def resize_3d(tensor: Tensor, output_shape: Sequence[int], resize_mode: str = "nearest") -> Tensor:
     """Resize volumes, shape (batch, channels, height, width, depth)."""
     return functional.interpolate(tensor, tuple(output_shape), mode=resize_mode)
-
-
-def _hashable(setting: Any) -> float | tuple[float, ...]:
-    return tuple(map(float, setting)) if hasattr(setting, "__len__") else float(setting)
-
-
-@lru_cache(maxsize=32)
-def _constants(
-    mean: float | tuple[float, ...],
-    std: float | tuple[float, ...],
-    max_pixel_value: float,
-    epsilon: float,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Put the settings on the device, once for all steps."""
-    # what inference mode makes, no later step could take gradients of
-    with torch.inference_mode(False):
-        shift, scale = ((torch.tensor(each) * max_pixel_value).to(dtype) for each in (mean, std))
-        scale = scale + epsilon
-        return tuple(  # type: ignore[return-value]
-            (each.reshape(-1, 1, 1) if each.dim() else each).to(device) for each in (shift, scale)
-        )

@@ -47,11 +47,14 @@ def binary_crossentropy(
         y_true = y_true.view(shape)
     loss = compare(y_pred, y_true, reduction="none")
     if class_weights:
-        loss = loss * _weights_of(y_true, class_weights, y_true.dtype).reshape(loss.shape)
+        weights = torch.ones_like(y_true)
+        for index, weight in class_weights.items():
+            weights.masked_fill_(y_true == index, weight)
+        loss = loss * weights
     if average_loss and loss.numel() == shape[0]:
         # a mean of means of one element each
         return loss.mean()
-    loss = loss.view(loss.shape[0], -1).mean(dim=1)
+    loss = loss.view(loss.shape[0], -1).mean(1)
     return loss.mean() if average_loss else loss
 
 
@@ -65,11 +68,10 @@ def categorical_crossentropy(
     """Compare class predictions with one-hot truth."""
     if y_true.dtype is not torch.float:
         y_true = y_true.to(torch.float)
-    log_probabilities = functional.log_softmax(y_pred, dim=1) if from_logits else y_pred.log()
+    log_probabilities = functional.log_softmax(y_pred, 1) if from_logits else y_pred.log()
     loss = -(y_true * log_probabilities).sum(1)
     if class_weights:
-        classes = y_true.argmax(dim=1)
-        loss = loss * _weights_of(classes, class_weights, torch.float).reshape(loss.shape)
+        loss = loss * _row_of(class_weights, y_true)[y_true.argmax(1)]
     return loss.mean() if average_loss else loss
 
 
@@ -97,7 +99,7 @@ def sparse_categorical_crossentropy(
             pass
     loss = compare(y_pred, y_true, reduction="none")
     if class_weights:
-        loss = loss * _weights_of_indices(y_true, class_weights, y_pred.shape[1])
+        loss = loss * _weights_of_indices(y_true, class_weights, y_pred)
     return loss.mean() if average_loss else loss
 
 
@@ -107,7 +109,7 @@ def mean_squared_error(
     """Average squared differences over the last axis."""
     if average_loss:
         return functional.mse_loss(y_pred, y_true)
-    return functional.mse_loss(y_pred, y_true, reduction="none").mean(dim=-1)
+    return functional.mse_loss(y_pred, y_true, reduction="none").mean(-1)
 
 
 def hinge(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
@@ -119,12 +121,12 @@ def hinge(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
 
 def l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
     """Average absolute differences over the last axis."""
-    return functional.l1_loss(y_pred, y_true, reduction="none").mean(dim=-1)
+    return functional.l1_loss(y_pred, y_true, reduction="none").mean(-1)
 
 
 def smooth_l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
     """Average differences over the last axis, small ones squared and divided by `beta`."""
-    return functional.smooth_l1_loss(y_pred, y_true, reduction="none", beta=beta).mean(dim=-1)
+    return functional.smooth_l1_loss(y_pred, y_true, reduction="none", beta=beta).mean(-1)
 
 
 def huber(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
@@ -132,7 +134,7 @@ def huber(y_true: torch.Tensor, y_pred: torch.Tensor, beta: float = 1.0) -> torc
     # torch takes no other type of truth, and only says so when gradients are taken
     if y_true.dtype is not y_pred.dtype:
         y_true = y_true.to(y_pred.dtype)
-    return functional.huber_loss(y_pred, y_true, reduction="none", delta=beta).mean(dim=-1)
+    return functional.huber_loss(y_pred, y_true, reduction="none", delta=beta).mean(-1)
 
 
 def focal(
@@ -154,39 +156,38 @@ def focal(
     return weight * (entropy * (1 - right) ** gamma)
 
 
-def _weights_of(
-    classes: torch.Tensor, class_weights: Mapping[int, float], dtype: torch.dtype
-) -> torch.Tensor:
-    weights = torch.ones_like(classes, dtype=dtype)
-    for index, weight in class_weights.items():
-        weights.masked_fill_(classes == index, weight)
-    return weights
-
-
 def _weights_of_indices(
-    indices: torch.Tensor, class_weights: Mapping[int, float], count: int
+    indices: torch.Tensor, class_weights: Mapping[int, float], y_pred: torch.Tensor
 ) -> torch.Tensor:
     """Look weights up by indices that a loss has been computed with."""
     if indices.is_cpu:
         # an index that is none, such as -100, is found out here; a GPU only tells when it is late
         try:
-            return _row_of(class_weights, count)[indices]
+            return _row_of(class_weights, y_pred)[indices]
         except IndexError:
             pass
-    return _weights_of(indices, class_weights, torch.float)
+    weights = torch.ones_like(indices, dtype=torch.float)
+    for index, weight in class_weights.items():
+        weights.masked_fill_(indices == index, weight)
+    return weights
 
 
-def _row_of(class_weights: Mapping[int, float], count: int) -> torch.Tensor:
-    rows: dict[int, torch.Tensor] = getattr(class_weights, "rows", {})
-    row = rows.get(count)
+def _row_of(class_weights: Mapping[int, float], like: torch.Tensor) -> torch.Tensor:
+    """Make a tensor of the weights of all classes, of which `like` has an entry on axis 1 each."""
+    rows = getattr(class_weights, "rows", None)
+    place = like.shape[1], like.device
+    row: torch.Tensor | None = None if rows is None else rows.get(place)
     if row is None:
+        count, device = place
         # what inference mode makes, no later step could take gradients of
         with torch.inference_mode(False):
-            row = torch.ones(count)
+            row = torch.ones(count, dtype=torch.float)
             for index, weight in class_weights.items():
                 if 0 <= index < count:
                     row[index] = weight
-        rows[count] = row
+            row = row.to(device)
+        if rows is not None:
+            rows[place] = row
     return row
 
 
@@ -194,9 +195,9 @@ class ClassWeights(dict[int, float]):
     """Weights of classes by index, which are the same in every step.
 
     Attributes:
-        rows: A tensor of them for each number of classes that has been met.
+        rows: A tensor of them for each number of classes, and device, that has been met.
     """
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         super().__init__(weights)
-        self.rows: dict[int, torch.Tensor] = {}
+        self.rows: dict[tuple[int, torch.device], torch.Tensor] = {}

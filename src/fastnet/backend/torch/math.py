@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add, mul, truediv
 from typing import Any
 
 import torch
@@ -11,20 +12,26 @@ from fastnet.backend.torch.lambertw import lambertw
 
 __all__ = [
     "abs",
+    "add",
     "argmax",
     "check_nan",
     "clip_by_value",
     "code_probabilities",
+    "divide",
     "exp",
     "lambertw",
     "matmul",
     "maximum",
+    "multiply",
     "pow",
     "sign",
     "tensor_round",
     "tensor_sqrt",
     "zscore",
 ]
+
+# operators by the names of functions, which some frameworks have that are faster
+multiply, divide = mul, truediv
 
 
 def abs(tensor: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ from functools import lru_cache
 import torch
 from torch.distributions import Beta
 
-from fastnet.backend.torch.tensors import cast_like
-
 __all__ = ["cut_mix", "mix_up"]
 
 
@@ -26,12 +24,21 @@ def mix_up(
     Returns:
         The blended samples and the blended labels.
     """
-    share = label_share = _draw_shares(alpha, samples, shared)
-    if not shared:
-        share = share.reshape(-1, *[1] * (samples.dim() - 1))
-        label_share = label_share.reshape(-1, *[1] * (labels.dim() - 1))
-    share = cast_like(torch.maximum(share, 1 - share), samples)
-    label_share = cast_like(label_share, labels)
+    dtype = torch.get_default_dtype()
+    # not `sample`, which forbids gradients first: its parameters ask for none
+    if shared:
+        share = label_share = _beta(alpha, None, dtype).rsample()
+        if not samples.is_cpu:
+            share = label_share = share.to(samples.device)
+    else:
+        drawn = _beta(alpha, samples.device, dtype).rsample((samples.shape[0],))
+        share = drawn.reshape(-1, *(1,) * (samples.dim() - 1))
+        label_share = drawn.reshape(-1, *(1,) * (labels.dim() - 1))
+    share = torch.maximum(share, 1 - share)
+    if samples.dtype is not dtype:
+        share = share.to(samples.dtype)
+    if labels.dtype is not dtype:
+        label_share = label_share.to(labels.dtype)
     return (
         samples * share + samples.roll(1, 0) * (1 - share),
         labels * label_share + labels.roll(1, 0) * (1 - label_share),
@@ -53,7 +60,8 @@ def cut_mix(
     """
     height, width = images.shape[-2:]
     # all that decides on the box stays on the CPU, where its edges are needed as ints
-    share = _beta(alpha, None, torch.get_default_dtype()).rsample()
+    dtype = torch.get_default_dtype()
+    share = _beta(alpha, None, dtype).rsample()
     half = torch.sqrt(1 - torch.maximum(share, 1 - share)) / 2
     x, y = torch.rand(()), torch.rand(())
     left, right = _span(width, x, half)
@@ -61,18 +69,9 @@ def cut_mix(
     mixed = images.clone()
     mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
     kept = 1 - torch.tensor((right - left) * (bottom - top) / (height * width))
-    kept = cast_like(kept, labels)
+    if labels.dtype is not dtype:
+        kept = kept.to(labels.dtype)
     return mixed, labels * kept + labels.roll(1, 0) * (1 - kept)
-
-
-def _draw_shares(alpha: float, samples: torch.Tensor, shared: bool) -> torch.Tensor:
-    """Draw a number from a symmetric beta distribution for each sample, or one for all."""
-    # not `sample`, which forbids gradients first: its parameters ask for none
-    if shared:
-        share = _beta(alpha, None, torch.get_default_dtype()).rsample()
-        return share if samples.is_cpu else share.to(samples.device)
-    beta = _beta(alpha, samples.device, torch.get_default_dtype())
-    return beta.rsample((samples.shape[0],))
 
 
 @lru_cache(maxsize=32)

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 __all__ = [
     "extremes",
+    "mean_of",
     "percentile",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
     "reduce_std",
     "reduce_sum",
+    "settled_axes",
+    "sum_of",
 ]
+
+# The framework's own functions, which are called with a tensor and, for some of its axes, these: as
+# the ones below, but that no axes must not be asked for.
+mean_of, sum_of = torch.mean, torch.sum
+
+
+def settled_axes(axes: Sequence[int]) -> Any:
+    """Make of several axes what `sum_of` takes, for all steps."""
+    return tuple(axes)
 
 
 def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = [
     "cast",
     "cast_like",
     "concat",
+    "constant",
     "convert",
     "dtype_of",
     "expand_dims",
@@ -30,6 +32,7 @@ __all__ = [
     "permute",
     "reshape",
     "roll",
+    "shape_of",
     "slices_along",
     "squeeze",
     "stack",
@@ -38,6 +41,8 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+shape_of = attrgetter("shape")
 
 
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
@@ -58,6 +63,13 @@ def expand_dims(tensor: Tensor, axis: int) -> Tensor:
 def squeeze(tensor: Tensor, axis: int | None) -> Tensor:
     """Take an axis of length 1, or all of them, out of a tensor."""
     return tensor.squeeze() if axis is None else tensor.squeeze(axis)
+
+
+def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    """Make a tensor of an array, on the device of another tensor, for later steps as well."""
+    # what inference mode makes, no later step could take gradients of
+    with torch.inference_mode(False):
+        return torch.from_numpy(array).to(like.device)
 
 
 def from_numpy(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
@@ -154,9 +166,8 @@ def gather_from_batch(tensor: Tensor, indices: Any) -> Tensor:
     """Take an entry of the second axis for each one of the first."""
     device = tensor.device
     if not (
-        isinstance(indices, Tensor)
+        getattr(indices, "dtype", None) is torch.int64
         and indices.dim() == 1
-        and indices.dtype is torch.int64
         and (indices.is_cpu or indices.device == device)
     ):
         indices = _indices(indices, tensor)

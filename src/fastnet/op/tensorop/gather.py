@@ -91,8 +91,10 @@ class Gather(TensorOp):
         count = self.num_indices
         if count == 0:
             return [self._largest(tensor, _SECOND, False) for tensor in data]
-        if len(data) == 2 and _length(data[0]):
-            return [self._gather(data[1], data[0])]
+        first = data[0]
+        # a batch may have an empty list where it has no indices
+        if len(data) == 2 and type(first) is not list and first.shape[0]:
+            return [self._gather(data[1], first)]
         indices, tensors = data[:count], data[count:]
         if len(indices) == 1:
             indices = indices * len(tensors)
@@ -117,5 +119,4 @@ class Gather(TensorOp):
 
 
 def _length(indices: Any) -> Any:
-    # a batch may have an empty list where it has no indices
     return len(indices) if isinstance(indices, list) else indices.shape[0]

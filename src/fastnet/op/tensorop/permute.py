@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fastnet.op.checks import axes_in_order
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Permute(PerTensor):
@@ -47,6 +52,21 @@ class Permute(PerTensor):
                 f"{permutation!r}."
             )
         self.permutation = order
+        self._order: Any = order
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function, with the order that the op has now.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        super().build(framework, device)
+        self._order = self.permutation
+        if framework == "tf":  # which would make a tensor of the list in each step
+            functions = import_module("fastnet.backend.tf")
+            self._function = functions.transpose
+            self._order = functions.tensor_of_axes(self.permutation)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Reorder the axes.
@@ -57,4 +77,4 @@ class Permute(PerTensor):
         Returns:
             The tensor with its axes in the new order.
         """
-        return self._function(tensor, self.permutation)
+        return self._function(tensor, self._order)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fastnet.op.checks import lengths_of
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Reshape(PerTensor):
@@ -45,6 +50,19 @@ class Reshape(PerTensor):
                 f"out, but got {shape!r}."
             )
         self.shape = lengths
+        self._lengths: Any = lengths
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function, with the shape that the op has now.
+
+        Args:
+            framework: "torch" or "tf".
+            device: The device that ops run on (torch only).
+        """
+        super().build(framework, device)
+        self._lengths = self.shape
+        if framework == "tf":  # which would make a tensor of the list in each step
+            self._lengths = import_module("fastnet.backend.tf").int32_tensor(self.shape)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Reshape.
@@ -55,4 +73,4 @@ class Reshape(PerTensor):
         Returns:
             The same values in the new shape.
         """
-        return self._function(tensor, self.shape)
+        return self._function(tensor, self._lengths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,8 @@ class UnHadamard(PerTensor):
         gap = (1.0 - _MAX_PROBABILITY) / (_MAX_PROBABILITY * max(n_classes - 1, 1))
         self._eps = np.array((self.code_length + 1) * gap, dtype="float32")
         self._tensors: tuple[Any, Any] | None = None
+        # the type that codes mostly have
+        self._dtype: Any = None
         self._functions: Any = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
@@ -70,6 +73,7 @@ class UnHadamard(PerTensor):
         self._functions = import_module(f"fastnet.backend.{framework}")
         codes = backend.to_tensor(self._codes, framework)
         eps = backend.to_tensor(self._eps, framework)
+        self._dtype = codes.dtype
         self._tensors = (codes, eps) if device is None else (codes.to(device), eps.to(device))
 
     def apply(self, tensor: Tensor) -> Tensor:
@@ -86,7 +90,12 @@ class UnHadamard(PerTensor):
             codes, eps = (functions.from_numpy(each, tensor) for each in (self._codes, self._eps))
         else:
             codes, eps = self._tensors
-        if "float16" in str(tensor.dtype):  # or bfloat16
+        if tensor.dtype is not self._dtype and _is_half(tensor.dtype):
             # torch would do so by itself; and the least distance has no inverse in float16
             tensor = functions.cast(tensor, "float32")
         return functions.code_probabilities(tensor, codes, eps)
+
+
+@cache
+def _is_half(dtype: Any) -> bool:
+    return "float16" in str(dtype)  # or bfloat16

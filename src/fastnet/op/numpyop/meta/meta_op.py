@@ -28,15 +28,15 @@ class MetaNumpyOp(NumpyOp):
         self.ops = list(ops)
 
     @classmethod
-    def require_ops(cls, ops: Sequence[Any]) -> None:
+    def require_ops(cls, ops: Sequence[Any], mismatch: type[Exception] = ValueError) -> None:
         """Refuse what cannot run inside of this op.
 
         Args:
             ops: The ops.
+            mismatch: What is raised if they differ in their modes or dataset ids.
 
         Raises:
-            ValueError: If there is no op, one of them is a Batch, or they differ in their modes or
-                dataset ids.
+            ValueError: If there is no op, or one of them is a Batch.
             TypeError: If something is no numpy op.
         """
         for place, op in enumerate(ops):
@@ -45,7 +45,7 @@ class MetaNumpyOp(NumpyOp):
                     f"The op {place} of {cls.__name__} is a Batch, which stands among the ops of a "
                     "pipeline only."
                 )
-        require_ops(cls.__name__, ops, "NumpyOp", is_numpy_op)
+        require_ops(cls.__name__, ops, "NumpyOp", is_numpy_op, mismatch)
 
     def forward(self, data: Any, state: State) -> Any:
         """Run the ops on a sample.

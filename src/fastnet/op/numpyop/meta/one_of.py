@@ -22,10 +22,9 @@ class OneOf(MetaNumpyOp):
         probs: How likely each is, together 1. None for all alike.
 
     Raises:
-        ValueError: If there is no op, one of them is a Batch, or they differ in their modes or
-            dataset ids.
-        AssertionError: If they differ in their inputs or outputs, or the probabilities are not one
-            for each, from 0, together 1.
+        ValueError: If there is no op, or one of them is a Batch.
+        AssertionError: If they differ in their inputs, outputs, modes or dataset ids, or the
+            probabilities are not one for each, from 0, together 1.
         TypeError: If something is no numpy op.
 
     >>> from fastnet.op.numpyop import LambdaOp
@@ -35,7 +34,7 @@ class OneOf(MetaNumpyOp):
     """
 
     def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
-        self.require_ops(numpy_ops)
+        self.require_ops(numpy_ops, AssertionError)
         require_same_keys(numpy_ops)
         self.probs = require_shares(probs, len(numpy_ops))
         first = numpy_ops[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.checks import is_number
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["Minmax"]
@@ -26,7 +27,7 @@ class Minmax(PerArray):
 
     Raises:
         AssertionError: If `new_max` is not more than `new_min`.
-        ValueError: If there are not as many outputs as inputs.
+        ValueError: If there are not as many outputs as inputs, or a setting is no number.
 
     >>> Minmax("x", "y").forward([np.array([1, 2, 5])], {})
     [array([0.  , 0.25, 1.  ], dtype=float32)]
@@ -43,6 +44,10 @@ class Minmax(PerArray):
         new_max: float = 1.0,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        settings = {"epsilon": epsilon, "new_min": new_min, "new_max": new_max}
+        for name, value in settings.items():
+            if not is_number(value):
+                raise ValueError(f"Minmax's {name} is a number, not {value!r}.")
         if not new_max > new_min:
             raise AssertionError(
                 f"Minmax's new_max is more than its new_min, but they are {new_max!r} and "

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastnet.op.tensorop.augmentation.mixer import Mixer
-from fastnet.types import Tensor
+from fastnet.types import State, Tensor
 
 
 class CutMixBatch(Mixer):
@@ -27,13 +25,14 @@ class CutMixBatch(Mixer):
     (Yun et al., 2019).
     """
 
-    def mix(self, mixing: Any, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    function_name = "cut_mix"
+
+    def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
         """Paste a box, the same for the whole batch.
 
         Args:
-            mixing: The framework's functions.
-            samples: The images.
-            labels: Their labels.
+            data: The images and their labels.
+            state: The step's context, not used.
 
         Returns:
             The mixed images and the mixed labels.
@@ -41,10 +40,10 @@ class CutMixBatch(Mixer):
         Raises:
             ValueError: If the samples are no images.
         """
-        if len(samples.shape) != 4:
+        images, labels = data
+        if len(images.shape) != 4:
             raise ValueError(
                 f"CutMixBatch reads images, which have 4 axes with the batch and the channels, but "
-                f"'{self.inputs[0]}' has {len(samples.shape)}."
+                f"'{self.inputs[0]}' has {len(images.shape)}."
             )
-        mixed: tuple[Tensor, Tensor] = mixing.cut_mix(samples, labels, self.alpha)
-        return mixed
+        return (self._mix or self.function_for(images))(images, labels, self.alpha)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from fastnet.backend.dispatch import implementation
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
-from fastnet.types import State, Tensor
+from fastnet.types import Tensor
 
 if TYPE_CHECKING:
     import torch
 
 
 class Mixer(TensorOp):
-    """An op that mixes each sample with the one before it. Derive from it, and define `mix`.
+    """An op that mixes each sample with the one before it. Derive from it, and define `forward`.
 
     Args:
         inputs: Two keys: samples and labels.
@@ -28,6 +28,9 @@ class Mixer(TensorOp):
     Raises:
         AssertionError: If there are not two inputs and two outputs, or `alpha` is not positive.
     """
+
+    function_name: ClassVar[str]
+    """The function of the framework's `mixing` that `function_for` finds."""
 
     def __init__(
         self,
@@ -47,42 +50,27 @@ class Mixer(TensorOp):
                 f"{self.inputs} and its outputs {self.outputs}."
             )
         self.alpha = alpha
-        self._mixing: Any = None
+        self._mix: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
+        """Pick the framework's function.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        self._mixing = import_module(f"fastnet.backend.{framework}.mixing")
+        mixing = import_module(f"fastnet.backend.{framework}.mixing")
+        self._mix = getattr(mixing, self.function_name)
 
-    def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
-        """Mix.
-
-        Args:
-            data: Samples and labels, of one batch.
-            state: The step's context, not used.
-
-        Returns:
-            The mixed samples and the mixed labels.
-        """
-        samples, labels = data
-        mixing = self._mixing
-        if mixing is None:  # an op that was not built for a framework
-            mixing = import_module(f"{implementation(samples).__name__}.mixing")
-        return self.mix(mixing, samples, labels)
-
-    def mix(self, mixing: Any, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix.
+    def function_for(self, samples: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+        """Find the function, for an op that was not built for a framework.
 
         Args:
-            mixing: The framework's `mix_up` and `cut_mix`.
             samples: The samples.
-            labels: Their labels.
 
         Returns:
-            The mixed samples and the mixed labels.
+            What mixes them.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define mix.")
+        mixing = import_module(f"{implementation(samples).__name__}.mixing")
+        found: Callable[..., tuple[Tensor, Tensor]] = getattr(mixing, self.function_name)
+        return found

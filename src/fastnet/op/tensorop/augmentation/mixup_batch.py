@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from fastnet.op.tensorop.augmentation.mixer import Mixer
-from fastnet.types import Tensor
+from fastnet.types import State, Tensor
 
 
 class MixUpBatch(Mixer):
@@ -30,6 +29,8 @@ class MixUpBatch(Mixer):
     Source: "mixup: Beyond Empirical Risk Minimization" (Zhang et al., 2018).
     """
 
+    function_name = "mix_up"
+
     def __init__(
         self,
         inputs: Iterable[str],
@@ -42,16 +43,16 @@ class MixUpBatch(Mixer):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, alpha=alpha)
         self.shared_beta = shared_beta
 
-    def mix(self, mixing: Any, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
         """Blend.
 
         Args:
-            mixing: The framework's functions.
-            samples: The samples.
-            labels: Their labels.
+            data: The samples and their labels.
+            state: The step's context, not used.
 
         Returns:
             The blended samples and the blended labels.
         """
-        mixed: tuple[Tensor, Tensor] = mixing.mix_up(samples, labels, self.alpha, self.shared_beta)
-        return mixed
+        samples, labels = data
+        mix = self._mix or self.function_for(samples)
+        return mix(samples, labels, self.alpha, self.shared_beta)

@@ -29,8 +29,8 @@ class FGSM(GradientTaker):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If `data` or `loss` is not one key, there is not one output, or `epsilon` is no
-            number.
+        ValueError: If `data` or `loss` is not one key, there is not one output, `epsilon` is no
+            number, or `clip_low` and `clip_high` are none or the wrong way round.
 
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
@@ -54,6 +54,14 @@ class FGSM(GradientTaker):
             raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
         if not is_number(epsilon):
             raise ValueError(f"FGSM's epsilon is a number, not {epsilon!r}.")
+        for setting, value in (("clip_low", clip_low), ("clip_high", clip_high)):
+            if value is not None and not is_number(value):
+                raise ValueError(f"FGSM's {setting} is a number or None, not {value!r}.")
+        if clip_low and clip_high and clip_low > clip_high:
+            raise ValueError(
+                f"FGSM's clip_low is not more than its clip_high, but they are {clip_low!r} and "
+                f"{clip_high!r}."
+            )
         self.out_list = False
         self.epsilon = epsilon
         self.clip_low = clip_low
@@ -91,7 +99,8 @@ class FGSM(GradientTaker):
                 f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. {ADVICE}"
             )
         functions = self._functions or implementation(clean)
-        moved = clean + self.epsilon * functions.sign(gradient)
+        way = functions.multiply(functions.sign(gradient), self.epsilon)
+        moved = functions.add(clean, way)
         low, high = self.clip_low, self.clip_high
         if not low or not high:
             least, largest = functions.extremes(clean)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
+from fastnet.op.checks import require_weights
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 
@@ -56,7 +58,7 @@ class CrossEntropy(LossOp):
         if form is not None and form not in _FORMS:
             raise ValueError(f"CrossEntropy's form is one of {list(_FORMS)} or None, not {form!r}.")
         if class_weights is not None:
-            _check_class_weights(class_weights)
+            require_weights(self, "class_weights", "class", class_weights)
         self.from_logits = from_logits
         self.form = form
         self.class_weights = class_weights
@@ -66,6 +68,7 @@ class CrossEntropy(LossOp):
             "sparse": backend.sparse_categorical_crossentropy,
         }
         self._weights: Any = class_weights
+        self._shape_of: Callable[[Tensor], Any] = attrgetter("shape")
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.
@@ -74,7 +77,9 @@ class CrossEntropy(LossOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        losses = import_module(f"fastnet.backend.{framework}.losses")
+        functions = import_module(f"fastnet.backend.{framework}")
+        losses = functions.losses
+        self._shape_of = functions.shape_of
         self._losses = {
             "binary": losses.binary_crossentropy,
             "categorical": losses.categorical_crossentropy,
@@ -96,32 +101,12 @@ class CrossEntropy(LossOp):
         y_pred, y_true = data
         form = self.form
         if form is None:
-            form = "binary"
-            if _has_classes(y_pred):
-                form = "categorical" if _has_classes(y_true) else "sparse"
+            shape = self._shape_of(y_pred)
+            if len(shape) == 2 and shape[1] > 1:
+                shape = self._shape_of(y_true)
+                form = "categorical" if len(shape) == 2 and shape[1] > 1 else "sparse"
+            else:
+                form = "binary"
         return self._losses[form](
             y_pred, y_true, self.from_logits, self.average_loss, self._weights
         )
-
-
-def _has_classes(tensor: Tensor) -> bool:
-    shape = tensor.shape
-    return len(shape) == 2 and shape[1] > 1
-
-
-def _check_class_weights(class_weights: object) -> None:
-    if not isinstance(class_weights, dict):
-        raise AssertionError(
-            f"CrossEntropy's class_weights is a dict, not {type(class_weights).__name__}."
-        )
-    for index, weight in class_weights.items():
-        if not isinstance(index, int):
-            raise AssertionError(
-                f"The keys of CrossEntropy's class_weights are class indices of type int, but "
-                f"{index!r} is of type {type(index).__name__}."
-            )
-        if not isinstance(weight, float):
-            raise AssertionError(
-                f"The values of CrossEntropy's class_weights are of type float, but that of class "
-                f"{index} is {weight!r}, of type {type(weight).__name__}."
-            )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastnet import backend
 from fastnet.backend.dice import score
 from fastnet.backend.dispatch import implementation
+from fastnet.op.checks import require_weights
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 
@@ -58,21 +58,19 @@ class DiceLoss(LossOp):
         self.channel_average = channel_average
         self.channel_weights = channel_weights
         self.epsilon = epsilon
-        self._row = None if not channel_weights else _row_of(channel_weights)
-        self._weights: Any = None
+        self._row = None if not channel_weights else _row_of(self, channel_weights)
+        self._rows: dict[int, Any] = {}
         self._functions: Any = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions, and make a tensor of the weights.
+        """Pick the framework's functions.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
         self._functions = import_module(f"fastnet.backend.{framework}")
-        if self._row is not None:
-            weights = backend.to_tensor(self._row, framework)
-            self._weights = weights if device is None else weights.to(device)
+        self._rows = {}
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -86,14 +84,11 @@ class DiceLoss(LossOp):
         """
         y_pred, y_true = data
         functions = self._functions or implementation(y_pred)
-        weights = self._weights
-        if weights is None and self._row is not None:
-            weights = functions.from_numpy(self._row, y_pred)
-        if weights is not None:
-            unnamed = y_pred.shape[functions.CHANNEL_AXIS] - weights.shape[1]
-            if unnamed > 0:
-                one = functions.ones_like(weights[:, :1], None)
-                weights = functions.concat([weights, *[one] * unnamed], 1)
+        weights = None
+        if self._row is not None:
+            weights = self._rows.get(y_pred.shape[functions.CHANNEL_AXIS])
+            if weights is None:
+                weights = self._make_row(self._row, functions, y_pred)
         return -score(
             functions,
             y_pred,
@@ -105,28 +100,24 @@ class DiceLoss(LossOp):
             self.epsilon,
         )
 
+    def _make_row(self, row: np.ndarray[Any, Any], functions: Any, y_pred: Tensor) -> Any:
+        """Make a weight for each channel of the predictions."""
+        count = y_pred.shape[functions.CHANNEL_AXIS]
+        unnamed = max(count - row.shape[1], 0)
+        row = np.pad(row, ((0, 0), (0, unnamed)), constant_values=1.0)
+        weights = functions.constant(row, y_pred)
+        if self._functions is not None:  # else the next step may be another framework's
+            self._rows[count] = weights
+        return weights
 
-def _row_of(channel_weights: object) -> np.ndarray[Any, Any]:
-    if not isinstance(channel_weights, dict):
+
+def _row_of(op: DiceLoss, channel_weights: Any) -> np.ndarray[Any, Any]:
+    require_weights(op, "channel_weights", "channel", channel_weights)
+    if min(channel_weights) < 0:
         raise AssertionError(
-            f"DiceLoss's channel_weights is a dict, not {type(channel_weights).__name__}."
+            f"The keys of DiceLoss's channel_weights are channel indices, counted from 0, but one "
+            f"is {min(channel_weights)}."
         )
-    for index, weight in channel_weights.items():
-        if not isinstance(index, int):
-            raise AssertionError(
-                f"The keys of DiceLoss's channel_weights are channel indices of type int, but "
-                f"{index!r} is of type {type(index).__name__}."
-            )
-        if index < 0:
-            raise AssertionError(
-                f"The keys of DiceLoss's channel_weights are channel indices, counted from 0, but "
-                f"one is {index}."
-            )
-        if not isinstance(weight, float):
-            raise AssertionError(
-                f"The values of DiceLoss's channel_weights are of type float, but that of channel "
-                f"{index} is {weight!r}, of type {type(weight).__name__}."
-            )
     row = np.ones((1, max(channel_weights) + 1), dtype="float32")
     for index, weight in channel_weights.items():
         row[0, index] = weight

@@ -56,7 +56,7 @@ class PairLoss(LossOp):
         """
         functions = import_module(f"fastnet.backend.{framework}")
         self._loss = getattr(functions.losses, self.function_name)
-        self._mean = functions.reduce_mean
+        self._mean = functions.mean_of
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -70,4 +70,4 @@ class PairLoss(LossOp):
         """
         y_pred, y_true = data
         loss = self._loss(y_true, y_pred)
-        return self._mean(loss, None, False) if self.average_loss else loss
+        return self._mean(loss) if self.average_loss else loss

@@ -47,17 +47,18 @@ class MetaOp(TensorOp):
         return {**vars(self), "_runs": {}}
 
     @classmethod
-    def require_ops(cls, ops: Sequence[Any]) -> None:
+    def require_ops(cls, ops: Sequence[Any], mismatch: type[Exception] = ValueError) -> None:
         """Refuse what cannot run inside of this op.
 
         Args:
             ops: The ops.
+            mismatch: What is raised if they differ in their modes or dataset ids.
 
         Raises:
-            ValueError: If there is no op, or they differ in their modes or dataset ids.
+            ValueError: If there is no op.
             TypeError: If something is no op.
         """
-        require_ops(cls.__name__, ops, "TensorOp", is_tensor_op)
+        require_ops(cls.__name__, ops, "TensorOp", is_tensor_op, mismatch)
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get the ops ready for a framework.
@@ -151,7 +152,7 @@ class MetaOp(TensorOp):
             data: Values of the inputs, for an op that was not built for a framework.
 
         Returns:
-            A module with `choose`, `one_of`, and `repeat_while`.
+            A module with `chooser`, `one_of`, and `repeat_while`.
         """
         if self._control is not None:
             return self._control
@@ -210,6 +211,41 @@ def _single_runner(op: Any, place: int, forward: Callable[..., Any]) -> Run:
             raise
 
     return run
+
+
+def caller(op: Any, place: int, retain_graph: bool) -> Forward:
+    """Give what runs one op on a list of values.
+
+    Args:
+        op: The op.
+        place: Its place among the ops around it, for error texts.
+        retain_graph: Whether a later op takes gradients of the same graph.
+
+    Returns:
+        A function of values, of which the first are those of the op's inputs, and of the step's
+        context. It returns the values of the outputs. Whatever the op raises has a note that names
+        it.
+    """
+    forward: Callable[..., Any] = forward_of(op, retain_graph)
+    count, in_list, outputs = len(op.inputs), op.in_list, list(op.outputs)
+    bare = len(outputs) == 1 and not op.out_list
+
+    def call(data: list[Any], state: State) -> list[Any]:
+        try:
+            if in_list:
+                result = forward(data[:count], state)
+            else:
+                result = forward(data[0] if count else None, state)
+            if bare:
+                return [result]
+            store: dict[str, Any] = {}
+            write_outputs_by_op(op, store, result)
+            return [store[key] for key in outputs]
+        except Exception as error:
+            add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
+            raise
+
+    return call
 
 
 def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:

@@ -19,9 +19,9 @@ class OneOf(MetaOp):
         probs: How likely each is, together 1. None for all alike.
 
     Raises:
-        ValueError: If there is no op, or they differ in their modes or dataset ids.
-        AssertionError: If they differ in their inputs or outputs, or the probabilities are not one
-            for each, from 0, together 1.
+        ValueError: If there is no op.
+        AssertionError: If they differ in their inputs, outputs, modes or dataset ids, or the
+            probabilities are not one for each, from 0, together 1.
         TypeError: If something is no op.
 
     >>> from fastnet.op.tensorop import LambdaOp
@@ -32,7 +32,7 @@ class OneOf(MetaOp):
     """
 
     def __init__(self, *tensor_ops: Any, probs: Sequence[float] | None = None) -> None:
-        self.require_ops(tensor_ops)
+        self.require_ops(tensor_ops, AssertionError)
         require_same_keys(tensor_ops)
         count = len(tensor_ops)
         self.probs = require_shares(probs, count) or [1 / count] * count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.op.meta_checks import require_prob
-from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
+from fastnet.op.tensorop.meta.meta_op import MetaOp, caller
 from fastnet.types import Forward, State, Tensor
 
 
@@ -47,22 +47,17 @@ class Sometimes(MetaOp):
         Returns:
             What takes the values of the inputs and gives those of the outputs.
         """
-        run_op = runner(self.op, 0, retain_graph)
-        inputs, outputs, prob = self.inputs, self.outputs, self.prob
-        places = [inputs.index(key) for key in outputs]
-        control = self._control
-
-        def change(data: list[Tensor], state: State) -> list[Tensor]:
-            store = dict(zip(inputs, data, strict=True))
-            run_op(store, state)
-            return [store[key] for key in outputs]
+        change, prob = caller(self.op, 0, retain_graph), self.prob
+        places = [self.inputs.index(key) for key in self.outputs]
 
         def leave(data: list[Tensor], state: State) -> list[Tensor]:
             return [data[place] for place in places]
 
-        def run(data: list[Tensor], state: State) -> list[Tensor]:
-            chosen = control or self.control_for(data)
-            values: list[Tensor] = chosen.choose(prob, change, leave, data, state)
-            return values
+        if self._control is not None:
+            chosen: Forward = self._control.chooser(prob, change, leave)
+            return chosen
+
+        def run(data: list[Tensor], state: State) -> Any:
+            return self.control_for(data).chooser(prob, change, leave)(data, state)
 
         return run
