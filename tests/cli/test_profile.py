@@ -199,6 +199,22 @@ def test_a_profile_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]
         )
 
 
+@pytest.mark.parametrize("other", [["--mode", "eval"], ["--eager"]])
+def test_a_profile_of_other_steps(
+    folder: Path, capsys: pytest.CaptureFixture[str], other: list[str]
+) -> None:
+    """It is said before anything is measured."""
+    assert main([*COMMAND, "--steps", "2", "--json", "before.json"]) == 0
+    capsys.readouterr()
+    options = [*other, "--compare", "before.json", "--json", "after.json"]
+    way = "--mode eval" if "eval" in other else "--mode train --eager"
+    assert told(capsys, *COMMAND, *options) == (
+        f"--compare: 'before.json' is of --mode train, not of {way}: there would be nothing to "
+        "compare."
+    )
+    assert not (folder / "after.json").exists()
+
+
 def test_a_picture_without_matplotlib(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +222,16 @@ def test_a_picture_without_matplotlib(
     assert told(capsys, *COMMAND, "--plot", "made.png") == (
         "--plot needs matplotlib. Install: pip install 'fastnet[profile]'"
     )
+
+
+@pytest.mark.parametrize("name", ["made.xyz", "made"])
+def test_no_kind_of_picture(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """It is said before anything is measured."""
+    pytest.importorskip("matplotlib")
+    assert told(capsys, *COMMAND, "--json", "made.json", "--plot", name) == (
+        f"--plot: the suffix of {name!r} says no kind of picture. Use .png, .svg or .pdf."
+    )
+    assert not (folder / "made.json").exists()
 
 
 def test_a_fault_of_an_op_is_shown_with_its_lines(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -105,11 +106,14 @@ def test_pictures_are_there_and_small() -> None:
         assert (ROOT / name).stat().st_size < LARGEST, name
 
 
-def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    names: dict[str, object] = {}
-    exec(program, names)
+    measured, watched = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(measured, names)
     (section,) = Profile.from_json("before.json").sections
     assert section.steps == 20
+    exec(watched, names)
+    calls = {each.key: each.count for each in names["profiler"].key_averages()}
+    assert calls["LambdaOp(x) -> y"] == calls["aten::mul"] == 3

@@ -5,6 +5,7 @@ A made-up device stands in for the GPU. That a GPU does it is tested in test_cud
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from pathlib import Path
@@ -32,14 +33,14 @@ class Event:
     """An event of a device whose clock moves by a quarter of a millisecond with each."""
 
     log: list[str]
-    made = 0
+    stream: Any
 
     def __init__(self, enable_timing: bool = False) -> None:
         assert enable_timing
-        Event.made += 1
         self.at: float | None = None
 
-    def record(self) -> None:
+    def record(self, stream: Any) -> None:
+        assert stream is Event.stream, "an event of another device than the network's"
         Event.log.append("event")
         self.at = BETWEEN * len([one for one in Event.log if one == "event"])
 
@@ -52,7 +53,9 @@ class Event:
 
 @pytest.fixture
 def events(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    Event.log = []
+    Event.log, Event.stream = [], machine
+    streams = {id(machine.device): machine}
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: streams.get(id(device)))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: Event.log.append("synchronize"))
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: Event.log.append(name))
@@ -93,6 +96,17 @@ def test_the_times_of_the_device(events: list[str]) -> None:
             assert getattr(row, f"device_{name}") == pytest.approx(BETWEEN / 1e3)
     assert all(row.device_mean is None for row in section.rows if row.kind != "op")
     assert "device mean" in str(profiled())
+
+
+def test_there_is_room_for_names_and_the_device(events: list[str]) -> None:
+    console = pytest.importorskip("rich.console")
+    out = io.StringIO()
+    console.Console(file=out, width=80).print(profiled())
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "LambdaOp(x)" in text
+    assert "device mean" in text
+    assert "…" not in text
 
 
 def test_recording_is_no_part_of_the_step(events: list[str]) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ pandas = pytest.importorskip("pandas")
 rich_console = pytest.importorskip("rich.console")
 figures = pytest.importorskip("matplotlib.figure")
 images = pytest.importorskip("matplotlib.image")
+to_rgb = pytest.importorskip("matplotlib.colors").to_rgb
 
 X = {"x": torch.ones(3, 2)}
 
@@ -42,6 +44,15 @@ def profile() -> Profile:
                 for _ in range(steps):
                     network.run_step(X)
     return made
+
+
+def luminance(color: Any) -> float:
+    """Give how bright a colour is, as the Web Content Accessibility Guidelines define it."""
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in to_rgb(color)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 class TestPlainForms:
@@ -106,7 +117,7 @@ class TestTables:
             "minibatch 2",
         ]
 
-    @pytest.mark.parametrize("width", [80, 160])
+    @pytest.mark.parametrize("width", [60, 80, 160])
     def test_rich(self, profile: Profile, width: int) -> None:
         out = io.StringIO()
         rich_console.Console(file=out, width=width).print(profile)
@@ -115,8 +126,9 @@ class TestTables:
         for word in ("infer: 10 steps", "p99", "dispatch", "minibatch 2", "openings"):
             assert word in text
         assert ("total" in text) == (width == 160)
-        # no number is cut off
+        # nothing is cut off, be it a number or a name
         assert "…" not in text
+        assert text.count("LambdaOp") == 4
 
     def test_rich_of_nothing(self) -> None:
         out = io.StringIO()
@@ -197,6 +209,41 @@ class TestPictures:
             widths = sum(patch.get_width() for patch in axes.patches)
             assert widths == pytest.approx(section.step.mean)
             assert section.name in axes.get_title(loc="left")
+
+    def test_an_op_has_one_colour(self) -> None:
+        def wait(x: Any) -> Any:
+            time.sleep(1e-3)
+            return x
+
+        network = TorchNetwork(
+            [LambdaOp(wait, "x", "more", mode="eval"), LambdaOp(wait, "x", "y")],
+        )
+        with fastnet.profile(network) as profile:
+            for mode in ("infer", "eval"):
+                with network(mode, 1):
+                    network.run_step(X)
+        colors: list[dict[str, Any]] = []
+        for axes in profile.plot().axes:
+            legend = axes.get_legend()
+            names = [text.get_text().split("  ")[0] for text in legend.get_texts()]
+            patches = [patch.get_facecolor() for patch in legend.get_patches()]
+            colors.append(dict(zip(names, patches, strict=True)))
+        infer, later = colors
+        assert infer["LambdaOp(x) -> y"] == later["LambdaOp(x) -> y"]
+        assert later["LambdaOp(x) -> more"] != later["LambdaOp(x) -> y"]
+
+    def test_labels_can_be_read(self, profile: Profile) -> None:
+        for axes in profile.plot().axes:
+            assert axes.texts
+            for label in axes.texts:
+                middle = label.get_position()[0]
+                (under,) = [
+                    patch
+                    for patch in axes.patches
+                    if patch.get_x() < middle < patch.get_x() + patch.get_width()
+                ]
+                darker, lighter = sorted(map(luminance, (label.get_color(), under.get_facecolor())))
+                assert (lighter + 0.05) / (darker + 0.05) > 2
 
     def test_nothing_to_draw(self) -> None:
         with pytest.raises(ValueError, match="There is nothing to draw: the profile has no steps"):

@@ -14,6 +14,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.profiling import Profile, Section
+from fastnet.profiling.sums import Sums
 from fastnet.slicer import AxisSlicer, MeanUnslicer
 from tests.kernel.ops import shown
 from tests.network.programs import (
@@ -95,6 +96,8 @@ class TestRows:
         assert sum(row.mean for row in section.parts) == pytest.approx(section.step.mean)
         assert sum(map(section.share, section.parts)) == pytest.approx(1)
         assert {"cut", "join", "deferred", "conversion", "postprocessing"} <= set(kinds(section))
+        assert names(section, "cut") == ["cut by AxisSlicer"]
+        assert names(section, "join") == ["join by AxisSlicer, MeanUnslicer"]
 
     def test_the_step_is_what_a_clock_around_it_tells(self) -> None:
         def work(x: Any) -> Any:
@@ -159,10 +162,21 @@ class TestRows:
                         network.run_step(X)
             with network("eval", 3, desired_output_keys=["x"]):
                 network.run_step(X)
+            with network("eval", 3, desired_output_keys=["y"]):
+                network.run_step(X)
+            with network("train", 4, warmup=True):
+                network.run_step(X)
         found = {section.name: (section.mode, section.steps) for section in profile.sections}
-        assert found == {"train": ("train", 2), "eval": ("eval", 2), "eval (2)": ("eval", 1)}
+        assert found == {
+            "train": ("train", 2),
+            "eval": ("eval", 2),
+            "eval, from epoch 3": ("eval", 1),
+            "eval, from epoch 3 (2)": ("eval", 1),
+            "train, warming up": ("train", 1),
+        }
         assert names(profile.section("train"), "op") == ["LambdaOp(x) -> y", "LambdaOp(y) -> z"]
-        assert {row.section for row in profile.section("eval (2)").rows} == {"eval (2)"}
+        later = "eval, from epoch 3"
+        assert {row.section for row in profile.section(later).rows} == {later}
         with pytest.raises(KeyError, match="no section 'test' in this profile; there are: train"):
             profile.section("test")
 
@@ -223,6 +237,19 @@ class TestRows:
         section = only(fastnet.profile(network, X, mode="infer", steps=50))
         assert section.steps == 50
         assert all(row.count == 50 for row in section.rows)
+
+    def test_summing_up_meanwhile_is_measuring(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        add = Sums.add
+
+        def slow(self: Sums, *args: Any) -> None:
+            time.sleep(5e-3)
+            add(self, *args)
+
+        monkeypatch.setattr(Sums, "add", slow)
+        monkeypatch.setattr("fastnet.profiling.recording._MOST_STAMPS", 20)
+        section = only(fastnet.profile(chain(identity), X, mode="infer", steps=20, skip=0))
+        (measuring,) = [row for row in section.rows if row.kind == "measuring"]
+        assert measuring.total >= 5 * 5e-3
 
 
 class TestNothingElseChanges:
@@ -359,7 +386,9 @@ class TestErrors:
     def test_what_cannot_be_profiled(self) -> None:
         with pytest.raises(TypeError, match=r"profile measures a network, but got 3 of type int"):
             fastnet.profile(3)  # type: ignore[call-overload]
-        with pytest.raises(TypeError, match="a dict or an iterable of dicts, but this is a str"):
+        with pytest.raises(
+            TypeError, match="a dict or an iterable of dicts, but these are of type str"
+        ):
             fastnet.profile(chain(identity), "x")
         with pytest.raises(ValueError, match="needs a network that runs in torch on CUDA, but"):
             fastnet.profile(chain(identity), nvtx=True)
@@ -382,6 +411,11 @@ class TestErrors:
     def test_numbers_out_of_range(self, name: str, value: int) -> None:
         with pytest.raises(ValueError, match=f"{name} must be {value + 1} or more, but it is"):
             fastnet.profile(chain(identity), X, mode="infer", **{name: value})
+
+    @pytest.mark.parametrize("name", ["steps", "skip"])
+    def test_no_numbers(self, name: str) -> None:
+        with pytest.raises(TypeError, match=f"{name} must be a whole number, but got '3' of type"):
+            fastnet.profile(chain(identity), X, mode="infer", **{name: "3"})
 
     def test_a_profile_of_nothing(self) -> None:
         network = chain(identity)

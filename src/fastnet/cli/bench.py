@@ -18,7 +18,8 @@ DESCRIPTION = """\
 Run the benchmarks, each in a fresh process and on one thread, with whatever of the other libraries
 is installed. They are in the checkout of fastnet, not in its wheel: run this from inside of one.
 
-  report           every workload beside its peers: tables of ratios, JSON, Markdown, pictures
+  report           every workload beside its peers, and how costs grow with ops, keys and more:
+                   tables of ratios, JSON, Markdown, pictures
   suites           the same programs, and the kernel alone, under pytest-benchmark
   instructions     processor instructions of a dispatched op, which a busy machine does not change
                    (needs valgrind)
@@ -29,6 +30,7 @@ follows the name is passed on."""
 EXAMPLES = """\
 examples:
   fastnet bench report --quick --workloads mlp_train mlp_infer
+  fastnet bench report --workloads growth
   fastnet bench report --help
   fastnet bench suites -k mlp
   fastnet bench op-instructions torch DiceLoss

@@ -85,9 +85,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print a table, and write the files that were asked for."""
-    if arguments.plot is not None and find_spec("matplotlib") is None:
-        raise Mistake("--plot needs matplotlib. Install: pip install 'fastnet[profile]'")
-    before = None if arguments.compare is None else _saved(arguments.compare)
+    if arguments.plot is not None:
+        _check_picture(arguments.plot)
+    before = None if arguments.compare is None else _saved(arguments)
 
     import fastnet
     from fastnet.cli.batches import load_batches
@@ -127,6 +127,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_picture(path: Path) -> None:
+    """See to it that a picture can be drawn, before anything is measured."""
+    if find_spec("matplotlib") is None:
+        raise Mistake("--plot needs matplotlib. Install: pip install 'fastnet[profile]'")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    suffixes = [f".{kind}" for kind in FigureCanvasBase.get_supported_filetypes()]
+    if path.suffix.lower() not in suffixes:
+        raise Mistake(
+            f"--plot: the suffix of {str(path)!r} says no kind of picture. Use .png, .svg or .pdf."
+        )
+
+
 def _check(network: BaseNetwork, arguments: argparse.Namespace) -> None:
     # explained, not opened: what the first opening has to work out is to be measured
     explanation = network.explain(
@@ -139,14 +152,27 @@ def _check(network: BaseNetwork, arguments: argparse.Namespace) -> None:
             print(f"fastnet: --outputs: {finding.text}", file=sys.stderr)
 
 
-def _saved(path: Path) -> Any:
+def _saved(arguments: argparse.Namespace) -> Any:
     from fastnet.profiling import Profile
 
+    path = arguments.compare
     try:
-        return Profile.from_json(path)
+        profile = Profile.from_json(path)
     except FileNotFoundError:
         raise Mistake(f"--compare: there is no file {str(path)!r}.") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Mistake(
             f"--compare: {str(path)!r} is no profile that --json has saved: {error}"
         ) from error
+    asked = arguments.mode, arguments.eager
+    there = [(section.mode, section.eager) for section in profile.sections]
+    if asked not in there:
+        raise Mistake(
+            f"--compare: {str(path)!r} is of {', '.join(_way(*one) for one in there)}, not of "
+            f"{_way(*asked)}: there would be nothing to compare."
+        )
+    return profile
+
+
+def _way(mode: str, eager: bool) -> str:
+    return f"--mode {mode} --eager" if eager else f"--mode {mode}"

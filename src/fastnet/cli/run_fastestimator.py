@@ -18,8 +18,13 @@ example:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    command.add_argument("script", help="the program: a file, or a folder with a __main__.py")
-    command.add_argument("args", nargs=argparse.REMAINDER, help="the program's own arguments")
+    # one list for all: argparse takes a "--" away from what follows an argument of its own
+    command.add_argument(
+        "program",
+        nargs=argparse.PARSER,
+        metavar="script",
+        help="the program, a file or a folder with a __main__.py, and its own arguments",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,6 +32,6 @@ def run(arguments: argparse.Namespace) -> int:
     from fastnet.integrations.fastestimator import UnknownVersionError, run_script
 
     try:
-        return run_script(arguments.script, arguments.args)
+        return run_script(arguments.program[0], arguments.program[1:])
     except (FileNotFoundError, ModuleNotFoundError, UnknownVersionError) as error:
         raise Mistake(str(error)) from error

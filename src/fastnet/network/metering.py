@@ -177,8 +177,8 @@ def sliced(
         meter: What takes the times.
     """
     log = meter.log
-    names = ", ".join(dict.fromkeys(type(slicer).__name__ for slicer in slicers))
-    cut, join = meter.row("cut", f"cut by {names}"), meter.row("join", f"join by {names}")
+    cut = meter.row("cut", _by("cut", slicers, "slice_inputs"))
+    join = meter.row("join", _by("join", slicers, "unslice_inputs"))
     rest, wait_row = meter.row("rest", "the rest"), meter.row("wait", "wait for the device")
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,6 +198,12 @@ def sliced(
         return joined
 
     return run
+
+
+def _by(what: str, slicers: Sequence[Any], keys: str) -> str:
+    """Say which of the slicers do something: those that have keys to do it to."""
+    names = dict.fromkeys(type(each).__name__ for each in slicers if getattr(each, keys, None))
+    return f"{what} by {', '.join(names)}" if names else what
 
 
 def waiting(step: Step, wait: Callable[[], None], meter: StepMeter) -> Step:

@@ -18,8 +18,8 @@ _MOST_PENDING = 100_000
 class Event(Protocol):
     """A moment on a device, as `torch.cuda.Event`."""
 
-    def record(self) -> None:
-        """Note when the device gets here."""
+    def record(self, stream: Any) -> None:
+        """Note when the device gets here with what it was told on a stream."""
 
     def elapsed_time(self, other: Any) -> float:
         """Give the milliseconds from this to a later event."""
@@ -29,19 +29,18 @@ class DeviceEvents:
     """Records an event before and after each op.
 
     Args:
-        make_event: Makes an event.
+        mark: Records an event where the device has got to when it has done what it was told so far.
         synchronize: Waits until the device has reached all of them.
     """
 
-    def __init__(self, make_event: Callable[[], Event], synchronize: Callable[[], None]) -> None:
-        self._make = make_event
+    def __init__(self, mark: Callable[[], Event], synchronize: Callable[[], None]) -> None:
+        self._mark = mark
         self._synchronize = synchronize
         self._step: list[tuple[int, Event, Event]] = []
         self._pending: list[tuple[int, int, Event, Event]] = []
         self._open: Event | None = None
         self._spans: list[DeviceSpan] = []
-        self._base = make_event()
-        self._base.record()
+        self._base = mark()
         self._base_at = perf_counter()
 
     def before(self, place: int) -> None:
@@ -50,8 +49,7 @@ class DeviceEvents:
         Args:
             place: The op's place.
         """
-        self._open = self._make()
-        self._open.record()
+        self._open = self._mark()
 
     def after(self, place: int) -> None:
         """Record that it ends.
@@ -59,8 +57,7 @@ class DeviceEvents:
         Args:
             place: The op's place.
         """
-        end = self._make()
-        end.record()
+        end = self._mark()
         assert self._open is not None
         self._step.append((place, self._open, end))
 
@@ -109,9 +106,10 @@ def device_events_for(network: BaseNetwork) -> Callable[[], DeviceEvents] | None
 
     device, cuda = network.device, cast("Any", torch.cuda)
 
-    def make() -> DeviceEvents:
-        return DeviceEvents(
-            lambda: cuda.Event(enable_timing=True), lambda: cuda.synchronize(device)
-        )
+    def mark() -> Event:
+        event: Event = cuda.Event(enable_timing=True)
+        # of the network's own device, which need not be the current one
+        event.record(cuda.current_stream(device))
+        return event
 
-    return make
+    return lambda: DeviceEvents(mark, lambda: cuda.synchronize(device))

@@ -30,6 +30,8 @@ _LABELLED = 0.06
 # what a letter of a label takes of the length of a bar
 _CHARACTER = 0.0058
 _MOST_CHANGES = 15
+# inches
+_BETWEEN_BARS = 0.15
 
 
 def draw_profile(sections: Sequence[Section], path: str | Path | None = None) -> Any:
@@ -48,12 +50,16 @@ def draw_profile(sections: Sequence[Section], path: str | Path | None = None) ->
     """
     if not sections:
         raise ValueError("There is nothing to draw: the profile has no steps.")
-    heights = [2.2 + 0.27 * len(_drawn([one])) for one in sections]
+    everything = [_drawn([section]) for section in sections]
+    heights = [2.2 + 0.27 * len(parts) for parts in everything]
     figure = _figure(11, sum(heights))
+    # a title is nearer to its own bar than to the legend above it
+    figure.get_layout_engine().set(h_pad=_BETWEEN_BARS)
     grid = figure.subplots(len(sections), 1, squeeze=False, height_ratios=heights)
-    for axes, section in zip(grid[:, 0], sections, strict=True):
-        parts = _drawn([section])
-        _bar(axes, 0, section, parts)
+    # a part has the same colour in all of them
+    colors = _colors({name: rows for parts in everything for name, rows in parts.items()})
+    for axes, section, parts in zip(grid[:, 0], sections, everything, strict=True):
+        _bar(axes, 0, section, parts, colors)
         labels = [
             f"{name}  {seconds_text(_mean(section, rows))}, {_mean(section, rows) / total:.1%}"
             for total in [section.step.mean or 1.0]
@@ -97,7 +103,7 @@ def draw_comparison(
         # those of the later step alone would else stand above all that is no op
         parts = dict(sorted(_drawn(pair).items(), key=lambda part: part[1][0].kind not in _OPS))
         for place, section in enumerate(pair):
-            _bar(bars, place, section, parts, upright=True)
+            _bar(bars, place, section, parts, _colors(parts), upright=True)
         takes = [seconds_text(section.step.mean) for section in pair]
         bars.set_xticks((0, 1), [f"before\n{takes[0]}", f"after\n{takes[1]}"])
         bars.set_xlim(-0.6, 1.6)
@@ -174,10 +180,10 @@ def _bar(
     place: float,
     section: Section,
     parts: Mapping[str, Sequence[Row]],
+    colors: Mapping[str, str],
     upright: bool = False,
 ) -> None:
     draw = axes.bar if upright else axes.barh
-    colors = _colors(parts)
     start = 0.0
     for name, rows in parts.items():
         size = _mean(section, rows)
@@ -194,10 +200,17 @@ def _bar(
                 ha="center",
                 va="center",
                 fontsize=8 if upright else 7,
-                color="white" if colors[name] != _LITTLE_COLOR else "black",
+                color=_ink(colors[name]),
                 clip_on=True,
             )
         start += size
+
+
+def _ink(color: str) -> str:
+    """Give what can be read on a colour: black or white."""
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    # how bright an eye takes each of them for
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 160 else "white"
 
 
 def _fitting(name: str, share: float) -> str:

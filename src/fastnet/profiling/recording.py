@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class SectionRecorder:
     ) -> None:
         self.mode = str(state["mode"])
         self.eager = bool(state["eager"])
+        self.warmup = bool(state["warmup"])
+        self.epoch = int(state["epoch"])
         self.layout = layout
         self.log = StampLog()
         self.before: Callable[[int], None] | None = None
@@ -133,9 +136,13 @@ class SectionRecorder:
                 return plain(batch)
             begun = len(log)
             if begun > _MOST_STAMPS:
+                started = perf_counter()
                 self._sum_up()
                 begun = 0
-            log.stamp(BEGIN)
+                # measuring takes that long, not the time between two steps
+                log.stamp_at(BEGIN, started)
+            else:
+                log.stamp(BEGIN)
             try:
                 if self._skip():
                     log.keep(begun)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections import Counter
+from collections.abc import Collection
 from dataclasses import fields
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fastnet.network import BaseNetwork
 from fastnet.profiling.comparison import Comparison
 from fastnet.profiling.optional import require
 from fastnet.profiling.plot import draw_profile
-from fastnet.profiling.recording import Recorder
+from fastnet.profiling.recording import Recorder, SectionRecorder
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import Timeline
 from fastnet.profiling.table import profile_tables, to_plain, to_rich_table
@@ -55,17 +56,15 @@ class Profile:
             network: What was measured.
             recorder: What measured it.
         """
-        names: Counter[str] = Counter()
+        names: set[str] = set()
         sections, timelines = [], []
         for recorded in recorder.sections.values():
-            title = f"{recorded.mode}, eager" if recorded.eager else recorded.mode
-            names[title] += 1
-            name = title if names[title] == 1 else f"{title} ({names[title]})"
+            name = _name(recorded, names)
             section = recorded.section(name)
             self.unmeasured += recorded.unmeasured
             if section is None:
-                names[title] -= 1
                 continue
+            names.add(name)
             sections.append(section)
             timelines.append(recorded.timeline(name))
         self.sections, self._timelines = tuple(sections), tuple(timelines)
@@ -224,6 +223,17 @@ class Profile:
     def __repr__(self) -> str:
         found = ", ".join(f"{one.name}: {one.steps} steps" for one in self.sections)
         return f"<Profile of {found or 'no steps'}>"
+
+
+def _name(recorded: SectionRecorder, taken: Collection[str]) -> str:
+    """Name a section by its mode, and by the epoch it began in where others are of that mode."""
+    ways = ["eager"] * recorded.eager + ["warming up"] * recorded.warmup
+    title = ", ".join([recorded.mode, *ways])
+    if title not in taken:
+        return title
+    title = f"{title}, from epoch {recorded.epoch}"
+    names = chain([title], (f"{title} ({number})" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _versions() -> dict[str, str]:

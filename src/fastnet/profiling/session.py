@@ -141,7 +141,8 @@ def profile(
         The profile, or the context manager that gives it.
 
     Raises:
-        TypeError: If the first argument is no network, or batches are neither a dict nor iterable.
+        TypeError: If the first argument is no network, batches are neither a dict nor iterable, or
+            a number is none.
         ValueError: If the network is being profiled already, there are too few batches, a number is
             out of range, or NVTX is asked for where there is no CUDA.
         Exception: Whatever opening the network or a step raises.
@@ -157,7 +158,13 @@ def profile(
     if batches is None:
         return Profiling(network, nvtx=nvtx)
     for name, value, least in (("steps", steps, 1), ("skip", skip, 0)):
-        if value is not None and value < least:
+        if value is None:
+            continue
+        if not isinstance(value, int):
+            raise TypeError(
+                f"{name} must be a whole number, but got {value!r} of type {type(value).__name__}."
+            )
+        if value < least:
             raise ValueError(f"{name} must be {least} or more, but it is {value}.")
     count = 0
     run = Profiling(network, skip, nvtx)
@@ -179,7 +186,7 @@ def _some(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, A
         return islice(_again([batches]), skip + (_STEPS if steps is None else steps))
     if not isinstance(batches, Iterable) or isinstance(batches, str):
         raise TypeError(
-            "Batches to profile are a dict or an iterable of dicts, but this is a "
+            "Batches to profile are a dict or an iterable of dicts, but these are of type "
             f"{type(batches).__name__}."
         )
     if steps is None:

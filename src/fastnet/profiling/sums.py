@@ -115,7 +115,7 @@ class Sums:
         self._cost = cost
         self._times: list[NDArray[np.float64]] = []
         self._minibatches: list[NDArray[np.float64]] = []
-        self._counts: list[NDArray[np.float64]] = []
+        self._counts: list[NDArray[np.int64]] = []
         self._kept: list[NDArray[Any]] = []
 
     def add(self, taken: bytes, parts: Sequence[Part]) -> None:
@@ -130,23 +130,26 @@ class Sums:
             return
         if sum(map(len, self._kept)) < _MOST_KEPT:
             self._kept.append(stamps)
-        costs = np.array([self._cost.of(part.in_kernel) for part in parts])
-        begins = stamps["row"] == BEGIN
-        is_span = ~begins[1:]
-        step = (np.cumsum(begins)[1:] - 1)[is_span]
-        rows = stamps["row"][1:][is_span]
-        minibatches = stamps["part"][1:][is_span]
-        spans = np.diff(stamps["at"])[is_span] - costs[rows]
-        count = int(begins.sum())
-        self._times.append(_table(step, rows, spans, count, len(parts)))
-        made = _table(step, rows, np.ones(len(rows)), count, len(parts))
+        rows = stamps["row"][1:].astype(np.intp)
+        begins = rows == BEGIN
+        step = np.cumsum(begins)
+        count = int(begins.sum()) + 1
+        # what lies between two steps has a column of its own, which is left out again
+        between_steps, width = len(parts), len(parts) + 1
+        rows[begins] = between_steps
+        costs = np.array([*(self._cost.of(part.in_kernel) for part in parts), 0.0])
+        spans = np.diff(stamps["at"]) - costs[rows]
+        self._times.append(_table(step, rows, count, width, spans)[:, :between_steps])
+        made = _table(step, rows, count, width)[:, :between_steps]
         # what lies between other things happens once in a step
         between = [part.kind in _BETWEEN for part in parts]
         self._counts.append(np.where(between, made > 0, made).sum(axis=0, keepdims=True))
-        beside = np.array([part.kind == _BESIDE for part in parts])[rows]
-        spans = np.where(beside, 0.0, spans)
+        minibatches = stamps["part"][1:]
         most = int(minibatches.max(initial=0))
-        self._minibatches.append(_table(step, minibatches, spans, count, most + 1)[:, 1:])
+        if most:
+            beside = np.array([*(part.kind == _BESIDE for part in parts), True])
+            spans[beside[rows]] = 0.0
+        self._minibatches.append(_table(step, minibatches, count, most + 1, spans)[:, 1:])
 
     def section(
         self,
@@ -219,12 +222,15 @@ class Sums:
 
 
 def _table(
-    step: NDArray[Any], column: NDArray[Any], values: NDArray[np.float64], steps: int, width: int
-) -> NDArray[np.float64]:
-    """Sum values up in a table of steps and columns."""
-    summed = np.bincount(step * width + column, weights=values, minlength=steps * width)
-    # without any value it counts instead of adding up
-    return summed.astype(np.float64).reshape(steps, width)
+    step: NDArray[Any],
+    column: NDArray[Any],
+    steps: int,
+    width: int,
+    values: NDArray[np.float64] | None = None,
+) -> NDArray[Any]:
+    """Add values up in a table of steps and columns; without any, count them."""
+    size = steps * width
+    return np.bincount(step * width + column, values, minlength=size).reshape(steps, width)
 
 
 def _place_on_device(part: Part, parts: Sequence[Part]) -> int | None:
@@ -241,7 +247,7 @@ def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, d
     width = max(span.place for span in spans) + 1
     step = np.array([span.step for span in spans])
     place = np.array([span.place for span in spans])
-    table = _table(step, place, np.array([span.seconds for span in spans]), steps, width)
+    table = _table(step, place, steps, width, np.array([span.seconds for span in spans]))
     return {
         place: {f"device_{name}": getattr(Stats.of(column), name) for name in _ON_DEVICE}
         for place, column in enumerate(table.T)

@@ -18,6 +18,10 @@ _TEXTS = ("", "kind", "verdict")
 _NOT_IN_RICH = ("kind",)
 _NOT_IF_NARROW = ("total", "median")
 _WIDE = 96
+# what is left out next, one after the other, where a terminal is narrower than that
+_THEN_NOT = ("p95", "count", "device p99", "p99", "p50", "bytes")
+# what a column takes beside its text
+_GAP = 2
 _LEAST_WIDTH = {"": 14, "verdict": 7}
 _MARKS = {"grew": "red", "new": "red", "shrank": "green", "gone": "green"}
 
@@ -159,11 +163,25 @@ class _RichTables:
         self._notes = notes
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        hidden = _NOT_IN_RICH if options.max_width >= _WIDE else _NOT_IN_RICH + _NOT_IF_NARROW
         for table in self._tables:
-            shown = [place for place, name in enumerate(table.columns) if name not in hidden]
-            yield _rich_table(table, shown)
+            yield _rich_table(table, _shown(table, options.max_width))
         yield from self._notes
+
+
+def _shown(table: Table, width: int) -> list[int]:
+    """Choose the columns of a table that a terminal has room for."""
+    hidden = set(_NOT_IN_RICH if width >= _WIDE else _NOT_IN_RICH + _NOT_IF_NARROW)
+    widths = {
+        name: _GAP + _LEAST_WIDTH.get(name, max(map(len, column)))
+        for name, column in zip(
+            table.columns, zip(table.columns, *table.lines, strict=True), strict=True
+        )
+    }
+    for name in _THEN_NOT:
+        if _GAP + sum(size for each, size in widths.items() if each not in hidden) <= width:
+            break
+        hidden.add(name)
+    return [place for place, name in enumerate(table.columns) if name not in hidden]
 
 
 def _rich_table(table: Table, shown: Sequence[int]) -> Any:
@@ -180,6 +198,7 @@ def _rich_table(table: Table, shown: Sequence[int]) -> Any:
             name,
             justify="left" if text else "right",
             no_wrap=not text,
+            overflow="fold" if text else "ellipsis",
             min_width=_LEAST_WIDTH.get(name),
         )
     for place, cells in enumerate(table.lines):

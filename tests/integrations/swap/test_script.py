@@ -91,6 +91,17 @@ def test_a_program_that_is_not_there() -> None:
     assert result.stderr == "fastnet: There is no program 'nowhere.py' to run.\n"
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--", "--x"], ["-x", "--", "y"], ["--help"], ["y", "--json=4", "--"]], ids=str
+)
+def test_arguments_are_the_programs_own(tmp_path: Path, arguments: list[str]) -> None:
+    path = tmp_path / "arguments.py"
+    path.write_text("import sys\nprint(sys.argv)\n")
+    expected = run(path, *arguments)
+    result = run(*COMMAND, path, *arguments)
+    assert (result.stdout, result.stderr, result.returncode) == (expected.stdout, "", 0)
+
+
 def test_help() -> None:
     result = run("-m", "fastnet", "--help")
     assert "run-fastestimator" in result.stdout
