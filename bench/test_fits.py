@@ -30,6 +30,7 @@ def test_a_figure_of_each_workload() -> None:
         ({"losses": [2.0]}, "numbers of steps"),
         ({"losses": [2.0, float("nan")]}, "loss of step 1: nan instead of 1.0"),
         ({"weights": [0.5, -0.4]}, "weights differ"),
+        ({"weights": [0.5, float("nan")]}, "weights differ"),
         ({"weights": [0.5]}, "numbers of weights"),
     ],
     ids=str,
