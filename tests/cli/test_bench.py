@@ -42,6 +42,8 @@ def test_the_suites(
 ) -> None:
     pytest.importorskip("pytest_benchmark")
     monkeypatch.chdir(checkout)
+    # the suites must not take themselves for one of several processes, as this test may be
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     quick = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=1", "-p", "no:cacheprovider"]
     assert main(["bench", "suites", "-k", "a_thing", *quick]) == 0
     printed = capfd.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import fastnet
-from fastnet.errors import MissingKeyError
+from fastnet.errors import MissingKeyError, UnknownNameError
 from fastnet.op.numpyop import Batch, NumpyOp, RemoveIf
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -424,7 +424,7 @@ class TestBuild:
         }[fw.target]
         for source in ("sdg", EpochScheduler({1: "sgd", 2: "sdg"})):
             with raising(
-                ValueError,
+                UnknownNameError,
                 "The optimizer of model 'm' is called 'sdg', but the names are ['adadelta', "
                 "'adagrad', 'adam', 'adamax', 'rmsprop', 'sgd']. For any other pass a function, "
                 f"such as {example}.",

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import fastnet
+from fastnet.errors import UnknownNameError
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
@@ -74,7 +75,7 @@ class TestOptimizers:
         [
             (
                 "sdg",
-                ValueError,
+                UnknownNameError,
                 "The optimizer of model 'm' is called 'sdg', but the names are ['adadelta', "
                 "'adagrad', 'adam', 'adamax', 'rmsprop', 'sgd']. For any other pass a function, "
                 "such as `lambda params: torch.optim.AdamW(params, lr=1e-3)`.",

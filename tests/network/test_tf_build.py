@@ -19,6 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend.framework import framework_of
+from fastnet.errors import UnknownNameError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
@@ -129,7 +130,7 @@ class TestOptimizers:
         [
             (
                 "sdg",
-                ValueError,
+                UnknownNameError,
                 "The optimizer of model 'm' is called 'sdg', but the names are ['adadelta', "
                 "'adagrad', 'adam', 'adamax', 'rmsprop', 'sgd']. For any other pass a function, "
                 "such as `lambda: tf.keras.optimizers.AdamW(1e-3)`.",
