@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
 import torch
-from rich.console import Console
 
 import fastnet
 from fastnet.explain import Explanation
@@ -85,7 +85,8 @@ def test_the_whole_text() -> None:
 
 
 def test_in_a_narrow_terminal() -> None:
-    console = Console(width=70, record=True, file=io.StringIO())
+    rich_console = pytest.importorskip("rich.console")
+    console = rich_console.Console(width=70, record=True, file=io.StringIO())
     console.print(explanation())
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 70
