@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import tensorflow as tf
 
 from fastnet.backend.convert import map_leaves
-from fastnet.backend.tf.ranges import OpRanges, profiler_is_on
+from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.base import BaseNetwork, Step, _Opening
 from fastnet.network.layout import Layout
@@ -163,7 +163,7 @@ class TFNetwork(BaseNetwork):
         return profiler_is_on()
 
     def _ranges(self, opening: _Opening) -> Ranges:
-        return OpRanges(partial(titles, opening.layout.ops))
+        return op_ranges(partial(titles, opening.layout.ops))
 
     def _spread_step(self, step: Step, opening: _Opening, replicas: Replicas) -> Step:
         keys = opening.layout.plan.resolution.device_inputs.names()

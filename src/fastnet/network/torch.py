@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet._nest import NestMap
-from fastnet.backend.torch.ranges import OpRanges, profiler_is_on
+from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.base import BaseNetwork, Step, _Opening
 from fastnet.network.layout import Setting
 from fastnet.network.metering import Ranges, StepMeter, titles
@@ -128,7 +128,7 @@ class TorchNetwork(BaseNetwork):
         return profiler_is_on()
 
     def _ranges(self, opening: _Opening) -> Ranges:
-        return OpRanges(partial(titles, opening.layout.ops))
+        return op_ranges(partial(titles, opening.layout.ops))
 
     def _waiter(self) -> Callable[[], None] | None:
         if self.device.type != "cuda":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch.autograd.profiler import record_function
 
-__all__ = ["NvtxRanges", "OpRanges", "profiler_is_on"]
+from fastnet.backend.ranges import OpRanges
+
+__all__ = ["NvtxRanges", "op_ranges", "profiler_is_on"]
 
 # without types
 _nvtx: Any = torch.cuda.nvtx
@@ -20,43 +21,13 @@ def profiler_is_on() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
-class OpRanges:
-    """Names ops in `torch.profiler`, and to NVTX under `torch.autograd.profiler.emit_nvtx`.
+def op_ranges(names: Callable[[], Sequence[str]]) -> OpRanges:
+    """Give what names ops in `torch.profiler`, and to NVTX under its `emit_nvtx`.
 
     Args:
-        names: Gives the name of each op. It is not called before there is a range to name: most
-            openings of a network have none.
+        names: Gives the name of each op, when there is a range to name.
     """
-
-    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
-        self._give_names = names
-        self._open: list[Any] = []
-
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        return self._give_names()
-
-    def active(self) -> bool:
-        """Tell whether a profiler is on in this thread."""
-        return profiler_is_on()
-
-    def before(self, place: int) -> None:
-        """Begin the range of an op.
-
-        Args:
-            place: The op's place.
-        """
-        opened: Any = record_function(self._names[place])
-        opened.__enter__()
-        self._open.append(opened)
-
-    def after(self, place: int) -> None:
-        """End it.
-
-        Args:
-            place: The op's place.
-        """
-        self._open.pop().__exit__(None, None, None)
+    return OpRanges(names, record_function, profiler_is_on)
 
 
 class NvtxRanges:
