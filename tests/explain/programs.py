@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 
 from fastnet.op.numpyop import Delete as DeleteArrays
 from fastnet.op.numpyop import NumpyOp
-from fastnet.op.tensorop import Delete, TensorOp
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 
 KEYS = "abcde"
+
+
+def passing(inputs: Any, outputs: Any, **kwargs: Any) -> LambdaOp:
+    """Return an op whose outputs have the value of its first input."""
+    return LambdaOp(lambda *values: values[0], inputs, outputs, **kwargs)
 
 
 class Mix(TensorOp):

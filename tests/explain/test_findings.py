@@ -24,12 +24,9 @@ from tests.explain.programs import (
     desired_keys,
     make_ops,
     make_postprocessing,
+    passing,
     shapes,
 )
-
-
-def passing(inputs: Any, outputs: Any, **kwargs: Any) -> LambdaOp:
-    return LambdaOp(lambda *values: values[0], inputs, outputs, **kwargs)
 
 
 def classifier(*more: Any, first: Any = ()) -> TorchNetwork:

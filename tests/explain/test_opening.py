@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as LambdaArray
-from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop import Delete, TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -24,12 +24,9 @@ from tests.explain.programs import (
     desired_keys,
     make_ops,
     make_postprocessing,
+    passing,
     shapes,
 )
-
-
-def passing(inputs: Any, outputs: Any, **kwargs: Any) -> LambdaOp:
-    return LambdaOp(lambda *values: values[0], inputs, outputs, **kwargs)
 
 
 def rich_network() -> TorchNetwork:
