@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from fastnet.backend.tf.tensors import int32_tensor
 from fastnet.types import Forward, State
 
 __all__ = ["chooser", "one_of", "repeat_while", "when"]
@@ -28,10 +29,11 @@ def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
     """
 
     def choose(data: Any, state: State) -> Any:
-        first = tf.less(tf.random.uniform(()), prob)
         if tf.executing_eagerly():
             # what tf.cond comes to
+            first = tf.less(tf.random.uniform(_no_axes()), prob)
             return yes(data, state) if first else no(data, state)
+        first = tf.less(tf.random.uniform(()), prob)
         return tf.cond(first, lambda: yes(data, state), lambda: no(data, state))
 
     return choose
@@ -47,12 +49,19 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
     Returns:
         What the chosen one returns.
     """
-    place = tf.squeeze(tf.random.categorical(_logs_of(tuple(probs)), 1, dtype=tf.int32))
+    place = tf.random.categorical(_logs_of(tuple(probs)), 1, dtype=tf.int32)
     if tf.executing_eagerly():
         # what tf.switch_case comes to
-        return branches[int(place)]()
-    chosen: T = tf.switch_case(place, list(branches))
+        branch: Callable[[], T] = branches[place.numpy().item()]
+        return branch()
+    chosen: T = tf.switch_case(tf.squeeze(place), list(branches))
     return chosen
+
+
+@lru_cache(maxsize=1)
+def _no_axes() -> tf.Tensor:
+    # a shape that is no tensor is made one in each step
+    return int32_tensor(())
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,19 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fastnet.backend.tf.direct import (
+    add,
+    divide_no_nan,
+    equal,
+    exp,
+    multiply,
+    pow,
+    rest_of,
+    sqrt,
+    subtract,
+    where,
+)
+
 __all__ = ["lambertw"]
 
 # each triples the number of right digits, of which the first guess has two
@@ -35,18 +48,20 @@ def _lambertw(z: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
 def _solve(z: tf.Tensor) -> tf.Tensor:
     # a rounded -1/e counts as the end of the branch
     room = 4 * _resolution(z.dtype)
-    below = tf.maximum(2 * (1 + math.e * z), 0)
-    root = tf.sqrt(below)
-    near = -1 + root - below / 3 + 11 / 72 * below * root
+    below = tf.maximum(multiply(add(multiply(z, math.e), 1.0), 2.0), 0)
+    root = sqrt(below)
+    near = subtract(add(root, -1.0), tf.realdiv(below, 3))
+    near = add(near, multiply(multiply(below, 11 / 72), root))
     log = tf.math.log1p(tf.maximum(z, -0.3))
-    far = log * (1 - tf.math.log1p(log) / (2 + log))
-    w = tf.where(z < -0.2649, near, far)
+    far = multiply(log, rest_of(tf.realdiv(tf.math.log1p(log), add(log, 2.0))))
+    w = where(tf.less(z, -0.2649), near, far)
     for _ in range(ROUNDS):
         # Halley's rule, where nothing overflows
-        error = w - z * tf.exp(-w)
-        bottom = 2 * (w + 1) ** 2 - (w + 2) * error
-        w = w - tf.math.divide_no_nan(2 * (w + 1) * error, bottom)
-    w = tf.where(z == math.inf, z, w)
+        error = subtract(w, multiply(z, exp(tf.negative(w))))
+        more = add(w, 1.0)
+        bottom = subtract(multiply(pow(more, 2.0), 2.0), multiply(add(w, 2.0), error))
+        w = subtract(w, divide_no_nan(multiply(multiply(more, 2.0), error), bottom))
+    w = where(equal(z, math.inf), z, w)
     return tf.where(z < -(1 + room) / math.e, tf.cast(math.nan, z.dtype), w)
 
 

@@ -6,12 +6,26 @@ Arguments and results are those of the functions of the same names in `fastnet.b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
-from fastnet.backend.tf.math import rest_of
+from fastnet.backend.tf.direct import (
+    abs,
+    add,
+    cast,
+    equal,
+    gather,
+    multiply,
+    pow,
+    reduce_mean,
+    rest_of,
+    sigmoid,
+    subtract,
+    where,
+)
 from fastnet.backend.tf.tensors import rank_of, shape_of
 
 __all__ = [
@@ -43,14 +57,14 @@ def binary_crossentropy(
     compare = _entropy_of(dtype, from_logits)
     loss = compare(_cast(y_true, dtype), y_pred, from_logits=from_logits)
     if class_weights:
-        loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
+        loss = multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
     rank = rank_of(loss)
     if rank != 1:
         # the last axis by itself, as Keras does it, so that sums round as Keras's do
-        loss = tf.reduce_mean(loss, axis=-1)
+        loss = reduce_mean(loss, axis=-1)
         if rank != 2:
-            loss = tf.reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
-    return tf.reduce_mean(loss) if average_loss else loss
+            loss = reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
+    return reduce_mean(loss) if average_loss else loss
 
 
 def categorical_crossentropy(
@@ -65,8 +79,8 @@ def categorical_crossentropy(
     if class_weights:
         classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
         weights = _weights_of_indices(classes, class_weights, count, loss.dtype)
-        loss = tf.multiply(loss, weights)
-    return tf.reduce_mean(loss) if average_loss else loss
+        loss = multiply(loss, weights)
+    return reduce_mean(loss) if average_loss else loss
 
 
 def sparse_categorical_crossentropy(
@@ -85,8 +99,8 @@ def sparse_categorical_crossentropy(
         if rank is None or rank != rank_of(loss):
             classes = tf.reshape(y_true, tf.shape(loss))
         weights = _weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
-        loss = tf.multiply(loss, weights)
-    return tf.reduce_mean(loss) if average_loss else loss
+        loss = multiply(loss, weights)
+    return reduce_mean(loss) if average_loss else loss
 
 
 def mean_squared_error(
@@ -94,22 +108,37 @@ def mean_squared_error(
 ) -> tf.Tensor:
     """Average squared differences over the last axis."""
     loss = _keras_loss("MSE")(y_true, y_pred)
-    return tf.reduce_mean(loss) if average_loss else loss
+    return reduce_mean(loss) if average_loss else loss
 
 
 def _entropy_of(dtype: tf.DType, from_logits: bool) -> Callable[..., tf.Tensor]:
     """Find what compares elements of a type."""
     # which is not called from here: TensorFlow notes with each of its ops who has called it, and
     # Keras makes many
-    keras = tf.keras
-    if not hasattr(keras, "ops"):
-        entropy: Callable[..., tf.Tensor] = keras.backend.binary_crossentropy
-        return entropy
     half = dtype is tf.float16 or dtype is tf.bfloat16
-    if half and not from_logits and tf.executing_eagerly():
+    if half and not from_logits and _is_keras3() and tf.executing_eagerly():
         return _wide_entropy
-    entropy = keras.ops.binary_crossentropy
+    return _keras_entropy()
+
+
+@cache
+def _is_keras3() -> bool:
+    return hasattr(tf.keras, "ops")
+
+
+@cache
+def _keras_entropy() -> Callable[..., tf.Tensor]:
+    # TensorFlow looks for its Keras each time that somebody asks for it
+    keras = tf.keras
+    functions = keras.ops if _is_keras3() else keras.backend
+    entropy: Callable[..., tf.Tensor] = functions.binary_crossentropy
     return entropy
+
+
+@cache
+def _keras_loss(name: str) -> Callable[..., tf.Tensor]:
+    loss: Callable[..., tf.Tensor] = getattr(tf.keras.losses, name)
+    return loss
 
 
 def _wide_entropy(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> tf.Tensor:
@@ -126,10 +155,10 @@ def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType
     if not isinstance(class_weights, Mapping):  # a table has a weight for what it lacks, too
         weights = class_weights.lookup(tf.cast(classes, class_weights.key_dtype))
         return _cast(weights, dtype)
-    classes = tf.cast(classes, tf.int64)
+    classes = _cast(classes, tf.int64)
     weights, pairs = _constants_of(class_weights, dtype)
     for index, weight in pairs:
-        weights = tf.where(tf.equal(classes, index), weight, weights)
+        weights = where(equal(classes, index), weight, weights)
     return weights
 
 
@@ -165,8 +194,8 @@ def _weights_of_indices(
             row = rows[count, dtype] = tf.constant(weights, dtype)
     dtype = classes.dtype
     if dtype is not tf.int64 and dtype is not tf.int32:  # what TensorFlow looks things up by
-        classes = tf.cast(classes, tf.int64)
-    return tf.gather(row, classes)
+        classes = cast(classes, tf.int64)
+    return gather(row, classes)
 
 
 class ClassWeights(dict[int, float]):
@@ -182,21 +211,10 @@ class ClassWeights(dict[int, float]):
         self.rows: dict[Any, Any] = {}
 
 
-_keras_losses: dict[str, Callable[..., tf.Tensor]] = {}
-
-
-def _keras_loss(name: str) -> Callable[..., tf.Tensor]:
-    # TensorFlow looks for its Keras each time that somebody asks for it
-    loss = _keras_losses.get(name)
-    if loss is None:
-        loss = _keras_losses[name] = getattr(tf.keras.losses, name)
-    return loss
-
-
 def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     """Average over the last axis how far predictions are from the right side of the margin."""
-    right = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
-    return tf.reduce_mean(tf.maximum(rest_of(right), 0), axis=-1)
+    right = multiply(_cast(y_true, y_pred.dtype), y_pred)
+    return reduce_mean(tf.maximum(rest_of(right), 0), axis=-1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -207,17 +225,17 @@ def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 def smooth_l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
     """Average differences over the last axis, small ones squared and divided by `beta`."""
     gap = _gap(y_true, y_pred)
-    small = tf.realdiv(tf.multiply(tf.square(gap), 0.5), beta)
-    large = tf.subtract(gap, 0.5 * beta)
-    return tf.reduce_mean(tf.where(tf.less(gap, beta), small, large), axis=-1)
+    small = tf.realdiv(multiply(tf.square(gap), 0.5), beta)
+    large = subtract(gap, 0.5 * beta)
+    return reduce_mean(where(tf.less(gap, beta), small, large), axis=-1)
 
 
 def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
     """Average differences over the last axis, small ones squared, large ones times `beta`."""
     gap = _gap(y_true, y_pred)
-    small = tf.multiply(tf.square(gap), 0.5)
-    large = tf.subtract(tf.multiply(gap, beta), 0.5 * beta * beta)
-    return _mean_of_samples(tf.where(tf.less_equal(gap, beta), small, large))
+    small = multiply(tf.square(gap), 0.5)
+    large = subtract(multiply(gap, beta), 0.5 * beta * beta)
+    return _mean_of_samples(where(tf.less_equal(gap, beta), small, large))
 
 
 def focal(
@@ -226,24 +244,24 @@ def focal(
     """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
     compare = _entropy_of(y_pred.dtype, from_logits)
     entropy = compare(y_true, y_pred, from_logits=from_logits)
-    probability = tf.sigmoid(y_pred) if from_logits else y_pred
+    probability = sigmoid(y_pred) if from_logits else y_pred
     untrue = rest_of(y_true)
-    right = tf.add(tf.multiply(y_true, probability), tf.multiply(untrue, rest_of(probability)))
-    weight = tf.add(tf.multiply(y_true, alpha), tf.multiply(untrue, 1 - alpha))
-    return tf.multiply(weight, tf.multiply(tf.pow(rest_of(right), gamma), entropy))
+    right = add(multiply(y_true, probability), multiply(untrue, rest_of(probability)))
+    weight = add(multiply(y_true, alpha), multiply(untrue, 1 - alpha))
+    return multiply(weight, multiply(pow(rest_of(right), gamma), entropy))
 
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
-    return losses if rank_of(losses) == 1 else tf.reduce_mean(losses, axis=-1)
+    return losses if rank_of(losses) == 1 else reduce_mean(losses, axis=-1)
 
 
 def _gap(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     # `-` takes longer to come to this
-    return tf.abs(tf.subtract(y_pred, _cast(y_true, y_pred.dtype)))
+    return abs(subtract(y_pred, _cast(y_true, y_pred.dtype)))
 
 
 def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tensor if tensor.dtype is dtype else tf.cast(tensor, dtype)
+    return tensor if tensor.dtype is dtype else cast(tensor, dtype)
 
 
 def _is_known(shape: tuple[int, ...] | tf.TensorShape) -> bool:

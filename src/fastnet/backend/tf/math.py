@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from fastnet.backend.tf import direct
 from fastnet.backend.tf.lambertw import lambertw
-from fastnet.backend.tf.tensors import EAGER
 
 __all__ = [
     "abs",
@@ -21,7 +21,6 @@ __all__ = [
     "maximum",
     "multiply",
     "pow",
-    "rest_of",
     "sign",
     "tensor_round",
     "tensor_sqrt",
@@ -29,12 +28,12 @@ __all__ = [
 ]
 
 # what `+`, `*` and `/` come to for a tensor in front, after a look at both operands
-add, multiply, divide = tf.add, tf.multiply, tf.realdiv
+add, multiply, divide = direct.add, direct.multiply, tf.realdiv
 
 
 def abs(tensor: tf.Tensor) -> tf.Tensor:
     """Take off signs."""
-    return tf.abs(tensor)
+    return direct.abs(tensor)
 
 
 def argmax(tensor: tf.Tensor, axis: int) -> tf.Tensor:
@@ -62,23 +61,15 @@ def clip_by_value(
 
 def code_probabilities(tensor: tf.Tensor, codes: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
     """Find how likely each of some codes is, the nearer the likelier."""
-    # operators and indexing take up to six times as long to come to these
-    apart = tf.raw_ops.Sub(x=tf.expand_dims(tensor, 1), y=codes)
-    distances = tf.reduce_sum(tf.raw_ops.Abs(x=apart), -1)
+    apart = direct.subtract(tf.expand_dims(tensor, 1), codes)
+    distances = direct.reduce_sum(direct.abs(apart), -1)
     closeness = tf.realdiv(1.0, tf.maximum(distances, least))
-    return tf.realdiv(closeness, tf.reduce_sum(closeness, -1, True))
-
-
-def rest_of(tensor: tf.Tensor) -> tf.Tensor:
-    """Subtract each element from 1."""
-    # `-` takes longer; but in a graph a number in front has a type of its own
-    fast = type(tensor) is EAGER and tf.executing_eagerly()
-    return tf.subtract(1.0, tensor) if fast else 1.0 - tensor
+    return tf.realdiv(closeness, direct.reduce_sum(closeness, -1, True))
 
 
 def exp(tensor: tf.Tensor) -> tf.Tensor:
     """Raise e to each element."""
-    return tf.exp(tensor)
+    return direct.exp(tensor)
 
 
 def matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -93,12 +84,12 @@ def maximum(tensor1: tf.Tensor, tensor2: tf.Tensor) -> tf.Tensor:
 
 def pow(tensor: tf.Tensor, power: float | tf.Tensor) -> tf.Tensor:
     """Raise each element to a power."""
-    return tf.pow(tensor, power)
+    return direct.pow(tensor, power)
 
 
 def sign(tensor: tf.Tensor) -> tf.Tensor:
     """Tell the sign of each element: -1, 0 or 1."""
-    return tf.sign(tensor)
+    return direct.sign(tensor)
 
 
 def tensor_round(tensor: tf.Tensor) -> tf.Tensor:
@@ -108,7 +99,7 @@ def tensor_round(tensor: tf.Tensor) -> tf.Tensor:
 
 def tensor_sqrt(tensor: tf.Tensor) -> tf.Tensor:
     """Take square roots."""
-    return tf.sqrt(tensor)
+    return direct.sqrt(tensor)
 
 
 def zscore(data: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend import to_tensor
+from fastnet.backend.tf import direct
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.types import State
 
@@ -158,7 +159,7 @@ def inner_layers(model: Any) -> list[Any]:
 def l2_regularization(model: Any, beta: float) -> tf.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
-    return tf.multiply(tf.reduce_sum(squares), beta)
+    return direct.multiply(tf.reduce_sum(squares), beta)
 
 
 class SquaredWeights:
@@ -189,4 +190,4 @@ class SquaredWeights:
                 loss = tf.cast(loss, wide)
             else:
                 squares = tf.cast(squares, own)
-        return tf.add(squares, loss)
+        return direct.add(squares, loss)
