@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from fastnet.backend.tf.direct import add, multiply, rest_of, sqrt, subtract
 from fastnet.backend.tf.tensors import cast_like
 
 __all__ = ["cut_mix", "draw_beta", "mix_up", "paste_box"]
@@ -27,12 +28,8 @@ def mix_up(
     if not shared:
         share = tf.reshape(share, [-1] + [1] * (len(samples.shape) - 1))
         label_share = tf.reshape(label_share, [-1] + [1] * (len(labels.shape) - 1))
-    share = cast_like(tf.maximum(share, 1 - share), samples)
-    label_share = cast_like(label_share, labels)
-    return (
-        samples * share + tf.roll(samples, 1, 0) * (1 - share),
-        labels * label_share + tf.roll(labels, 1, 0) * (1 - label_share),
-    )
+    share = tf.maximum(share, rest_of(share))
+    return _blend(samples, share), _blend(labels, label_share)
 
 
 def cut_mix(images: tf.Tensor, labels: tf.Tensor, alpha: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -47,11 +44,18 @@ def cut_mix(images: tf.Tensor, labels: tf.Tensor, alpha: float) -> tuple[tf.Tens
         The mixed images and the mixed labels.
     """
     share = draw_beta(alpha, images, each=False)
-    share = tf.maximum(share, 1 - share)
+    share = tf.maximum(share, rest_of(share))
     x, y = tf.random.uniform(()), tf.random.uniform(())
     mixed, kept = paste_box(images, tf.roll(images, 1, 0), x, y, share)
-    kept = cast_like(kept, labels)
-    return mixed, labels * kept + tf.roll(labels, 1, 0) * (1 - kept)
+    return mixed, _blend(labels, kept)
+
+
+def _blend(values: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    """Add to a share of each value the rest of the one before it; whole numbers become floats."""
+    if not values.dtype.is_floating:
+        values = tf.cast(values, share.dtype)
+    share = cast_like(share, values)
+    return add(multiply(values, share), multiply(tf.roll(values, 1, 0), rest_of(share)))
 
 
 def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:
@@ -69,8 +73,8 @@ def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:
     one = tf.random.gamma(shape, alpha)
     two = tf.random.gamma(shape, alpha)
     # both vanish together only where alpha is tiny: then it is one of them as well
-    total = one + two
-    return tf.where(total > 0, one / total, tf.round(tf.random.uniform(tf.shape(one))))
+    total = add(one, two)
+    return tf.where(total > 0, tf.realdiv(one, total), tf.round(tf.random.uniform(tf.shape(one))))
 
 
 def paste_box(
@@ -97,12 +101,15 @@ def paste_box(
     in_columns = tf.logical_and(columns >= left, columns < right)
     in_box = tf.logical_and(in_rows[:, None], in_columns[None, :])[None, :, :, None]
     area = tf.cast((right - left) * (bottom - top), tf.float32)
-    return tf.where(in_box, others, images), 1 - area / tf.cast(height * width, tf.float32)
+    return tf.where(in_box, others, images), rest_of(
+        tf.realdiv(area, tf.cast(height * width, tf.float32))
+    )
 
 
 def _span(length: tf.Tensor, middle: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     size = tf.cast(length, tf.float32)
-    half = size * tf.sqrt(1 - kept) / 2
-    first = tf.round(tf.maximum(size * middle - half, 0.0))
-    last = tf.round(tf.minimum(size * middle + half, size))
+    half = tf.realdiv(multiply(size, sqrt(rest_of(kept))), 2)
+    middle = multiply(size, middle)
+    first = tf.round(tf.maximum(subtract(middle, half), 0.0))
+    last = tf.round(tf.minimum(add(middle, half), size))
     return tf.cast(first, tf.int32), tf.cast(last, tf.int32)

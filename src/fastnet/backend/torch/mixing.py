@@ -34,14 +34,16 @@ def mix_up(
         drawn = _beta(alpha, samples.device, dtype).rsample((samples.shape[0],))
         share = drawn.reshape(-1, *(1,) * (samples.dim() - 1))
         label_share = drawn.reshape(-1, *(1,) * (labels.dim() - 1))
-    share = torch.maximum(share, 1 - share)
-    if samples.dtype is not dtype:
+    # `rsub`, because torch's operator for it goes through Python
+    share = torch.maximum(share, torch.rsub(share, 1))
+    # whole numbers are mixed as floats
+    if samples.dtype is not dtype and samples.is_floating_point():
         share = share.to(samples.dtype)
-    if labels.dtype is not dtype:
+    if labels.dtype is not dtype and labels.is_floating_point():
         label_share = label_share.to(labels.dtype)
     return (
-        samples * share + samples.roll(1, 0) * (1 - share),
-        labels * label_share + labels.roll(1, 0) * (1 - label_share),
+        samples * share + samples.roll(1, 0) * torch.rsub(share, 1),
+        labels * label_share + labels.roll(1, 0) * torch.rsub(label_share, 1),
     )
 
 
@@ -62,16 +64,16 @@ def cut_mix(
     # all that decides on the box stays on the CPU, where its edges are needed as ints
     dtype = torch.get_default_dtype()
     share = _beta(alpha, None, dtype).rsample()
-    half = torch.sqrt(1 - torch.maximum(share, 1 - share)) / 2
+    half = torch.sqrt(torch.rsub(torch.maximum(share, torch.rsub(share, 1)), 1)) / 2
     x, y = torch.rand(()), torch.rand(())
     left, right = _span(width, x, half)
     top, bottom = _span(height, y, half)
     mixed = images.clone()
     mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
-    kept = 1 - torch.tensor((right - left) * (bottom - top) / (height * width))
-    if labels.dtype is not dtype:
+    kept = torch.rsub(torch.tensor((right - left) * (bottom - top) / (height * width)), 1)
+    if labels.dtype is not dtype and labels.is_floating_point():
         kept = kept.to(labels.dtype)
-    return mixed, labels * kept + labels.roll(1, 0) * (1 - kept)
+    return mixed, labels * kept + labels.roll(1, 0) * torch.rsub(kept, 1)
 
 
 @lru_cache(maxsize=32)

@@ -87,3 +87,29 @@ def test_cutmix_of_what_are_no_images() -> None:
         "CutMixBatch reads images, which have 4 axes with the batch and the channels, but 'x' has "
         "2."
     )
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+@pytest.mark.parametrize("op_class", [CutMixBatch, MixUpBatch])
+def test_whole_numbers_are_mixed_as_floats(op_class: Any, framework: str, dtype: str) -> None:
+    """One-hot labels are often of ints, and images of bytes."""
+    tf = pytest.importorskip("tensorflow")
+    make = tf.constant if framework == "tf" else torch.tensor
+    images = (IMAGES * 255).numpy().astype(dtype)
+
+    def mixed(images: Any, labels: Any) -> list[Any]:
+        torch.manual_seed(0)
+        tf.random.set_seed(0)
+        op = op_class(("x", "l"), ("x", "l"))
+        op.build(framework, torch.device("cpu") if framework == "torch" else None)
+        return [np.asarray(one) for one in op.forward([make(images), make(labels)], {})]
+
+    found = mixed(images, LABELS.numpy().astype(dtype))
+    wanted = mixed(images.astype("float32"), LABELS.numpy())
+    assert found[1].dtype == "float32"
+    np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_array_equal(found[0].astype("float32"), wanted[0])
+    # a box is pasted as it is
+    assert found[0].dtype == (dtype if op_class is CutMixBatch else "float32")
