@@ -116,7 +116,7 @@ def hinge(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
     """Average over the last axis how far predictions are from the right side of the margin."""
     if y_true.dtype is not y_pred.dtype:
         y_true = y_true.to(y_pred.dtype)
-    return (1.0 - y_true * y_pred).clamp(0).mean(-1)
+    return torch.rsub(y_true * y_pred, 1.0).clamp(0).mean(-1)
 
 
 def l1_loss(y_true: torch.Tensor, y_pred: torch.Tensor) -> torch.Tensor:
@@ -147,13 +147,14 @@ def focal(
     else:
         probability = y_pred
         entropy = functional.binary_cross_entropy(y_pred, y_true, reduction="none")
-    untrue = 1 - y_true
-    right = probability * y_true + (1 - probability) * untrue
+    # `rsub` and `pow`, because torch's operators for them go through Python
+    untrue = torch.rsub(y_true, 1)
+    right = probability * y_true + torch.rsub(probability, 1) * untrue
     if y_true.requires_grad:
         # two of them, so that its gradients are added up in FastEstimator's order
-        untrue = 1 - y_true
+        untrue = torch.rsub(y_true, 1)
     weight = alpha * y_true + (1 - alpha) * untrue
-    return weight * (entropy * (1 - right) ** gamma)
+    return weight * (entropy * torch.rsub(right, 1).pow(gamma))
 
 
 def _weights_of_indices(

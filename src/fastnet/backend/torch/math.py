@@ -56,7 +56,7 @@ def clip_by_value(
     """Move values that lie outside an interval to its ends."""
     if isinstance(min_value, Tensor) or isinstance(max_value, Tensor):
         min_value, max_value = _bound(min_value, tensor), _bound(max_value, tensor)
-    return tensor.clamp(min=min_value, max=max_value)  # type: ignore[arg-type]
+    return tensor.clamp(min_value, max_value)  # type: ignore[arg-type]
 
 
 def code_probabilities(tensor: Tensor, codes: Tensor, least: Tensor) -> Tensor:

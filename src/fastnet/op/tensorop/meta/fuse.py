@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.op.settings import takes_gradients
-from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
-from fastnet.types import Forward, State, Tensor
+from fastnet.op.tensorop.meta.chain import chain, step_of
+from fastnet.op.tensorop.meta.meta_op import MetaOp
+from fastnet.types import Forward
 from fastnet.util import to_list
 
 
@@ -51,16 +52,7 @@ class Fuse(MetaOp):
             What takes the values of the inputs and gives those of the outputs.
         """
         last = self._last_taker
-        runs = [
-            runner(op, place, retain_graph or place != last) for place, op in enumerate(self.ops)
+        steps = [
+            step_of(op, place, retain_graph or place != last) for place, op in enumerate(self.ops)
         ]
-        inputs, outputs = self.inputs, self.outputs
-        only = inputs[0] if len(inputs) == 1 else None
-
-        def run(data: list[Tensor], state: State) -> list[Tensor]:
-            store = dict(zip(inputs, data, strict=True)) if only is None else {only: data[0]}
-            for run_op in runs:
-                run_op(store, state)
-            return [store[key] for key in outputs]
-
-        return run
+        return chain(steps, self.inputs, self.outputs)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation
-from fastnet.errors import add_note, describe_op
 from fastnet.op.meta_checks import require_ops
-from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
-from fastnet.op.settings import bind_settings, takes_gradients
+from fastnet.op.settings import takes_gradients
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor, is_tensor_op
 
@@ -158,107 +156,3 @@ class MetaOp(TensorOp):
             return self._control
         first = data[0] if isinstance(data, (list, tuple)) else data
         return import_module(f"{implementation(first).__name__}.control")
-
-
-Run = Callable[[MutableMapping[str, Any], State], None]
-
-
-def runner(op: Any, place: int, retain_graph: bool) -> Run:
-    """Give what runs one op on a mapping.
-
-    Args:
-        op: The op.
-        place: Its place among the ops around it, for error texts.
-        retain_graph: Whether a later op takes gradients of the same graph.
-
-    Returns:
-        A function of the values by key, which the op's outputs are written to, and the step's
-        context. Whatever the op raises has a note that names it.
-    """
-    forward: Callable[..., Any] = forward_of(op, retain_graph)
-    deleted = tuple(op.inputs) if is_delete(op) else ()
-    if len(op.inputs) == len(op.outputs) == 1 and not (op.out_list or deleted):
-        return _single_runner(op, place, forward)
-    writes = bool(op.outputs)
-
-    def run(store: MutableMapping[str, Any], state: State) -> None:
-        try:
-            data = get_inputs_by_op(op, store)
-            for key in deleted:
-                del store[key]
-            result = forward(data, state)
-            if writes:
-                write_outputs_by_op(op, store, result)
-        except Exception as error:
-            add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
-            raise
-
-    return run
-
-
-def _single_runner(op: Any, place: int, forward: Callable[..., Any]) -> Run:
-    (source,), (target,) = op.inputs, op.outputs
-    in_list = op.in_list
-
-    def run(store: MutableMapping[str, Any], state: State) -> None:
-        try:
-            if source not in store:
-                get_inputs_by_op(op, store)  # which says so
-            value = store[source]
-            store[target] = forward([value] if in_list else value, state)
-        except Exception as error:
-            add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
-            raise
-
-    return run
-
-
-def caller(op: Any, place: int, retain_graph: bool) -> Forward:
-    """Give what runs one op on a list of values.
-
-    Args:
-        op: The op.
-        place: Its place among the ops around it, for error texts.
-        retain_graph: Whether a later op takes gradients of the same graph.
-
-    Returns:
-        A function of values, of which the first are those of the op's inputs, and of the step's
-        context. It returns the values of the outputs. Whatever the op raises has a note that names
-        it.
-    """
-    forward: Callable[..., Any] = forward_of(op, retain_graph)
-    count, in_list, outputs = len(op.inputs), op.in_list, list(op.outputs)
-    bare = len(outputs) == 1 and not op.out_list
-
-    def call(data: list[Any], state: State) -> list[Any]:
-        try:
-            if in_list:
-                result = forward(data[:count], state)
-            else:
-                result = forward(data[0] if count else None, state)
-            if bare:
-                return [result]
-            store: dict[str, Any] = {}
-            write_outputs_by_op(op, store, result)
-            return [store[key] for key in outputs]
-        except Exception as error:
-            add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
-            raise
-
-    return call
-
-
-def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:
-    """Give an op's forward, with what is settled for it if it takes gradients.
-
-    Args:
-        op: The op.
-        retain_graph: Whether a later op takes gradients of the same graph.
-
-    Returns:
-        What to call.
-    """
-    if takes_gradients(op):
-        return bind_settings(op, defer=False, retain_graph=retain_graph)
-    forward: Callable[..., Any] = op.forward
-    return forward

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from fastnet.op.meta_checks import require_same_keys, require_shares
-from fastnet.op.tensorop.meta.meta_op import MetaOp, forward_of
+from fastnet.op.tensorop.meta.chain import forward_of
+from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State
 
 

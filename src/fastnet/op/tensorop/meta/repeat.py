@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastnet.op.meta_checks import require_times
-from fastnet.op.tensorop.meta.meta_op import MetaOp, runner
+from fastnet.op.op import is_delete
+from fastnet.op.tensorop.meta.chain import chain, step_of
+from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State, Tensor
 
 
@@ -53,38 +55,29 @@ class Repeat(MetaOp):
         Returns:
             What takes the values of the inputs and gives those of the outputs.
         """
-        run_op = runner(self.op, 0, True)
         inputs, outputs, repeat = self.inputs, self.outputs, self.repeat
+        step = step_of(self.op, 0, True)
         if isinstance(repeat, int):
-            others = range(repeat - 1)
-            run_last = run_op if retain_graph else runner(self.op, 0, False)
-            only = inputs[0] if len(inputs) == 1 else None
-
-            def run_often(data: list[Tensor], state: State) -> list[Tensor]:
-                store = dict(zip(inputs, data, strict=True)) if only is None else {only: data[0]}
-                for _ in others:
-                    run_op(store, state)
-                run_last(store, state)
-                return [store[key] for key in outputs]
-
-            return run_often
+            last = step if retain_graph else step_of(self.op, 0, False)
+            return chain([*[step] * (repeat - 1), last], inputs, outputs)
 
         condition, condition_inputs = repeat, self.repeat_inputs
         most = None if self.max_iter is None else self.max_iter - 1
+        deleted = self.op.inputs if is_delete(self.op) else ()
+        left = [key for key in inputs if key not in deleted]
+        kept = list(dict.fromkeys([*left, *outputs]))
+        first, later = chain([step], inputs, kept), chain([step], kept, kept)
 
         def run_while(data: list[Tensor], state: State) -> list[Tensor]:
-            store = dict(zip(inputs, data, strict=True))
-            run_op(store, state)
-
-            def again(store: dict[str, Tensor]) -> Any:
+            def again(values: list[Tensor]) -> Any:
+                store = dict(zip(kept, values, strict=True))
                 return condition(*[store[key] for key in condition_inputs])
 
-            def once(store: dict[str, Tensor]) -> dict[str, Tensor]:
-                store = dict(store)
-                run_op(store, state)
-                return store
+            def once(values: list[Tensor]) -> Any:
+                return later(values, state)
 
-            store = self.control_for(data).repeat_while(again, once, store, most)
+            values = self.control_for(data).repeat_while(again, once, first(data, state), most)
+            store = dict(zip(kept, values, strict=True))
             return [store[key] for key in outputs]
 
         return run_while

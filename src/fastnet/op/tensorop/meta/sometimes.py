@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.op.meta_checks import require_prob
-from fastnet.op.tensorop.meta.meta_op import MetaOp, caller
+from fastnet.op.tensorop.meta.chain import chain, step_of
+from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State, Tensor
 
 
@@ -47,7 +48,8 @@ class Sometimes(MetaOp):
         Returns:
             What takes the values of the inputs and gives those of the outputs.
         """
-        change, prob = caller(self.op, 0, retain_graph), self.prob
+        change = chain([step_of(self.op, 0, retain_graph)], self.inputs, self.outputs)
+        prob = self.prob
         places = [self.inputs.index(key) for key in self.outputs]
 
         def leave(data: list[Tensor], state: State) -> list[Tensor]:

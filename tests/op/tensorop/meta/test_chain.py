@@ -1,0 +1,138 @@
+"""Ops that `Fuse` and `Repeat` run in a row: errors, keys that go, and what stays alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+import fastnet
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
+
+
+class Value:
+    """What can be watched."""
+
+
+def notes_of(caught: pytest.ExceptionInfo[Exception]) -> list[str]:
+    return list(getattr(caught.value, "__notes__", []))
+
+
+def step(op: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    network = fastnet.Network([op])
+    with network("train", 1):
+        return dict(network.run_step(batch))
+
+
+class TestErrors:
+    @pytest.mark.parametrize("reader", [TensorOp("x", "z"), TensorOp(["y", "x"], ["z", "w"])])
+    def test_a_key_deleted_inside(self, reader: TensorOp) -> None:
+        fused = Fuse([TensorOp("x", "y"), Delete("x"), reader])
+        with pytest.raises(KeyError) as caught:
+            fused.forward([1], {})
+        assert str(caught.value) == (
+            f"TensorOp (inputs {reader.inputs}, outputs {reader.outputs}) reads the key 'x', but "
+            "there is no such key. Keys there: ['y']. Put the key into the batch, or let an "
+            "earlier op write it."
+        )
+        assert notes_of(caught) == [
+            f"It was inside of another op: TensorOp (op 2, inputs {reader.inputs}, outputs "
+            f"{reader.outputs})."
+        ]
+
+    def test_too_few_outputs(self) -> None:
+        one = LambdaOp(lambda x: [x], "x", ["y", "z"])
+        with pytest.raises(ValueError, match="has 2 outputs, but its forward returned 1 value") as (
+            caught
+        ):
+            Fuse([TensorOp("x", "x"), one]).forward([1], {})
+        assert notes_of(caught) == [
+            "It was inside of another op: LambdaOp (op 1, inputs ['x'], outputs ['y', 'z'])."
+        ]
+
+    def test_too_many_values(self) -> None:
+        with pytest.raises(ValueError, match="longer"):
+            Fuse([TensorOp(["x", "y"], ["x", "y"])]).forward([1, 2, 3], {})
+
+    def test_each_op_around_it_is_named_once(self) -> None:
+        def fail(x: Any) -> Any:
+            raise RuntimeError("no")
+
+        inner = Repeat(LambdaOp(fail, "x", "x"), 3)
+        with pytest.raises(RuntimeError) as caught:
+            Fuse([TensorOp("x", "x"), inner]).forward([1], {})
+        assert notes_of(caught) == [
+            "It was inside of another op: LambdaOp (op 0, inputs ['x'], outputs ['x']).",
+            "It was inside of another op: Repeat (op 1, inputs ['x'], outputs ['x']).",
+        ]
+
+
+class TestDeletes:
+    def test_in_a_loop_with_a_condition(self) -> None:
+        seen: list[int] = []
+
+        def more(y: int) -> bool:
+            seen.append(y)
+            return False
+
+        assert Repeat(Delete("x"), more).forward([torch.tensor(1), 5], {}) == []
+        assert seen == [5]
+
+    def test_a_loop_that_reads_what_it_deleted(self) -> None:
+        with pytest.raises(KeyError, match=r"Delete \(inputs \['x'\]\) reads the key 'x'"):
+            Repeat(Delete("x"), lambda y: True).forward([torch.tensor(1), 5], {})
+
+    def test_a_key_that_is_read_twice(self) -> None:
+        add = LambdaOp(lambda x, same: x + same, ["x", "x"], "x")
+        assert Repeat(add, 3).forward([1, 1], {}) == [8]
+        assert Repeat(add, lambda x: x < 30).forward([torch.tensor(1)] * 2, {}) == [32]
+
+
+@pytest.mark.parametrize("read", ["y", ["y", "w"]])
+def test_a_value_is_dropped_once_it_was_read_for_the_last_time(read: Any) -> None:
+    made: list[weakref.ref[Value]] = []
+    alive: list[int] = []
+
+    def make(*values: Any) -> Value:
+        gc.collect()
+        alive.append(sum(one() is not None for one in made))
+        value = Value()
+        made.append(weakref.ref(value))
+        return value
+
+    ops = [
+        LambdaOp(make, "w", "y"),
+        LambdaOp(make, "y", "y"),
+        LambdaOp(make, read, "y"),
+        LambdaOp(make, "w", "w"),
+    ]
+    Fuse(ops).forward([Value()], {})
+    # an op's input, and nothing that was there before it
+    assert alive == [0, 1, 1, 1]
+
+
+class Doubling(Fuse):
+    """An op around others with a forward of its own."""
+
+    def forward(self, data: list[Any], state: dict[str, Any]) -> Any:
+        return [2 * value for value in super().forward(data, state)]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda op: op,
+        lambda op: Fuse([op]),
+        lambda op: Repeat(op, 1),
+        lambda op: Sometimes(op, 1.0),
+        lambda op: OneOf(op, op),
+    ],
+)
+def test_a_derived_forward_is_called(wrap: Any) -> None:
+    op = Doubling([LambdaOp(lambda x: x + 1, "x", "x")])
+    result = step(wrap(op), {"x": torch.ones(2)})
+    assert result["x"].tolist() == [4.0, 4.0]
