@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -18,7 +18,7 @@ from fastnet.network.base import BaseNetwork, Step, _Opening
 from fastnet.network.layout import Layout
 from fastnet.network.metering import Ranges, StepMeter, titles
 from fastnet.network.model_states import ModelStates
-from fastnet.network.program import Program, TraceRecord
+from fastnet.network.program import InForce, Program, TraceRecord
 from fastnet.network.replica_program import ReplicaProgram
 from fastnet.network.replica_slicer import ReplicaSlicer
 from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
@@ -66,6 +66,7 @@ class TFNetwork(BaseNetwork):
     def __init__(self, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
         self._records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self._programs: WeakValueDictionary[Any, Program] = WeakValueDictionary()
+        self._latest: dict[Hashable, InForce] = {}
         # of the opening: what it is spread over, and whether its batches are whole
         self._replicas: Replicas | None = None
         self._spreads = False
@@ -178,21 +179,22 @@ class TFNetwork(BaseNetwork):
         plan, state = opening.layout.plan, opening.state
         takes_gradients = opening.layout.takes_gradients
 
+        if replicas is None:
+
+            def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+                return plan.step(batch, {**state, "tape": None})
+
+            def run_recorded(batch: Mapping[str, Any]) -> dict[str, Any]:
+                with tf.GradientTape(persistent=True) as tape:
+                    return plan.step(batch, {**state, "tape": tape})
+
+            return run_recorded if takes_gradients else run
+
         def run_ops(batch: Mapping[str, Any], state: State) -> dict[str, Any]:
             if not takes_gradients:
                 return plan.predict(batch, {**state, "tape": None})
             with tf.GradientTape(persistent=True) as tape:
                 return plan.predict(batch, {**state, "tape": tape})
-
-        if replicas is None:
-
-            def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-                if not takes_gradients:
-                    return plan.step(batch, {**state, "tape": None})
-                with tf.GradientTape(persistent=True) as tape:
-                    return plan.step(batch, {**state, "tape": tape})
-
-            return run
 
         keys = opening.layout.plan.resolution.device_inputs.names()
         # what slicers have cut is put together for each device by itself
@@ -248,11 +250,10 @@ class TFNetwork(BaseNetwork):
         if program is None:
             state = {**state, "eager": False}
             if replicas is None:
-                program = Program(layout, state, self._recorder())
+                program = Program(layout, state, self._recorder(), self._latest)
             else:
-                program = ReplicaProgram(
-                    layout, state, replicas, self._recorder(), joins=not layout.slicers
-                )
+                record, joins = self._recorder(), not layout.slicers
+                program = ReplicaProgram(layout, state, replicas, record, self._latest, joins)
             self._programs[key] = program
         layout.programs[key] = program
         return program

@@ -47,15 +47,16 @@ def get_gradient(
     Raises:
         ValueError: If there is no tape.
     """
+    if not higher_order and getattr(tape, "_recording", False):
+        assert tape is not None
+        with tape.stop_recording():
+            return tape.gradient(target, sources)
     if tape is None:
         raise ValueError(
             "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
             "state['tape'], which is there in a network some of whose ops take gradients."
         )
-    if higher_order or not getattr(tape, "_recording", True):
-        return tape.gradient(target, sources)
-    with tape.stop_recording():
-        return tape.gradient(target, sources)
+    return tape.gradient(target, sources)
 
 
 def update_model(
@@ -78,29 +79,34 @@ def update_model(
     """
     gradients = scale_gradients(optimizer_of(model), gradients)
     if not defer:
-        apply_gradients(model, gradients)
+        apply_gradients(model, gradients, model.trainable_variables)
         return
     if deferred is None:
         raise ValueError(
             f"An update of model '{model_name(model)}' is to be deferred, but no dict to defer it "
             "into was given. Pass `deferred`, or defer=False."
         )
-    deferred.setdefault(model_name(model), []).append(DeferredUpdate(model, gradients))
+    deferred.setdefault(model_name(model), []).append(
+        DeferredUpdate(model, gradients, model.trainable_variables)
+    )
 
 
-def apply_gradients(model: Any, gradients: Sequence[tf.Tensor | None]) -> None:
-    """Let a model's optimizer update its trainable variables.
+def apply_gradients(
+    model: Any, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]
+) -> None:
+    """Let a model's optimizer update its variables.
 
     Args:
         model: The model.
         gradients: A gradient for each variable, in order, scaled as its optimizer wants it; None
             for none.
+        variables: The variables.
     """
     optimizer = optimizer_of(model)
     if _sees_one_device(optimizer) and replica_count() > 1:
         gradients = _agree_on_overflow(gradients)
     try:
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=False))
+        optimizer.apply_gradients(zip(gradients, variables, strict=False))
     except Exception as error:
         add_note(error, f"Raised by the update of model '{model_name(model)}'.")
         raise
@@ -229,15 +235,19 @@ class DeferredUpdate:
         model: The model.
         gradients: A gradient for each of its trainable variables, scaled as its optimizer wants
             it; None for none.
+        variables: These variables.
     """
 
-    def __init__(self, model: Any, gradients: Sequence[tf.Tensor | None]) -> None:
+    def __init__(
+        self, model: Any, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]
+    ) -> None:
         self._model = model
         self._gradients = gradients
+        self._variables = variables
 
     def __call__(self) -> None:
         """Update the model."""
-        apply_gradients(self._model, self._gradients)
+        apply_gradients(self._model, self._gradients, self._variables)
 
 
 def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend.dispatch import implementation
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.gradient.taker import ADVICE, GradientTaker
-from fastnet.types import State, Tensor
+from fastnet.types import Forward, State, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -78,22 +78,26 @@ class FGSM(GradientTaker):
         super().build(framework, device)
         self._functions = import_module(f"fastnet.backend.{framework}")
 
-    def take(self, data: list[Tensor], state: State, retain_graph: bool) -> Tensor:
-        """Move the inputs.
+    def make_take(self, retain_graph: bool) -> Forward:
+        """Settle what moves the inputs.
 
         Args:
-            data: The inputs, and the loss.
-            state: The step's context; in TensorFlow with the tape.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The moved inputs.
-
-        Raises:
-            ValueError: If the loss does not depend on the inputs, or they were not watched.
+            What takes the inputs and the loss, and the step's context, and gives the moved inputs.
+            It raises a ValueError if the loss does not depend on the inputs, or they were not
+            watched.
         """
-        clean, loss = data
-        gradient = self.differentiate(loss, clean, state, retain_graph)
+        differentiate, move = self._gradient, self._move
+
+        def take(data: list[Tensor], state: State) -> Tensor:
+            gradient = differentiate(data[1], data[0], False, state.get("tape"), retain_graph)
+            return move(data[0], gradient)
+
+        return take
+
+    def _move(self, clean: Tensor, gradient: Tensor | None) -> Tensor:
         if gradient is None:
             raise ValueError(
                 f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. {ADVICE}"

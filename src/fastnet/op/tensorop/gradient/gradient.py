@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
 from fastnet.op.tensorop.gradient.taker import GradientTaker
-from fastnet.types import Model, State, Tensor
+from fastnet.op.tensorop.model.held_model import require_framework
+from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import to_list
+
+if TYPE_CHECKING:
+    import torch
 
 
 class GradientOp(GradientTaker):
@@ -67,27 +71,46 @@ class GradientOp(GradientTaker):
             import_module(f"fastnet.backend.{framework}.gradients").trainable
         )
 
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Pick the framework's function.
+
+        Args:
+            framework: "torch" or "tf"; a model speaks one of them only.
+            device: The device that ops run on (torch only).
+
+        Raises:
+            ValueError: If the model is of another framework.
+        """
+        if self.model is not None:
+            require_framework("GradientOp", self.model, framework)
+        super().build(framework, device)
+
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
         return set() if self.model is None else {self.model}
 
-    def take(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Any]:
-        """Differentiate.
+    def make_take(self, retain_graph: bool) -> Forward:
+        """Settle what differentiates.
 
         Args:
-            data: The inputs, if there are any, then the finals.
-            state: The step's context; in TensorFlow with the tape.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            For each of the finals its gradient, or a list of gradients.
+            What takes the inputs, if there are any, then the finals, and the step's context, and
+            gives for each of the finals its gradient, or a list of gradients.
         """
-        finals = data[-self._count :]
-        if self.model is None:
-            sources: list[Any] = data[: self._count]
-        else:
-            sources = [self._trainable(self.model)] * self._count
-        return [
-            self.differentiate(final, source, state, retain_graph or place + 1 < self._count)
-            for place, (final, source) in enumerate(zip(finals, sources, strict=True))
-        ]
+        differentiate, count, model = self._gradient, self._count, self.model
+
+        def take_one(data: list[Tensor], state: State) -> list[Any]:
+            return [differentiate(data[1], data[0], False, state.get("tape"), retain_graph)]
+
+        def take(data: list[Tensor], state: State) -> list[Any]:
+            finals = data[-count:]
+            sources = data[:count] if model is None else [self._trainable(model)] * count
+            tape, gradients = state.get("tape"), list[Any]()
+            for final, source in zip(finals, sources, strict=True):
+                retain = retain_graph or len(gradients) + 1 < count
+                gradients.append(differentiate(final, source, False, tape, retain))
+            return gradients
+
+        return take_one if model is None and count == 1 else take

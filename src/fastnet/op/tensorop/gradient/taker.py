@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ ADVICE = (
 
 
 class GradientTaker(TensorOp):
-    """An op that takes gradients, or makes that possible. Derive from it, and define `take`.
+    """An op that takes gradients, or makes that possible. Derive from it; define `make_take`.
 
     Args:
         inputs: Key(s) to read.
@@ -39,7 +40,7 @@ class GradientTaker(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.retain_graph = True
-        self._gradient: Callable[..., Any] = backend.get_gradient
+        self._gradient: Callable[..., Any] = partial(_with_advice, backend.get_gradient)
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's function.
@@ -48,7 +49,10 @@ class GradientTaker(TensorOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        self._gradient = import_module(f"fastnet.backend.{framework}.gradients").get_gradient
+        gradient = import_module(f"fastnet.backend.{framework}.gradients").get_gradient
+        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
+        # of them, and the shorter they are, the better
+        self._gradient = gradient if framework == "tf" else partial(_with_advice, gradient)
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
         """Read, or set, whether the graph is kept for a later op's gradients.
@@ -75,11 +79,7 @@ class GradientTaker(TensorOp):
         """
         if type(self).forward is not GradientTaker.forward:
             return None
-
-        def forward(data: Any, state: State) -> Any:
-            return self.take(data, state, retain_graph)
-
-        return forward
+        return self.make_take(retain_graph)
 
     def forward(self, data: Any, state: State) -> Any:
         """Do the op's work.
@@ -91,39 +91,26 @@ class GradientTaker(TensorOp):
         Returns:
             The value of the output, or a list of values.
         """
-        return self.take(data, state, self.retain_graph)
+        return self.make_take(self.retain_graph)(data, state)
 
-    def differentiate(self, final: Any, source: Any, state: State, retain_graph: bool) -> Any:
-        """Differentiate a value.
-
-        Args:
-            final: The value; its elements count alike.
-            source: What to differentiate by: a tensor, or several.
-            state: The step's context; in TensorFlow with the tape.
-            retain_graph: Whether the graph is walked again.
-
-        Returns:
-            A gradient of the shape of its source, or several; None where there is none.
-
-        Raises:
-            RuntimeError: If torch recorded nothing to differentiate.
-        """
-        try:
-            return self._gradient(final, source, False, state.get("tape"), retain_graph)
-        except RuntimeError as error:
-            if "require grad" in str(error):
-                add_note(error, ADVICE)
-            raise
-
-    def take(self, data: Any, state: State, retain_graph: bool) -> Any:
-        """Do the op's work.
+    def make_take(self, retain_graph: bool) -> Forward:
+        """Settle what does the op's work.
 
         Args:
-            data: The value of the input, or a list of values.
-            state: The step's context; in TensorFlow with the tape.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            The value of the output, or a list of values.
+            Like `forward`, it takes the values of the inputs and the step's context, and returns
+            the values of the outputs.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define take.")
+        raise NotImplementedError(f"{type(self).__name__} must define make_take.")
+
+
+def _with_advice(gradient: Callable[..., Any], *args: Any) -> Any:
+    """Let an error say what to do where torch recorded nothing to differentiate."""
+    try:
+        return gradient(*args)
+    except RuntimeError as error:
+        if "require grad" in str(error):
+            add_note(error, ADVICE)
+        raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
 from fastnet.op.tensorop.gradient.taker import GradientTaker
-from fastnet.types import State, Tensor
+from fastnet.types import Forward, State, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -52,16 +52,19 @@ class Watch(GradientTaker):
         super().build(framework, device)
         self._watch = import_module(f"fastnet.backend.{framework}.gradients").watch
 
-    def take(self, data: list[Tensor], state: State, retain_graph: bool) -> list[Tensor]:
-        """Watch.
+    def make_take(self, retain_graph: bool) -> Forward:
+        """Settle what watches.
 
         Args:
-            data: The values.
-            state: The step's context; in TensorFlow with the tape.
             retain_graph: Not used: nothing is differentiated here.
 
         Returns:
-            The values to go on with.
+            What takes the values and the step's context, and gives the values to go on with.
         """
-        tape = state.get("tape")
-        return [self._watch(tensor, tape) for tensor in data]
+        watch = self._watch
+
+        def take(data: list[Tensor], state: State) -> list[Tensor]:
+            tape = state.get("tape")
+            return [watch(tensor, tape) for tensor in data]
+
+        return take

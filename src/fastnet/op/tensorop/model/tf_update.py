@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from fastnet.backend.tf.direct import reduce_mean
 from fastnet.backend.tf.gradients import (
     DeferredUpdate,
     apply_gradients,
@@ -16,6 +17,7 @@ from fastnet.backend.tf.gradients import (
     replica_count,
     scale_gradients,
     scale_loss,
+    trainable,
     unscale_gradients,
 )
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
@@ -69,8 +71,23 @@ class TFUpdate:
         """
         if state["warmup"]:
             return
+        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
+        # of them, and the shorter they are, the better
+        optimizer, variables = self._ready()
+        if self._given:
+            gradients = self._shared(data, optimizer, variables)
+        else:
+            gradients = get_gradient(self._target(data, optimizer), variables, tape=state["tape"])
+            gradients = self._unscaled(gradients, optimizer)
+        if defer or self._merge > 1:
+            self._put_off(gradients, variables, state, defer)
+        else:
+            apply_gradients(self._model, gradients, variables)
+
+    def _ready(self) -> tuple[Any, list[Any]]:
+        """Give the optimizer, ready to be used, and what it is to update."""
         optimizer = optimizer_of(self._model)
-        variables = self._model.trainable_variables
+        variables = trainable(self._model)
         if not variables:
             raise ValueError(
                 f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
@@ -80,32 +97,23 @@ class TFUpdate:
             # the model only had its variables made in this step
             with tf.init_scope():
                 prepare_optimizer(optimizer, self._model)
-        if self._given:
-            gradients = self._checked(data, variables)
-            if replica_count() > 1:
-                # those of the replicas are added up
-                gradients = [None if g is None else _share(g) for g in gradients]
-            gradients = scale_gradients(optimizer, gradients)
-        else:
-            gradients = self._gradients_of(data, optimizer, variables, state["tape"])
-            if all(gradient is None for gradient in gradients):
-                raise ValueError(
-                    f"The loss '{self._op.loss_name}' has no gradients for any variable of "
-                    f"'{self._model.model_name}': it was not made from the output of a ModelOp "
-                    "of this model with gradients=True, in the same step."
-                )
+        return optimizer, variables
+
+    def _put_off(
+        self, gradients: Sequence[Any], variables: Sequence[Any], state: State, defer: bool
+    ) -> None:
+        """Update after the last op, or once there are enough gradients."""
         if self._merge > 1:
             update = self._merge_gradients(gradients, variables, state)
         else:
-            update = DeferredUpdate(self._model, gradients)
+            update = DeferredUpdate(self._model, gradients, variables)
         if defer:
             state["deferred"].setdefault(self._model.model_name, []).append(update)
         else:
             update()
 
-    def _gradients_of(
-        self, loss: Any, optimizer: Any, variables: Sequence[Any], tape: Any
-    ) -> list[Any]:
+    def _target(self, loss: Any, optimizer: Any) -> tf.Tensor:
+        """Give what is differentiated: the mean, with the model's own losses, scaled."""
         if not tf.is_tensor(loss):
             raise ValueError(
                 f"UpdateOp of '{self._model.model_name}' reads a tensor as its loss "
@@ -116,12 +124,39 @@ class TFUpdate:
             # in half precision they may be of several types
             wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
             loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
-        loss = scale_loss(optimizer, tf.reduce_mean(loss))
+        loss = scale_loss(optimizer, reduce_mean(loss))
+        count = replica_count()
+        # the gradients of the replicas are added up
+        return loss / count if count > 1 else loss
+
+    def _unscaled(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+        """Give gradients of the loss as the optimizer wants them."""
+        gradients = list(unscale_gradients(optimizer, gradients))
+        if all(gradient is None for gradient in gradients):
+            raise ValueError(
+                f"The loss '{self._op.loss_name}' has no gradients for any variable of "
+                f"'{self._model.model_name}': it was not made from the output of a ModelOp "
+                "of this model with gradients=True, in the same step."
+            )
+        return gradients
+
+    def _shared(self, gradients: Any, optimizer: Any, variables: Sequence[Any]) -> Sequence[Any]:
+        """Give gradients that were handed in as the optimizer wants them."""
+        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(variables):
+            got = (
+                f"{len(gradients)} of them"
+                if isinstance(gradients, (list, tuple))
+                else type(gradients).__name__
+            )
+            raise ValueError(
+                f"UpdateOp of '{self._model.model_name}' reads gradients from "
+                f"'{self._op.gradients}', a list with one for each of the model's "
+                f"{len(variables)} trainable variables, but got {got}."
+            )
         if replica_count() > 1:
-            # the gradients of the replicas are added up
-            loss = loss / replica_count()
-        gradients = get_gradient(loss, list(variables), tape=tape)
-        return list(unscale_gradients(optimizer, gradients))
+            # those of the replicas are added up
+            gradients = [None if one is None else _share(one) for one in gradients]
+        return scale_gradients(optimizer, gradients)
 
     def _merge_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any], state: State
@@ -142,7 +177,7 @@ class TFUpdate:
                 self._sums[id(one)].average(self._merge, share) if id(one) in self._sums else None
                 for one in variables
             ]
-            apply_gradients(self._model, averages)
+            apply_gradients(self._model, averages, variables)
             for each in self._sums.values():
                 each.total.assign(tf.zeros_like(each.total))
             self._merged.assign(0)
@@ -200,20 +235,6 @@ class TFUpdate:
             state["deferred"][key] = [_Undo(kept)]
         found: _Undo = state["deferred"][key][0]
         return found
-
-    def _checked(self, gradients: Any, variables: Sequence[Any]) -> Sequence[Any]:
-        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(variables):
-            got = (
-                f"{len(gradients)} of them"
-                if isinstance(gradients, (list, tuple))
-                else type(gradients).__name__
-            )
-            raise ValueError(
-                f"UpdateOp of '{self._model.model_name}' reads gradients from "
-                f"'{self._op.gradients}', a list with one for each of the model's "
-                f"{len(variables)} trainable variables, but got {got}."
-            )
-        return gradients
 
 
 class _Sum:
