@@ -143,6 +143,63 @@ class TestTwoTraces:
         assert list(infer(network, {"x": ones(2)})) == ["x", "z"]
 
 
+class TestOpsThatSchedulersGive:
+    def test_ones_from_a_later_epoch_on(self) -> None:
+        ops = Counting("x", "y"), Counting("x", "y")
+        network = TFNetwork([EpochScheduler({1: ops[0], 3: ops[1]}), Counting("y", "z")])
+        for epoch in range(1, 6):
+            for mode in ("train", "eval"):
+                train(network, [{"x": ones(2)}], mode=mode, epoch=epoch)
+        other = "other ops are in force from epoch 3 on"
+        assert reasons(network) == [first("train"), first("eval"), other, other]
+        assert [trace.epoch for trace in network.traces] == [1, 1, 3, 3]
+        assert [op.runs for op in ops] == [2, 2]
+
+    def test_ones_that_go_round_are_traced_once_each(self) -> None:
+        network = TFNetwork([RepeatScheduler([Counting("x", "y"), Counting("x", "y")])])
+        for epoch in range(1, 6):
+            train(network, [{"x": ones(2)}], epoch=epoch)
+        assert reasons(network) == [first("train"), "other ops are in force from epoch 2 on"]
+
+    def test_a_mode_that_was_not_traced_before(self) -> None:
+        network = TFNetwork([EpochScheduler({1: Counting("x", "y"), 3: Counting("x", "y")})])
+        train(network, [{"x": ones(2)}])
+        with network(mode="eval", epoch=1):
+            pass  # without a step, so without a trace
+        infer(network, {"x": ones(2)}, "test", eager=True)
+        for mode in ("eval", "test"):
+            train(network, [{"x": ones(2)}], mode=mode, epoch=3)
+        with network(mode="train", epoch=3, warmup=True):
+            network.run_step({"x": ones(2)})
+        assert reasons(network) == [
+            first("train"),
+            first("eval"),
+            first("test"),
+            "first step in mode 'train', warming up",
+        ]
+
+    def test_ones_of_another_dataset_are_no_others(self) -> None:
+        scheduler = EpochScheduler({1: Counting("x", "y"), 3: Counting("x", "y")})
+        network = TFNetwork([scheduler, Counting("x", "z", ds_id="a")])
+        for epoch, ds_id in ((1, "a"), (2, "b"), (3, "b")):
+            with network(mode="eval", epoch=epoch, ds_id=ds_id):
+                network.run_step({"x": ones(2)})
+        assert reasons(network) == [
+            first("eval"),
+            first("eval"),
+            "other ops are in force from epoch 3 on",
+        ]
+
+    def test_other_shapes_of_them_are_told_as_ever(self) -> None:
+        network = TFNetwork([EpochScheduler({1: Counting("x", "y"), 2: Counting("x", "y")})])
+        for shape in ((2,), (2, 1)):
+            train(network, [{"x": ones(*shape)}], epoch=2)
+        assert reasons(network) == [
+            first("train"),
+            "'x' has the shape (2, 1), where (any) was traced",
+        ]
+
+
 class TestOptimizers:
     def test_one_that_is_scheduled(self) -> None:
         model, twin = twins(line)

@@ -35,13 +35,16 @@ from fastnet.network.layout import Layout
 from fastnet.network.model_states import ModelStates
 from fastnet.types import Forward, State
 
-__all__ = ["Program", "TraceRecord"]
+__all__ = ["InForce", "Program", "TraceRecord"]
 
 # containers among them, whose items are looked at one by one
 _STAYING = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
 # schedules that go round, between optimizers or frozen layers, need not trace anew each time
 _MOST_STATES = 8
 _MANY_TRACES = 8
+
+# the ids of what schedulers stand for, and of the ops
+InForce = tuple[list[int], list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Program:
         layout: The layout.
         state: The state of an opening, for what is the same in all of them.
         record: Told of each trace: its reason, and the seconds that it took.
+        latest: What was in force in the latest trace of each mode, warming up or not. The programs
+            of a network share it.
 
     Attributes:
         keys: What ops read from the batch, in the order of a step's forms.
@@ -86,12 +91,17 @@ class Program:
         layout: Layout,
         state: State,
         record: Callable[[str, float], None],
+        latest: dict[Hashable, InForce],
     ) -> None:
         self.keys = sorted(layout.plan.resolution.device_inputs.names())
         self.mode = str(state["mode"])
         self.traced: ModelStates | None = None
         self.record = record
         self._ops = layout.ops
+        self._latest = latest
+        self._setting = state["mode"], state["warmup"]
+        self._in_force = list(map(id, layout.keep_alive)), list(map(id, layout.ops))
+        self._epoch = int(state["epoch"])
         self._takes_gradients = layout.takes_gradients
         self._plan = layout.plan_with(_in_graph)
         self._constant_state: dict[str, Any] = {
@@ -126,6 +136,7 @@ class Program:
             What they are like.
         """
         now = states.now()
+        self._latest[self._setting] = self._in_force
         if self._steps.get(states.key) is static:
             del self._steps[states.key]
         self._steps[now.key] = static
@@ -143,6 +154,10 @@ class Program:
         changes = "" if self.traced is None else states.difference(self.traced)
         if changes:
             return changes
+        before = self._latest.get(self._setting, self._in_force)
+        # a dataset's own ops are in force beside others, and not in their place
+        if all(now != then for now, then in zip(self._in_force, before, strict=True)):
+            return f"other ops are in force from epoch {self._epoch} on"
         return f"first step in mode '{self.mode}'" + (
             ", warming up" if self._constant_state["warmup"] else ""
         )

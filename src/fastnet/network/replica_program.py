@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.network.layout import Layout
-from fastnet.network.program import Program
+from fastnet.network.program import InForce, Program
 from fastnet.network.replicas import Replicas, combine, join_values
 from fastnet.types import State
 
@@ -24,6 +24,7 @@ class ReplicaProgram(Program):
         state: The state of an opening, for what is the same in all of them.
         replicas: The devices.
         record: Told of each trace: its reason, and the seconds that it took.
+        latest: What was in force in the latest trace of each mode, warming up or not.
         joins: Whether the graphs put the devices' results together, and do not leave them apart.
     """
 
@@ -33,9 +34,10 @@ class ReplicaProgram(Program):
         state: State,
         replicas: Replicas,
         record: Callable[[str, float], None],
+        latest: dict[Hashable, InForce],
         joins: bool,
     ) -> None:
-        super().__init__(layout, state, record)
+        super().__init__(layout, state, record, latest)
         self._devices = replicas
         self._combine = join_values if joins else replicas.bundle
 
