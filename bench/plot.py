@@ -93,6 +93,7 @@ def _title(section: Section, row: Row) -> str:
         "ratio": f", beside {_with_article(peers.load(row.reference).NAME)}",
         "count": ", most alive at once" if row.reference == "bare" else "",
         "ms": ", ms more than a step",
+        "ns an op": ", ns an op more than a step",
     }[row.unit]
     above = "" if section.framework == "torch" else f"{section.title}\n"
     return f"{above}{row.title}{beside}"

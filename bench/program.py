@@ -36,6 +36,7 @@ class Program:
         extra_keys: Whether the peer's result holds more keys than the baseline's.
         lacks: The keys of the baseline's result that the peer has no way to return.
         plain: A step without what is to be measured, for workloads that ask what it adds.
+        before_a_round: Done before each round, outside the clock.
         close: Leaves what making the program entered.
     """
 
@@ -50,6 +51,7 @@ class Program:
     extra_keys: bool = False
     lacks: frozenset[str] = frozenset()
     plain: Program | None = None
+    before_a_round: Callable[[], None] = nothing
     close: Callable[[], None] = nothing
 
     def arguments(self, count: int) -> Iterable[Any]:

@@ -56,7 +56,7 @@ class Report:
         return [name for name in BY_NAME if any(True for _ in self.find(name))]
 
 
-Unit = Literal["ratio", "count", "ms", "us", "ns"]
+Unit = Literal["ratio", "count", "ms", "ns an op", "us", "ns"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Cell:
     """One peer beside one reference: how many times its cost, or what else was asked.
 
     Attributes:
-        value: The ratio, the count, the milliseconds over a plain step, or the microseconds over an
-            op's calls, or the nanoseconds over a function's.
+        value: The ratio, the count, the milliseconds over a plain step, or the nanoseconds an op
+            over it, or the microseconds over an op's calls, or the nanoseconds over a function's.
         spread: The quartiles of that, or None for a count.
         time_ns: What a step of the peer took, or None for a count.
         reference_ns: What a step of the reference took in the same process, or the plain step.
@@ -191,7 +191,7 @@ def _rows(report: Report, workloads: list[str], environments: list[str]) -> list
             cells: dict[str, Cell] = {}
             for peer in peers.BY_FRAMEWORK[workload.framework]:
                 for environment, measured in found:
-                    cell = _cell(environment, measured, peer, reference, _unit(workload))
+                    cell = _cell(environment, measured, peer, reference, workload)
                     # The report's own environment comes first, and its numbers stand.
                     if cell is not None and peer not in cells:
                         cells[peer] = cell
@@ -200,7 +200,7 @@ def _rows(report: Report, workloads: list[str], environments: list[str]) -> list
     return made
 
 
-_NANOSECONDS: dict[Unit, float] = {"ms": 1e6, "us": 1e3, "ns": 1.0}
+_NANOSECONDS: dict[Unit, float] = {"ms": 1e6, "ns an op": 1.0, "us": 1e3, "ns": 1.0}
 
 
 def _unit(workload: Workload) -> Unit:
@@ -208,18 +208,20 @@ def _unit(workload: Workload) -> Unit:
         return "count"
     if workload.over_calls:
         return "ns" if workload.finds_functions else "us"
-    return "ms" if workload.over_a_step else "ratio"
+    if workload.over_a_step:
+        return "ms" if workload.ops_measured is None else "ns an op"
+    return "ratio"
 
 
 def _cell(
-    environment: str, measured: Measured, peer: str, reference: str, unit: Unit
+    environment: str, measured: Measured, peer: str, reference: str, workload: Workload
 ) -> Cell | None:
     """Return what one process says of `peer` beside `reference`, if anything."""
     if peer in measured.counts:
         return Cell(measured.counts[peer], None, None, None, environment)
     if peer in measured.excesses:
         excess = measured.excesses[peer]
-        scale = _NANOSECONDS[unit]
+        scale = _NANOSECONDS[_unit(workload)] * (workload.ops_measured or 1)
         spread = Spread(*(excess[key] / scale for key in ("median", "low", "high")))
         time = measured.times[peer]["median"]
         value = excess["least"] / scale if "least" in excess else spread.median

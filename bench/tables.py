@@ -80,15 +80,16 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
+def _number(row: Row, value: float) -> str:
+    """Return a value of a row's cells, to the digits that matter in the row's unit."""
+    if row.unit in ("count", "ns", "ns an op"):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if row.unit == "us" else ratio(value)
+
+
 def shown(row: Row, value: float) -> str:
-    """Return a value of a row's cells, in the row's unit."""
-    if row.unit == "count":
-        return f"{value:.0f}"
-    if row.unit == "us":
-        return f"{value:.1f}"
-    if row.unit == "ns":
-        return f"{value:.0f}"
-    return f"{ratio(value)} ms" if row.unit == "ms" else ratio(value)
+    """Return a value of a row's cells, with the row's unit where a table's rows differ in it."""
+    return _number(row, value) + {"ms": " ms", "ns an op": " ns"}.get(row.unit, "")
 
 
 def _value(row: Row, cell: Cell | None) -> str:
@@ -115,7 +116,7 @@ def goals_table(section: Section) -> Table:
                 microseconds(cell.reference_ns if cell else None),
                 microseconds(cell.time_ns if cell else None),
                 _value(row, cell),
-                f"{ratio(spread.low)} to {ratio(spread.high)}" if spread else _NONE,
+                f"{_number(row, spread.low)} to {_number(row, spread.high)}" if spread else _NONE,
                 f"{goal.limit:g}" if goal else _NONE,
                 row.verdict,
             ]
@@ -259,10 +260,16 @@ def growth_table(group: growth.Group) -> Table:
     )
 
 
+_OVER_A_STEP = {
+    "ms": "by how many milliseconds it takes longer",
+    "ns an op": "by how many nanoseconds for each of its ops it takes longer",
+}
+
+
 def _units(section: Section) -> str:
-    if any(row.unit == "ms" for row in section.rows):
-        return " Beside a plain step: by how many milliseconds it takes longer."
-    return ""
+    units = {row.unit for row in section.rows}
+    told = [text for unit, text in _OVER_A_STEP.items() if unit in units]
+    return f" Beside a plain step: {', or '.join(told)}." if told else ""
 
 
 def times_table(report: Report) -> Table:

@@ -173,6 +173,26 @@ def test_what_finding_a_function_costs_is_in_nanoseconds(report: Report) -> None
     assert "| exp, tensors | 1100 | 112 | 90 to 260 |" in text
 
 
+def test_what_measuring_costs_is_told_of_an_op(report: Report) -> None:
+    added = {"median": 62_400.0, "low": 58_000.0, "high": 101_000.0, "step": 45_000.0}
+    times = {"fastnet": {"median": 107_000.0, "low": 1e5, "high": 2e5, "loops": 1}}
+    opened = {"median": 5e5, "low": 4e5, "high": 6e5, "step": 1e5}
+    report.environments["main"] += [
+        Measured("measuring_1000", times=times, excesses={"fastnet": added}),
+        Measured("tf_open_epoch", {"keras": "3"}, times=times, excesses={"fastnet": opened}),
+    ]
+    torch, tensorflow = sections(report)
+    row = torch.rows[-1]
+    assert (row.workload, row.unit, row.verdict) == ("measuring_1000", "ns an op", "met, close")
+    assert row.cells["fastnet"].value == pytest.approx(62.4)
+    text = tables.to_markdown(report)
+    cells = "| Measure 1,000 ops | a plain step | 45 | 107 | 62 ns | 58 to 101 | 100 | met, close |"
+    assert cells in text
+    assert "Beside a plain step: by how many nanoseconds for each of its ops" in text
+    # a step's own excess stays in milliseconds
+    assert [one.cells["fastnet"].value for one in tensorflow.rows] == [pytest.approx(0.5)]
+
+
 def test_markdown_names_versions_verdicts_and_failures(report: Report) -> None:
     report.environments["main"][0].failures["ignite"] = "RuntimeError: no"
     text = tables.to_markdown(report)

@@ -47,6 +47,20 @@ def test_rounds_are_interleaved_and_take_turns_to_be_first() -> None:
     assert all(len(timed.rounds) == 3 for timed in timings.values())
 
 
+def test_what_comes_before_a_round_is_done_once_and_not_timed() -> None:
+    # on the clock the garbage collector is off
+    done: list[tuple[str, bool]] = []
+
+    def note(what: str) -> None:
+        done.append((what, gc.isenabled()))
+
+    program = Program(note, "step", before_a_round=lambda: note("prepared"))
+    timing.interleave({"": program}, rounds=3, round_ns=1)
+    assert done.count(("prepared", True)) == 3
+    assert set(done) == {("prepared", True), ("step", False)}
+    assert [what for (what, _), _ in groupby(done)][-6:] == ["prepared", "step"] * 3
+
+
 def test_a_round_that_waits_counts_as_disturbed() -> None:
     assert timing.clock(time.sleep, [0.01]).disturbed
     assert timing.Elapsed(wall=1000, processor=600).disturbed

@@ -180,6 +180,7 @@ def interleave(
         for offset in range(len(names)):
             name = names[(first + offset) % len(names)]
             program, count = programs[name], loops[name]
+            program.before_a_round()
             nanoseconds = _undisturbed_round(program, count)
             taken[name].append(nanoseconds / (count * program.steps_per_call))
     return {name: Timing(loops[name], tuple(taken[name])) for name in names}

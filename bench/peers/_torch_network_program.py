@@ -14,12 +14,16 @@ from bench.program import Program
 from bench.workloads.growth import Fused, ManyKeys
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
+from bench.workloads.measuring import Measuring
 from bench.workloads.nest import Nest
 from bench.workloads.op_cost import OpCost
 from bench.workloads.open_epoch import OpenEpoch
 from bench.workloads.slicing import AXIS, Slicing
 from bench.workloads.supervised import LEARNING_RATE, Supervised
 from bench.workloads.workload import Workload
+
+# A profile keeps a number for each op of each step: it must not grow for as long as rounds go on.
+_ROUNDS_A_PROFILE = 10
 
 
 class TorchNetworkPrograms:
@@ -55,6 +59,8 @@ class TorchNetworkPrograms:
                 return self._many_keys(workload)
             case LiveTensors():
                 return self._live_tensors(workload)
+            case Measuring():
+                return self._measuring(workload)
             case OpCost():
                 return self._op_cost(workload)
         return None
@@ -196,6 +202,34 @@ class TorchNetworkPrograms:
             return census.most
 
         return Program(step, workload.batch(), close=program.close)
+
+    def _measuring(self, workload: Measuring) -> Program:
+        """Run a chain's step in a network that is profiled; a second network runs plain steps."""
+        keys = workload.chain.keys
+        network = self._module("network").TorchNetwork(ops=self._identity_ops(keys))
+        program = self._entered(network, "infer", {keys[-1]})
+        plain = self._identity_chain(workload.chain)
+        profile = import_module(self._package).profile
+        profiling = profile(network)
+        profiling.__enter__()
+        rounds = 0
+
+        def renew() -> None:
+            nonlocal profiling, rounds
+            rounds += 1
+            if rounds % _ROUNDS_A_PROFILE == 0:
+                profiling.__exit__(None, None, None)
+                profiling = profile(network)
+                profiling.__enter__()
+
+        def close() -> None:
+            profiling.__exit__(None, None, None)
+            plain.close()
+            program.close()
+
+        return Program(
+            program.step, workload.batch(), plain=plain, before_a_round=renew, close=close
+        )
 
     def _op_cost(self, workload: OpCost) -> Program | None:
         """Run an op in a network of its own; the plain step is that of an op that does nothing."""

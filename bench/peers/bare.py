@@ -6,6 +6,7 @@ and return what the peers must return: the batch with the new keys on top, in a 
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from bench.workloads.dispatch import Dispatch
 from bench.workloads.growth import DeepNest, Fused, ManyKeys
 from bench.workloads.identity_chain import Identity, IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
+from bench.workloads.measuring import Measuring
 from bench.workloads.nest import Nest
 from bench.workloads.op_cost import OpCost
 from bench.workloads.slicing import AXIS, Slicing
@@ -60,6 +62,8 @@ def make(workload: Workload) -> Program | None:
             return _many_keys(workload)
         case LiveTensors():
             return _live_tensors(workload)
+        case Measuring():
+            return _measuring(workload)
         case OpCost():
             return _op_cost(workload)
         case Dispatch():
@@ -84,6 +88,29 @@ def _identity_chain(workload: IdentityChain) -> Program:
             return {**batch, last: x}
 
     return Program(step, workload.batch())
+
+
+def _measuring(workload: Measuring) -> Program:
+    """Do as in a chain, and note the time before each op and after the last, in a list a step.
+
+    What comes of the times is not part of it: nothing is summed up, and no list outlives its step.
+    """
+    forwards = [Identity().forward for _ in range(workload.chain.length)]
+    state: dict[str, Any] = {"mode": "infer"}
+    last = workload.chain.keys[-1]
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        times: list[float] = []
+        note = times.append
+        with torch.no_grad():
+            x = batch["k0"]
+            for forward in forwards:
+                note(perf_counter())
+                x = forward(x, state)
+            note(perf_counter())
+            return {**batch, last: x}
+
+    return Program(step, workload.batch(), plain=_identity_chain(workload.chain))
 
 
 def _train(workload: Supervised) -> Program:

@@ -14,7 +14,8 @@ class Goal:
     """What fastnet must reach beside one reference, and where FastEstimator stood.
 
     Attributes:
-        limit: The highest ratio (or count, or number of milliseconds) that meets the goal.
+        limit: The highest ratio (or count, or number of milliseconds, or of nanoseconds an op) that
+            meets the goal.
         fastestimator: What FastEstimator 1.7.0 had when the goal was set, for comparison.
     """
 
@@ -42,8 +43,8 @@ class Workload(ABC):
     references: ClassVar[tuple[str, ...]] = ("bare",)
     # Whether a step is timed, or returns a number that is itself the measurement.
     counts: ClassVar[bool] = False
-    # Whether what counts is how much longer a step is than a plain one, in milliseconds. Each
-    # program of such a workload has a plain step of its own.
+    # Whether what counts is how much longer a step is than a plain one, in milliseconds, or shared
+    # out in nanoseconds an op. Each program of such a workload has a plain step of its own.
     over_a_step: ClassVar[bool] = False
     # Whether what counts is how much longer a step is than the baseline's, in microseconds, once
     # the plain step that a program may have is taken off each.
@@ -68,6 +69,11 @@ class Workload(ABC):
     def size(self) -> int:
         """How much there is of what grows from workload to workload."""
         raise NotImplementedError(f"{self.name} does not grow")
+
+    @property
+    def ops_measured(self) -> int | None:
+        """How many ops share what a step is longer than a plain one; None to tell it of a step."""
+        return None
 
     def before_a_step(self) -> None:
         """Do what makes a step's work the same for all programs; it is not timed."""

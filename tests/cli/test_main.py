@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
+import fastnet
 from fastnet.cli import main
 
 COMMANDS = ("profile", "explain", "bench", "demo", "run-fastestimator")
@@ -59,7 +61,7 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     refused("profil", "networks.py:network")
     assert capsys.readouterr().err == (
-        "usage: fastnet [-h] COMMAND ...\n"
+        "usage: fastnet [-h] [--version] COMMAND ...\n"
         "fastnet: error: there is no command 'profil'. Did you mean 'profile'? The commands are: "
         "profile, explain, bench, demo, run-fastestimator.\n"
     )
@@ -127,6 +129,25 @@ def test_arguments_that_are_refused(
     assert told.splitlines()[-1] == f"fastnet {words[0]}: error: {message}"
 
 
+@pytest.mark.parametrize(("installed", "told"), [("1.2.3", "1.2.3"), (None, "0+unknown")])
+def test_version(
+    installed: str | None,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr() == (f"fastnet {told}\n", "")
+
+
 def test_stopping(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -152,13 +173,32 @@ print(sorted({module.partition(".")[0] for module in sys.modules}))
     assert slow.isdisjoint(eval(done.stdout))
 
 
-def test_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fastnet", "explain", "nowhere.py:network"],
+def as_a_module(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fastnet", *words],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "out", "err"),
+    [
+        (["explain", "nowhere.py:network"], 2, "", "fastnet: there is no file 'nowhere.py'.\n"),
+        (["--version"], 0, f"fastnet {fastnet.__version__}\n", ""),
+    ],
+)
+def test_as_a_module(words: list[str], status: int, out: str, err: str) -> None:
+    done = as_a_module(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
+
+
+@pytest.mark.parametrize(
+    "words", [["--verzion"], ["--version=3"], ["nosuch"], ["explain"], ["bench", "nosuch"]]
+)
+def test_no_words_end_in_a_traceback(words: list[str]) -> None:
+    done = as_a_module(*words)
     assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == "fastnet: there is no file 'nowhere.py'.\n"
+    assert "usage: fastnet" in done.stderr
+    assert "Traceback" not in done.stderr

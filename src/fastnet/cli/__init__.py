@@ -7,7 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+import fastnet
 from fastnet.cli import bench, demo, explain, profile, run_fastestimator
 from fastnet.cli.mistakes import Mistake
 from fastnet.errors import nearest_name
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The status to exit with: 2 if the arguments cannot be used.
 
     Raises:
-        SystemExit: If they cannot be understood, or ask for help.
+        SystemExit: If they cannot be understood, or ask for help or the version.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
@@ -58,12 +60,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Version(argparse.Action):
+    """Prints the version. It is read only then: that takes longer than all imports of this file."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"fastnet {fastnet.__version__}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastnet",
         description="Graphs of ops over dict batches, at the speed of a bare loop.",
         epilog="fastnet COMMAND --help tells what a command does and takes, with examples.",
         allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version of fastnet and exit"
     )
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
