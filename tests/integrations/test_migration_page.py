@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -61,6 +63,49 @@ def test_files_have_the_same_names_but_for_those_of_functions(
             assert importlib.util.find_spec(f"fastnet.{file}") is None, file
         else:
             assert hasattr(importlib.import_module(f"fastnet.{file}"), name), file
+
+
+# What fastnet takes beyond that, which the page tells of.
+ADDED_PARAMETERS = {
+    "FocalLoss": ["ds_id"],
+    "transform": ["progress"],
+    "mean_squared_error": ["average_loss"],
+    "move_tensors_to_device": ["non_blocking"],
+}
+
+# For FastEstimator's own reports and RandAugment, which fastnet takes no part in.
+LEFT_OUT = {"fe_summary", "set_rua_level"}
+
+
+def callables(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """List a function, or a class and its public methods."""
+    yield thing.__name__, thing
+    for name in dir(thing) if inspect.isclass(thing) else ():
+        if not name.startswith("_") and name not in LEFT_OUT and callable(getattr(thing, name)):
+            yield name, getattr(thing, name)
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, str]]:
+    """List names, kinds and defaults, these as they print: some are not equal to themselves."""
+    listed = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind, repr(each.default)) for each in listed]
+
+
+@pytest.mark.parametrize("path", [path for path in sorted(SECTIONS) if SECTIONS[path].covered])
+def test_signatures_are_the_same(fastestimator: ModuleType, path: str) -> None:
+    with complete_fastestimator():
+        theirs = importlib.import_module(f"fastestimator.{path}" if path else "fastestimator")
+        ours = importlib.import_module(f"fastnet.{path}" if path else "fastnet")
+        for covered in SECTIONS[path].covered:
+            thing = getattr(ours, covered)
+            for name, function in callables(getattr(theirs, covered)):
+                own = thing if name == covered else getattr(thing, name)
+                expected = parameters(function)
+                actual = parameters(own)
+                where = f"{path}.{covered}.{name}"
+                assert actual[: len(expected)] == expected, where
+                added = [each for each, *_ in actual[len(expected) :]]
+                assert added == ADDED_PARAMETERS.get(name, []), where
 
 
 def test_what_is_covered_of_the_network_is_there(fastestimator: ModuleType) -> None:

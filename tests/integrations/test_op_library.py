@@ -388,6 +388,39 @@ def test_l2_regularization_in_tensorflow(sides: Sides) -> None:
     compare([actual], [expected])
 
 
+@pytest.mark.parametrize("first", ["float16", "int64"])
+def test_averages_of_two_types(sides: Sides, first: str) -> None:
+    """FastEstimator adds them up in the first one's type, or fails to."""
+    given = [np.round(X * 8).astype(first), np.round(Z * 8)]
+
+    def average(lib: Any) -> np.ndarray:
+        op = tensorops(lib).average.Average(["a", "b"], "y")
+        return forward(op, "torch", given)[0]
+
+    if first == "float16":
+        assert average(sides.fastestimator).dtype == first
+    else:
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            average(sides.fastestimator)
+    compare([average(sides.fastnet)], [(given[0].astype("float32") + given[1]) / 2])
+
+
+@pytest.mark.parametrize(("framework", "rtol"), [("torch", 2e-7), ("tf", 3e-4), ("graph", 3e-4)])
+def test_super_loss_far_below_its_threshold(sides: Sides, framework: str, rtol: float) -> None:
+    """There W is cut off next to its end, where float32 leaves four digits of it."""
+    given = [X, X + SHARES / 10]
+
+    def program(lib: Any) -> list[np.ndarray]:
+        loss = tensorops(lib).loss
+        inner = loss.l1_loss.L1_Loss(("p", "t"), "y")
+        op = loss.super_loss.SuperLoss(inner, 3.0, output_confidence="c", average_loss=False)
+        return forward(op, framework, given)
+
+    for one, other in zip(program(sides.fastnet), program(sides.fastestimator), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=rtol)
+
+
 @pytest.mark.parametrize("framework", ["torch", "tf"])
 def test_gather_with_an_empty_list_in_the_batch(sides: Sides, framework: str) -> None:
     def program(lib: Any) -> np.ndarray:

@@ -154,6 +154,30 @@ class TestModels:
             "'tf'. Put models of one framework into a network."
         )
 
+    def test_weights_of_one_of_another_framework(self, model: Model) -> None:
+        op = loss.L2Regularization("a", "y", model=model)
+        assert refusal(lambda: op.build("tf")) == (
+            "L2Regularization of 'm' holds a model of framework 'torch', but its network runs on "
+            "'tf'. Put models of one framework into a network."
+        )
+
+    @pytest.mark.parametrize("built", [True, False])
+    def test_gradients_by_one_of_another_framework(self, model: Model, built: bool) -> None:
+        given = model if built else torch.nn.Linear(1, 1)
+        op = gradient.GradientOp("l", "g", model=given)
+        assert refusal(lambda: op.build("tf")) == (
+            f"GradientOp of '{'m' if built else 'Linear'}' holds a model of framework 'torch', but "
+            "its network runs on 'tf'. Put models of one framework into a network."
+        )
+        op.build("torch", torch.device("cpu"))
+
+
+class Scaler:
+    """A function that an object is."""
+
+    def __call__(self, x: Any, factor: Any) -> Any:
+        return x * factor
+
 
 class TestFunctions:
     @pytest.mark.parametrize(
@@ -169,6 +193,58 @@ class TestFunctions:
     def test_what_cannot_be_called(self, cls: Any, name: str, given: Any, got: str) -> None:
         op = getattr(cls, "func", cls).__name__
         assert refusal(lambda: cls(given), TypeError) == f"{op}'s {name} is a function, not {got}."
+
+    @pytest.mark.parametrize("cls", [tensorop.LambdaOp, numpyop.LambdaOp, numpyop.RemoveIf])
+    @pytest.mark.parametrize(
+        ("fn", "keys", "takes", "why"),
+        [
+            (lambda x: x, ["a", "b"], "(x)", "too many positional arguments"),
+            (lambda x, y: x, "a", "(x, y)", "missing a required argument: 'y'"),
+            (lambda x: x, None, "(x)", "missing a required argument: 'x'"),
+            (lambda: 1, "a", "()", "too many positional arguments"),
+            (Scaler(), ["a"], "(x: 'Any', factor: 'Any') -> 'Any'", "missing a required argument"),
+        ],
+    )
+    def test_what_takes_another_count_of_values(
+        self, cls: Any, fn: Any, keys: Any, takes: str, why: str
+    ) -> None:
+        given = [keys] if isinstance(keys, str) else keys or []
+        assert refusal(lambda: cls(fn, inputs=keys)).startswith(
+            f"{cls.__name__} calls its fn with one argument for each input, but its inputs are "
+            f"{given}, and the fn takes {takes}: {why}"
+        )
+
+    @pytest.mark.parametrize("cls", [tensorop.LambdaOp, numpyop.LambdaOp, numpyop.RemoveIf])
+    @pytest.mark.parametrize(
+        ("fn", "keys"),
+        [
+            (lambda *values: values, ["a", "b", "c"]),
+            (lambda x, y=1: x, "a"),
+            (lambda: 1, None),
+            (functools.partial(Scaler(), factor=2), "a"),
+            (torch.nn.Linear(1, 1), "a"),
+            (torch.add, ["a", "b"]),
+            # which do not tell what they take
+            (np.add, ["a", "b"]),
+            (max, ["a", "b"]),
+        ],
+    )
+    def test_what_takes_as_many(self, cls: Any, fn: Any, keys: Any) -> None:
+        assert cls(fn, inputs=keys).in_list
+
+    @pytest.mark.parametrize(
+        ("cls", "op"),
+        [
+            (meta.Repeat, tensorop.TensorOp("x", "x")),
+            (numpy_meta.Repeat, numpyop.NumpyOp("x", "x")),
+        ],
+    )
+    def test_a_condition_whose_arguments_have_no_names(self, cls: Any, op: Any) -> None:
+        assert refusal(lambda: cls(op, max), TypeError) == (
+            "Repeat's repeat is a function whose arguments are called like the keys that it reads, "
+            "but <built-in function max> does not tell what its own are called. Put a lambda "
+            "around it."
+        )
 
 
 def inner() -> tensorop.LambdaOp:
@@ -208,6 +284,20 @@ class TestShapes:
         assert refusal(made) == (
             "Normalize's mean and std are for as many channels, but there are 2 and 3 of them."
         )
+
+    @pytest.mark.parametrize("name", ["mean", "std"])
+    @pytest.mark.parametrize("given", [None, "abc", ("a", 0.5), ()])
+    def test_normalize_by_what_is_no_number(self, name: str, given: Any) -> None:
+        assert refusal(lambda: tensorop.Normalize("x", "y", **{name: given})) == (
+            f"Normalize's {name} is a number, or one a channel, not {given!r}."
+        )
+
+    def test_normalize_by_arrays(self) -> None:
+        made = partial(tensorop.Normalize, "x", "y", mean=np.ones(3))
+        assert refusal(partial(made, std=np.ones(2))) == (
+            "Normalize's mean and std are for as many channels, but there are 3 and 2 of them."
+        )
+        assert made(std=np.float32(2)).std == 2
 
 
 @pytest.mark.parametrize(
@@ -286,6 +376,10 @@ class TestShapes:
         (
             partial(loss.SuperLoss, inner()),
             "SuperLoss is around a loss that writes one bare output, not around LambdaOp.",
+        ),
+        (
+            partial(loss.DiceLoss, PAIR, "y", epsilon="x"),
+            "DiceLoss's epsilon is a number, not 'x'.",
         ),
         (
             partial(loss.L2Regularizaton, "a", "y", model=torch.nn.Linear(1, 1), beta="x"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "is_int",
     "is_number",
     "lengths_of",
+    "require_arguments",
     "require_function",
     "require_weights",
     "shares_of",
@@ -126,6 +128,33 @@ def require_function(op: object, name: str, given: object) -> None:
             f"{type(op).__name__}'s {name} is a function, not {given!r} of type "
             f"{type(given).__name__}."
         )
+
+
+def require_arguments(
+    op: object, name: str, function: Callable[..., Any], inputs: Sequence[str]
+) -> None:
+    """Refuse a function that cannot take a value for each input.
+
+    Args:
+        op: The op.
+        name: What the op calls the function.
+        function: The function; one that does not tell what it takes is not refused.
+        inputs: The op's inputs.
+
+    Raises:
+        ValueError: If it takes more arguments, or fewer.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*inputs)
+    except TypeError as error:
+        raise ValueError(
+            f"{type(op).__name__} calls its {name} with one argument for each input, but its "
+            f"inputs are {list(inputs)}, and the {name} takes {signature}: {error}."
+        ) from None
 
 
 def require_weights(op: object, name: str, counted: str, given: object) -> None:

@@ -101,7 +101,7 @@ def require_times(repeat: Any, max_iter: Any) -> list[str]:
         The keys that the condition reads.
 
     Raises:
-        TypeError: If `repeat` is neither an int nor a function.
+        TypeError: If `repeat` is neither an int nor a function that names its arguments.
         ValueError: If a number is less than 1, or `max_iter` is given with a number.
     """
     if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
@@ -120,7 +120,13 @@ def require_times(repeat: Any, max_iter: Any) -> list[str]:
             f"Repeat's repeat is a number or a function, not {repeat!r} of type "
             f"{type(repeat).__name__}."
         )
-    return list(inspect.signature(repeat).parameters)
+    try:
+        return list(inspect.signature(repeat).parameters)
+    except ValueError as error:
+        raise TypeError(
+            f"Repeat's repeat is a function whose arguments are called like the keys that it "
+            f"reads, but {repeat!r} does not tell what its own are called. Put a lambda around it."
+        ) from error
 
 
 def require_prob(prob: Any) -> None:

@@ -23,8 +23,19 @@ def test_order_that_is_none(order: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, -1, 1)])
 def test_values(order: tuple[int, ...]) -> None:
     given = torch.randn(2, 3, 4)
-    (found,) = Permute("x", "y", permutation=order).forward([given], {})
+    (found,) = Permute(["x"], ["y"], permutation=order).forward([given], {})
     assert torch.equal(found, given.permute(order))
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_bare_key_is_a_bare_value(built: bool) -> None:
+    op = Permute("x", "y", permutation=(1, 0))
+    if built:
+        op.build("torch", torch.device("cpu"))
+    given = torch.randn(2, 3)
+    assert torch.equal(op.forward(given, {}), given.T)
+    both = Permute(["x", "z"], ["y", "w"], permutation=(1, 0)).forward([given, -given], {})
+    assert all(map(torch.equal, both, (given.T, -given.T)))
 
 
 @pytest.mark.tf
@@ -40,7 +51,7 @@ def test_gradients_in_tensorflow(order: tuple[int, ...], eager: bool) -> None:
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            (found,) = op.forward([x], {})
+            found = op.forward(x, {})
             total = tf.reduce_sum(found * weights)
         return found, tape.gradient(total, x)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastnet.backend.convert import copy_to_arrays, to_tensor
 from fastnet.errors import add_note, describe_op, missing_key, too_few_outputs
-from fastnet.op.checks import require_function
+from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.types import Forward
 from fastnet.util.padding import pad_batch
@@ -236,6 +236,7 @@ class LambdaOp(NumpyOp):
 
     Raises:
         TypeError: If `fn` cannot be called.
+        ValueError: If it does not take as many arguments as there are inputs.
 
     >>> data = {"x": 3, "y": 4}
     >>> total = LambdaOp(lambda x, y: x + y, inputs=["x", "y"], outputs="total")
@@ -254,6 +255,8 @@ class LambdaOp(NumpyOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
+        if type(self).forward is LambdaOp.forward:
+            require_arguments(self, "fn", fn, self.inputs)
         self.fn = fn
         self.in_list = True
 
@@ -299,6 +302,7 @@ class RemoveIf(NumpyOp):
 
     Raises:
         TypeError: If `fn` cannot be called.
+        ValueError: If it does not take as many arguments as there are inputs.
 
     >>> too_dark = RemoveIf(lambda image: image.mean() < 0.1, inputs="image")
     >>> forward_numpyop([too_dark], {"image": np.zeros(4)}, {"mode": "train"})
@@ -315,6 +319,8 @@ class RemoveIf(NumpyOp):
     ) -> None:
         super().__init__(inputs=inputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
+        if type(self).forward is RemoveIf.forward:
+            require_arguments(self, "fn", fn, self.inputs)
         self.filter_fn = fn
         self.in_list = True
         self.replacement = replacement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.per_tensor import PerTensor
@@ -28,8 +28,8 @@ class Normalize(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, `mean` and `std` are for other
-            counts of channels, or `max_pixel_value` is not positive.
+        ValueError: If there are not as many outputs as inputs, `mean` and `std` are no numbers or
+            for other counts of channels, or `max_pixel_value` is not positive.
 
     >>> import torch
     >>> op = Normalize("x", "y", mean=0.5, std=0.25, max_pixel_value=1.0)
@@ -50,8 +50,8 @@ class Normalize(PerTensor):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        counts = [len(each) for each in (mean, std) if isinstance(each, Sequence)]
-        if len(set(counts)) > 1:
+        counts = [_channels(name, each) for name, each in (("mean", mean), ("std", std))]
+        if None not in counts and counts[0] != counts[1]:
             raise ValueError(
                 f"Normalize's mean and std are for as many channels, but there are {counts[0]} "
                 f"and {counts[1]} of them."
@@ -88,3 +88,16 @@ class Normalize(PerTensor):
         if self._normalizer is not None:
             return self._normalizer(tensor)
         return self._function(tensor, self.mean, self.std, self.max_pixel_value)
+
+
+def _channels(name: str, setting: Any) -> int | None:
+    """Count the channels that a setting is for; None if it is for all of them."""
+    try:
+        parts = list(setting)
+    except TypeError:  # it is one by itself
+        parts, count = [setting], None
+    else:
+        count = len(parts)
+    if not parts or not all(map(is_number, parts)):
+        raise ValueError(f"Normalize's {name} is a number, or one a channel, not {setting!r}.")
+    return count

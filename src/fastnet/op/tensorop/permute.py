@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.op.checks import axes_in_order
 from fastnet.op.tensorop.per_tensor import PerTensor
-from fastnet.types import Tensor
+from fastnet.types import State, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 class Permute(PerTensor):
     """Puts the axes of tensors into another order.
+
+    As in FastEstimator, and unlike ops of its kind, it takes and gives a bare tensor where its
+    input is named by a string.
 
     Args:
         inputs: Key(s) of tensors with as many axes as `permutation` names.
@@ -30,7 +33,7 @@ class Permute(PerTensor):
             or names one twice.
 
     >>> import torch
-    >>> Permute("x", "y").forward([torch.ones(8, 28, 30, 3)], {})[0].shape
+    >>> Permute("x", "y").forward(torch.ones(8, 28, 30, 3), {}).shape
     torch.Size([8, 3, 28, 30])
     """
 
@@ -51,6 +54,7 @@ class Permute(PerTensor):
                 f"Permute's permutation has each axis in it once, counted from 0, but got "
                 f"{permutation!r}."
             )
+        self.in_list = self.out_list = not isinstance(inputs, str)
         self.permutation = order
         self._order: Any = order
 
@@ -78,3 +82,15 @@ class Permute(PerTensor):
             The tensor with its axes in the new order.
         """
         return self._function(tensor, self._order)
+
+    def forward(self, data: Tensor | list[Tensor], state: State) -> Tensor | list[Tensor]:
+        """Reorder the axes of each input.
+
+        Args:
+            data: The value, or a list of values.
+            state: The step's context, not used.
+
+        Returns:
+            The value of the output, or a list of values.
+        """
+        return super().forward(data, state) if self.in_list else self.apply(data)

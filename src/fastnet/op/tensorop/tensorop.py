@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastnet.op.checks import require_function
+from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op
 from fastnet.types import Model, State, Tensor
 
@@ -84,6 +84,7 @@ class LambdaOp(TensorOp):
 
     Raises:
         TypeError: If `fn` cannot be called.
+        ValueError: If it does not take as many arguments as there are inputs.
     """
 
     calls_user_code = True
@@ -98,6 +99,8 @@ class LambdaOp(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
+        if type(self).forward is LambdaOp.forward:
+            require_arguments(self, "fn", fn, self.inputs)
         self.fn = fn
         self.in_list = True
 

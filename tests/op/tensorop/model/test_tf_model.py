@@ -66,6 +66,24 @@ class TestMaking:
         ):
             ModelOp(made(line(), model_name="m"), "x", "y", gradients=False)
 
+    def test_more_keys_than_inputs(self) -> None:
+        model = made(line(), model_name="line")
+        (only,) = model.inputs
+        with raising(
+            ValueError,
+            "ModelOp of 'line' reads the keys ['x', 'z'], one for each of the model's inputs, but "
+            f"the model has 1: ['{only.name}'].",
+        ):
+            ModelOp(model, ["x", "z"], "y")
+
+    def test_models_that_know_of_no_inputs_yet(self) -> None:
+        class Sum(keras.Model):  # type: ignore[name-defined,misc]
+            def call(self, data: Any) -> Any:
+                return data[0] + data[1]
+
+        for model in (keras.Sequential([layers.Dense(2)]), Sum()):
+            assert ModelOp(made(model), ["x", "z"], "y").inputs == ["x", "z"]
+
     @pytest.mark.skipif(not KERAS_3, reason="Keras 2 makes variables for all devices at once")
     def test_no_variables_on_several_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fastnet.op.tensorop.model.tf_pass.replica_count", lambda: 2)

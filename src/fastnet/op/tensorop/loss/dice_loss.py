@@ -10,7 +10,7 @@ import numpy as np
 
 from fastnet.backend.dice import score
 from fastnet.backend.dispatch import implementation
-from fastnet.op.checks import require_weights
+from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 
@@ -35,7 +35,7 @@ class DiceLoss(LossOp):
 
     Raises:
         AssertionError: If `channel_weights` is no dict of int to float.
-        ValueError: If there are not two inputs and one output.
+        ValueError: If there are not two inputs and one output, or `epsilon` is no number.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class DiceLoss(LossOp):
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
         self.require_pair()
+        if not is_number(epsilon):
+            raise ValueError(f"DiceLoss's epsilon is a number, not {epsilon!r}.")
         self.soft_dice = soft_dice
         self.channel_average = channel_average
         self.channel_weights = channel_weights

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
 from fastnet.op.checks import is_number
+from fastnet.op.tensorop.model.held_model import require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Model, State, Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class L2Regularization(TensorOp):
@@ -54,6 +58,18 @@ class L2Regularization(TensorOp):
         self._add_squares: Callable[..., Any] = import_module(
             f"fastnet.backend.{framework}.models"
         ).SquaredWeights(model)
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Get ready for a framework.
+
+        Args:
+            framework: "torch" or "tf"; a model speaks one of them only.
+            device: The device that ops run on (torch only).
+
+        Raises:
+            ValueError: If the model is of another framework.
+        """
+        require_framework(type(self).__name__, self.model, framework)
 
     def forward(self, data: Tensor, state: State) -> Tensor:
         """Add the squares.

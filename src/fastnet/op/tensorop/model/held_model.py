@@ -38,7 +38,8 @@ def require_framework(op: str, model: Model, framework: str) -> None:
     """
     own = framework_of(model)
     if own != framework:
+        name = getattr(model, "model_name", type(model).__name__)
         raise ValueError(
-            f"{op} of '{model.model_name}' holds a model of framework {own!r}, but its network "
-            f"runs on {framework!r}. Put models of one framework into a network."
+            f"{op} of '{name}' holds a model of framework {own!r}, but its network runs on "
+            f"{framework!r}. Put models of one framework into a network."
         )

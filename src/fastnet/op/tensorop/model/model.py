@@ -35,7 +35,8 @@ class ModelOp(TensorOp):
         AssertionError: If the model was not built, or is trainable without gradients.
         KeyError: If no layer has a name that `intermediate_layers` gives.
         IndexError: If no layer has a place that it gives.
-        ValueError: If there are fewer outputs than values to write.
+        ValueError: If there are fewer outputs than values to write, or more inputs than those of a
+            Keras model that knows its own.
     """
 
     def __init__(
@@ -116,8 +117,10 @@ def _make_pass(op: ModelOp, framework: str | None) -> Callable[[Any, State], Any
             layers=op.intermediate_layers,
         )
     if framework == "tf":
-        from fastnet.op.tensorop.model.tf_pass import TFPass
+        from fastnet.op.tensorop.model.tf_pass import TFPass, require_inputs
 
+        if len(op.inputs) > 1:
+            require_inputs(op.model, op.inputs)
         return TFPass(
             op.model,
             several_inputs=len(op.inputs) > 1,

@@ -12,6 +12,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
+from fastnet.backend.tf.tensors import EAGER
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
@@ -44,6 +45,9 @@ class TFPass:
         self._gradients = gradients
         self._spread = several_inputs and takes_several_arguments(model)
         self._layers = [(_find_layer(model, layer), layer) for layer in layers]
+        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
+        # of them, and the shorter they are, the better
+        self._is_plain = gradients and not self._spread and not self._layers
 
     def __call__(self, data: Any, state: State) -> Any:
         """Run the model.
@@ -58,19 +62,23 @@ class TFPass:
         Raises:
             ValueError: If the model has no variables yet, and the step is one of several devices.
         """
-        self._require_variables()
+        model = self._model
+        if not model.built:
+            self._may_make_variables()
+        training = self._trainable and state["mode"] == "train"
+        if self._is_plain and type(data) is EAGER:
+            return model(data, training=training)
         if not tf.is_tensor(data):
             data = to_tensor(data, "tf")
-        training = self._trainable and state["mode"] == "train"
         tape = state.get("tape")
         if self._gradients or tape is None:
             return self._run(data, training)
         with tape.stop_recording():
             return self._run(data, training)
 
-    def _require_variables(self) -> None:
+    def _may_make_variables(self) -> None:
         """Refuse to make variables where Keras 3 would make each device its own."""
-        if not self._model.built and replica_count() > 1 and is_keras3(self._model):
+        if replica_count() > 1 and is_keras3(self._model):
             raise ValueError(
                 f"Model '{self._model.model_name}' has no variables before it knows the shape of "
                 "its input, and cannot make them in a step on several devices. Give it an Input, "
@@ -91,6 +99,32 @@ class TFPass:
         if self._spread:
             return self._model(*data, training=training)
         return self._model(data, training=training)
+
+
+def require_inputs(model: Any, keys: Sequence[str]) -> None:
+    """Refuse more keys than a model has inputs; Keras may leave the rest unread without an error.
+
+    Fewer are not refused: the value of a key may hold several tensors.
+
+    Args:
+        model: The model; one that knows of no inputs yet is not refused.
+        keys: The keys, more than one.
+
+    Raises:
+        ValueError: If there are more.
+    """
+    try:
+        inputs = getattr(model, "inputs", None)
+    except ValueError:  # so says a Sequential of Keras 3 that was not built
+        return
+    if inputs is None or takes_several_arguments(model):
+        return
+    if len(keys) > len(inputs):
+        names = _some([one.name for one in inputs])
+        raise ValueError(
+            f"ModelOp of '{model.model_name}' reads the keys {list(keys)}, one for each of the "
+            f"model's inputs, but the model has {len(inputs)}: {names}."
+        )
 
 
 def _find_layer(model: Any, layer: str | int) -> Any:
