@@ -13,6 +13,10 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.augmentation import CutMixBatch, MixUpBatch
+from fastnet.op.tensorop.loss import MeanSquaredError, SuperLoss
+from fastnet.op.tensorop.meta import OneOf, Repeat, Sometimes
 from fastnet.op.tensorop.model import UpdateOp
 from tests.conformance.agreement import assert_same
 from tests.conformance.catalogue import ROWS, Row
@@ -102,3 +106,25 @@ def test_numpy_ops(row: Row) -> None:
         result = op.forward_batch(data if op.in_list else data[0], {"mode": "train"})
         keep(op, result, store)
     check_values(row, {key: np.asarray(store[key]) for key in row.writes})
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        OneOf(LambdaOp(lambda x: x, "x", "x"), LambdaOp(lambda x: -x, "x", "x")),
+        Sometimes(LambdaOp(lambda x: x, "x", "x")),
+        Repeat(LambdaOp(lambda x: x, "x", "x"), repeat=lambda x: False),
+        MixUpBatch(("x", "y"), ("x", "y")),
+        CutMixBatch(("x", "y"), ("x", "y")),
+        SuperLoss(MeanSquaredError(("x", "y"), "z")),
+    ],
+    ids=lambda op: type(op).__name__,
+)
+def test_arrays_where_an_op_needs_tensors(op: Any) -> None:
+    array = np.ones((2, 4, 4, 3), "float32")
+    with pytest.raises(TypeError) as caught:
+        op.forward([array] * len(op.inputs), {"mode": "train", "warmup": False})
+    assert str(caught.value) == (
+        f"{type(op).__name__} runs on tensors of torch or TensorFlow, but got an array of type "
+        "ndarray. Make a tensor of it first."
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from fastnet.util.lazy import import_late
 
-__all__ = ["implementation"]
+__all__ = ["implementation", "module_for"]
 
 # for each framework: the module its types come from, their names, and the package that speaks it
 FAMILIES = (
@@ -39,6 +40,30 @@ def implementation(value: object) -> Any:
         return _by_type[type(value)]
     except KeyError:
         return _find(value)
+
+
+def module_for(op: object, value: object, name: str) -> Any:
+    """Find a module of the package that speaks a tensor's framework.
+
+    Args:
+        op: The op that asks, for error texts.
+        value: A tensor.
+        name: The module, which numpy's package has not.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: If the value is an array.
+        ValueError: If it is of no framework that fastnet knows.
+    """
+    package = implementation(value).__name__
+    if package.endswith(".numpy"):
+        raise TypeError(
+            f"{type(op).__name__} runs on tensors of torch or TensorFlow, but got an array of type "
+            f"{type(value).__name__}. Make a tensor of it first."
+        )
+    return import_module(f"{package}.{name}")
 
 
 def _find(value: object) -> Any:

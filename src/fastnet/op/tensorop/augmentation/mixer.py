@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import module_for
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Tensor
@@ -71,6 +71,6 @@ class Mixer(TensorOp):
         Returns:
             What mixes them.
         """
-        mixing = import_module(f"{implementation(samples).__name__}.mixing")
+        mixing = module_for(self, samples, "mixing")
         found: Callable[..., tuple[Tensor, Tensor]] = getattr(mixing, self.function_name)
         return found

@@ -6,7 +6,7 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import implementation, module_for
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
@@ -119,7 +119,7 @@ class SuperLoss(LossOp):
             return self.threshold
         mode = state["mode"]
         if mode not in self._averages:  # an op that was not built for a framework
-            averages = import_module(f"{functions.__name__}.averages")
+            averages = module_for(self, losses, "averages")
             self._averages[mode] = averages.MovingAverage()
         mean = functions.reduce_mean(losses, None, False)
         return self._averages[mode].update(mean, keep=not state["warmup"])

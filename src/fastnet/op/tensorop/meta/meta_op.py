@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import module_for
 from fastnet.op.meta_checks import require_ops
 from fastnet.op.settings import takes_gradients
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -155,4 +155,4 @@ class MetaOp(TensorOp):
         if self._control is not None:
             return self._control
         first = data[0] if isinstance(data, (list, tuple)) else data
-        return import_module(f"{implementation(first).__name__}.control")
+        return module_for(self, first, "control")
