@@ -72,6 +72,19 @@ class TestErrors:
 
 
 class TestDeletes:
+    def test_what_is_deleted_again_is_no_output(self) -> None:
+        ops = [
+            LambdaOp(lambda x: x + 1, "x", "y"),
+            LambdaOp(lambda y: 2 * y, "y", "z"),
+            Delete("y"),
+        ]
+        fused = Fuse(ops)
+        assert (fused.inputs, fused.outputs) == (["x"], ["z"])
+        assert fused.forward([torch.tensor(1)], {}) == [4]
+        again = Fuse([*ops, LambdaOp(lambda z: -z, "z", "y")])
+        assert (again.inputs, again.outputs) == (["x"], ["z", "y"])
+        assert again.forward([torch.tensor(1)], {}) == [4, -4]
+
     def test_in_a_loop_with_a_condition(self) -> None:
         seen: list[int] = []
 

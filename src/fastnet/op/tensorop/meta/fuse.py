@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastnet.op.op import is_delete
 from fastnet.op.settings import takes_gradients
 from fastnet.op.tensorop.meta.chain import chain, step_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
@@ -14,7 +15,8 @@ from fastnet.util import to_list
 class Fuse(MetaOp):
     """Runs ops one after the other, as one op: for a scheduler, or inside of another meta op.
 
-    It reads what the ops read before one of them writes it, and writes all that they write.
+    It reads what the ops read before one of them writes it, and writes all that they write
+    and leave there.
 
     Args:
         ops: The ops, in order. They share their modes and dataset ids.
@@ -35,8 +37,12 @@ class Fuse(MetaOp):
         self.require_ops(ops)
         inputs: list[str] = []
         outputs: list[str] = []
+        written: set[str] = set()
         for op in ops:
-            inputs.extend(key for key in op.inputs if key not in inputs + outputs)
+            inputs.extend(key for key in op.inputs if key not in written.union(inputs))
+            written.update(op.outputs)
+            if is_delete(op):
+                outputs = [key for key in outputs if key not in op.inputs]
             outputs.extend(key for key in op.outputs if key not in outputs)
         super().__init__(ops, inputs, outputs)
         takers = [place for place, op in enumerate(ops) if takes_gradients(op)]
