@@ -6,9 +6,14 @@ import struct
 import time
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.reference import Kernel
+
+STAMP = np.dtype([("at", "f8"), ("row", "i4"), ("part", "i4")])
 
 
 def taken(log: Any) -> list[tuple[float, int, int]]:
@@ -62,3 +67,128 @@ def test_a_time_that_was(kernel: Kernel) -> None:
         (pytest.approx(7.5), 2),
         (pytest.approx(7.5), 3),
     ]
+
+
+@pytest.mark.parametrize("at", [float("nan"), float("inf"), -1e10, 1e300])
+def test_no_time(kernel: Kernel, at: float) -> None:
+    log = kernel.StampLog()
+    with pytest.raises(ValueError, match="no time"):
+        log.stamp_at(0, at)
+    assert len(log) == 0
+
+
+def filled(kernel: Kernel, *stamps: tuple[int, int, int]) -> Any:
+    """Make a log of stamps: the nanoseconds since the one before, the row and the part."""
+    log, at = kernel.StampLog(), 0
+    for took, row, part in stamps:
+        at += took
+        log.part = part
+        log.stamp_at(row, at / 1e9)
+    return log
+
+
+def doubles(*values: float) -> bytes:
+    return struct.pack(f"={len(values)}d", *values)
+
+
+def summed_by_numpy(log: Any, costs: bytes, once: bytes, beside: bytes) -> Any:
+    """Sum a log up as tables are summed in numpy, with a column for what is left out again."""
+    stamps = np.frombuffer(log.take(), STAMP)
+    width = len(once)
+    rows = stamps["row"][1:].astype(np.intp)
+    step = np.cumsum(rows == -1)
+    steps = int((rows == -1).sum()) + 1
+    rows[rows == -1] = width
+    spans = np.diff(stamps["at"]) - np.append(np.frombuffer(costs), 0.0)[rows]
+
+    def table(columns: Any, count: int, values: Any = None) -> Any:
+        cells = np.bincount(step * count + columns, values, minlength=steps * count)
+        return cells.reshape(steps, count)
+
+    made = table(rows, width + 1)[:, :width]
+    counts = np.where(np.frombuffer(once, bool), made > 0, made).sum(axis=0)
+    parts = stamps["part"][1:]
+    inside = np.where(np.append(np.frombuffer(beside, bool), True)[rows], 0.0, spans)
+    minibatches = table(parts, int(parts.max(initial=0)) + 1, inside)[:, 1:]
+    times = table(rows, width + 1, spans)[:, :width]
+    return steps, times.tobytes(), counts.astype(np.int64).tobytes(), minibatches.tobytes()
+
+
+def test_summing_up(kernel: Kernel) -> None:
+    log = filled(
+        kernel,
+        (5_000_000_000, -1, 0),
+        (10, 0, 0),
+        (20, 1, 1),
+        (30, 0, 1),
+        (99, 2, 2),
+        (77, -1, 0),  # between two steps
+        (40, 1, 3),
+    )
+    steps, times, counts, minibatches = log.sum_up(doubles(1e-9, 2e-9, 0), b"\1\0\0", b"\0\0\1")
+    assert steps == 2
+    near = {"abs": 1e-14}
+    assert np.frombuffer(times) == pytest.approx([38e-9, 18e-9, 99e-9, 0, 38e-9, 0], **near)
+    assert np.frombuffer(counts, np.int64).tolist() == [1, 2, 1]
+    assert np.frombuffer(minibatches) == pytest.approx([47e-9, 0, 0, 0, 0, 38e-9], **near)
+    # it takes nothing out
+    assert len(taken(log)) == 7
+
+
+ROWS = 4
+STAMPS = st.lists(
+    st.tuples(
+        st.integers(0, 10**12),
+        st.integers(-1, ROWS - 1),
+        st.sampled_from([0, 0, 0, 1, 2, 7]),
+    ),
+    min_size=1,
+    max_size=60,
+)
+FLAGS = st.binary(min_size=ROWS, max_size=ROWS).map(lambda flags: bytes(each % 2 for each in flags))
+
+
+@given(
+    stamps=STAMPS,
+    costs=st.lists(st.floats(0, 1e-6), min_size=ROWS, max_size=ROWS),
+    once=FLAGS,
+    beside=FLAGS,
+)
+@example(stamps=[(1, -1, 0)], costs=[0.0] * ROWS, once=bytes(ROWS), beside=bytes(ROWS))
+@example(stamps=[(1, -1, 0)] * 3, costs=[0.0] * ROWS, once=bytes(ROWS), beside=bytes(ROWS))
+@example(stamps=[(1, 3, 1)] * 9, costs=[1e-9] * ROWS, once=b"\1" * ROWS, beside=b"\1" * ROWS)
+def test_sums_are_those_of_numpy_to_the_bit(
+    kernel: Kernel,
+    stamps: list[tuple[int, int, int]],
+    costs: list[float],
+    once: bytes,
+    beside: bytes,
+) -> None:
+    log = filled(kernel, *stamps)
+    packed = doubles(*costs)
+    assert log.sum_up(packed, once, beside) == summed_by_numpy(log, packed, once, beside)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "costs", "once", "beside"),
+    [
+        ((1, 2, 0), 2, 2, 2),
+        ((1, -2, 0), 2, 2, 2),
+        ((1, 0, 0), 0, 0, 0),
+        ((1, 0, -1), 2, 2, 2),
+        ((1, 0, 0), 1, 2, 2),
+        ((1, 0, 0), 2, 1, 2),
+        ((1, 0, 0), 2, 2, 3),
+    ],
+)
+def test_what_cannot_be_summed_up(
+    kernel: Kernel, stamp: tuple[int, int, int], costs: int, once: int, beside: int
+) -> None:
+    log = filled(kernel, (1, -1, 0), stamp)
+    with pytest.raises(ValueError, match=r"row|part"):
+        log.sum_up(doubles(*[0.0] * costs), bytes(once), bytes(beside))
+
+
+def test_nothing_to_sum_up(kernel: Kernel) -> None:
+    with pytest.raises(ValueError, match="no stamps"):
+        kernel.StampLog().sum_up(b"", b"", b"")

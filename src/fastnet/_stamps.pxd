@@ -1,29 +1,34 @@
 cimport cython
 from cpython.time cimport perf_counter
+from libc.math cimport floor
 
 cdef extern from *:
     """
     #ifdef __linux__
     #include <time.h>
     #define FASTNET_LINUX 1
-    static inline double fastnet_now(void) {
+    static inline long long fastnet_now(void) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        return (double) now.tv_sec + 1e-9 * (double) now.tv_nsec;
+        return 1000000000LL * now.tv_sec + now.tv_nsec;
     }
     #else
     #define FASTNET_LINUX 0
-    static inline double fastnet_now(void) { return 0.0; }
+    static inline long long fastnet_now(void) { return 0; }
     #endif
     """
     const bint FASTNET_LINUX
-    double fastnet_now() noexcept nogil
+    long long fastnet_now() noexcept nogil
 
 
 cdef struct Stamp:
-    double at  # seconds, on the clock of time.perf_counter
+    long long at  # nanoseconds, on the clock of time.perf_counter
     int row
     int part
+
+
+cdef inline long long nanoseconds(double seconds) noexcept nogil:
+    return <long long> floor(1e9 * seconds + 0.5)
 
 
 @cython.final
@@ -42,7 +47,8 @@ cdef class StampLog:
         stamp.row = row
         stamp.part = self.part
         # the clock last, so that all of this is in the span that ends here
-        # on Linux what time.perf_counter reads, in two thirds of the time
-        stamp.at = fastnet_now() if FASTNET_LINUX else perf_counter()
+        # on Linux what time.perf_counter reads, in two thirds of the time; as a whole number, since
+        # nothing hides what a conversion takes
+        stamp.at = fastnet_now() if FASTNET_LINUX else nanoseconds(perf_counter())
         self._count += 1
         return 0

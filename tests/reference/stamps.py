@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 
 
 class StampLog:
@@ -18,6 +20,8 @@ class StampLog:
         self._stamps.append((time.perf_counter(), row, self.part))
 
     def stamp_at(self, row: int, at: float) -> None:
+        if not abs(at) < 9e9:
+            raise ValueError(f"no time: {at!r}")
         latest = self._stamps[-1][0] if self._stamps else at
         self._stamps.append((max(at, latest), row, self.part))
 
@@ -30,7 +34,42 @@ class StampLog:
         if count >= 0:
             del self._stamps[count:]
 
+    def sum_up(self, costs: bytes, once: bytes, beside: bytes) -> tuple[int, bytes, bytes, bytes]:
+        width = len(once)
+        if len(costs) != 8 * width or len(beside) != width:
+            raise ValueError(f"{width} rows, costs of {len(costs) / 8:g}, beside of {len(beside)}")
+        if not self._stamps:
+            raise ValueError("there are no stamps to sum up")
+        cost = [each for (each,) in struct.iter_unpack("=d", costs)]
+        most = max((part for _, _, part in self._stamps[1:]), default=0)
+        times, parts = [[0.0] * width], [[0.0] * most]
+        seen: list[list[int]] = [[]]
+        for (before, _, _), (at, row, part) in pairwise(self._stamps):
+            if part < 0:
+                raise ValueError(f"no part: {part}")
+            if row == -1:
+                times.append([0.0] * width)
+                parts.append([0.0] * most)
+                seen.append([])
+                continue
+            if not 0 <= row < width:
+                raise ValueError(f"no row: {row}")
+            span = at - before - cost[row]
+            times[-1][row] += span
+            seen[-1].append(row)
+            if part and not beside[row]:
+                parts[-1][part - 1] += span
+        counts = [
+            sum(min(step.count(row), 1) if once[row] else step.count(row) for step in seen)
+            for row in range(width)
+        ]
+        return len(times), _packed("d", *times), _packed("q", counts), _packed("d", *parts)
+
     def take(self) -> bytes:
         taken = b"".join(struct.pack("=dii", *stamp) for stamp in self._stamps)
         self.keep(0)
         return taken
+
+
+def _packed(kind: str, *lines: Sequence[float]) -> bytes:
+    return b"".join(struct.pack(f"={len(line)}{kind}", *line) for line in lines)

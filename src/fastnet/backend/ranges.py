@@ -18,6 +18,9 @@ class OpRanges:
             openings of a network have none.
         make_range: Makes a range of a name, to be entered.
         is_on: Tells whether that profiler is on.
+
+    Attributes:
+        active: The same function: each step that is measured asks it.
     """
 
     def __init__(
@@ -28,16 +31,12 @@ class OpRanges:
     ) -> None:
         self._give_names = names
         self._make_range = make_range
-        self._is_on = is_on
+        self.active = is_on
         self._open: list[AbstractContextManager[Any]] = []
 
     @cached_property
     def _names(self) -> Sequence[str]:
         return self._give_names()
-
-    def active(self) -> bool:
-        """Tell whether the profiler is on."""
-        return self._is_on()
 
     def before(self, place: int) -> None:
         """Begin the range of an op.

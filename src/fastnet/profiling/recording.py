@@ -24,8 +24,9 @@ from fastnet.types import State
 
 __all__ = ["Recorder", "SectionRecorder"]
 
-# stamps are summed up from time to time, so that a long run needs little memory
-_MOST_STAMPS = 1 << 16
+# stamps are summed up from time to time, so that a long run needs little memory: so many of them
+# fit into a cache
+_MOST_STAMPS = 1 << 14
 _NAMES = {
     "setting": "gradients off, and back",
     "deferred": DEFERRED,
@@ -44,7 +45,8 @@ class SectionRecorder:
         nvtx: What names them to NVTX, or None.
         events: What takes the times of the device, or None.
         cost: What making a stamp takes.
-        skip: Tells whether the next step is not to be measured.
+        skip: Tells whether the next step is not to be measured, and is not asked again once it has
+            said no; or None.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class SectionRecorder:
         nvtx: Around | None,
         events: DeviceEvents | None,
         cost: StampCost,
-        skip: Callable[[], bool],
+        skip: Callable[[], bool] | None,
     ) -> None:
         self.mode = str(state["mode"])
         self.eager = bool(state["eager"])
@@ -76,6 +78,8 @@ class SectionRecorder:
         always: list[Around] = list(filter(None, (nvtx, events)))
         self._quiet: Around | None = Nested(always) if always else None
         self._shown: Around | None = Nested([ranges, *always]) if ranges is not None else None
+        self._shows: bool | None = None
+        self._weighed = False
         self._skip = skip
         self._lock = threading.Lock()
         self._sums = Sums(cost)
@@ -127,11 +131,14 @@ class SectionRecorder:
             step: Runs a step, with stamps.
             plain: Runs it without any.
         """
-        lock, log = self._lock, self.log
+        # each call of Python's that a step makes here costs as much as two ops that it measures
+        log, events = self.log, self._events
+        stamp, acquire, release = log.stamp, self._lock.acquire, self._lock.release
+        is_on = self._is_off if self._ranges is None else self._ranges.active
         rest, measuring = self.row("rest", "the rest"), self.row("measuring", "measuring")
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            if not lock.acquire(blocking=False):
+            if not acquire(False):  # by its name it takes twice as long
                 self.unmeasured += 1
                 return plain(batch)
             begun = len(log)
@@ -142,33 +149,34 @@ class SectionRecorder:
                 # measuring takes that long, not the time between two steps
                 log.stamp_at(BEGIN, started)
             else:
-                log.stamp(BEGIN)
+                stamp(BEGIN)
             try:
-                if self._skip():
-                    log.keep(begun)
-                    return plain(batch)
-                self._surround()
-                log.stamp(measuring)
+                if self._skip is not None:
+                    if self._skip():
+                        log.keep(begun)
+                        return plain(batch)
+                    self._skip = None
+                shows = is_on()
+                if shows is not self._shows:
+                    self._surround(shows)
+                stamp(measuring)
                 try:
                     result = step(batch)
                 except BaseException:
                     self._forget(begun)
                     raise
-                log.stamp(rest)
-                self._end_step(batch, result)
-                log.stamp(measuring)
+                stamp(rest)
+                if events is not None:
+                    events.end_step(self._steps)
+                    self._steps += 1
+                if not self._weighed:
+                    self._weigh(batch, result)
+                stamp(measuring)
                 return result
             finally:
-                lock.release()
+                release()
 
         return run
-
-    def _end_step(self, batch: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        if self._events is not None:
-            self._events.end_step(self._steps)
-        self._steps += 1
-        if not self.sizes:
-            self._weigh(batch, result)
 
     def _forget(self, begun: int) -> None:
         """Forget a step that failed."""
@@ -176,9 +184,13 @@ class SectionRecorder:
         if self._events is not None:
             self._events.drop_step()
 
-    def _surround(self) -> None:
+    @staticmethod
+    def _is_off() -> bool:
+        return False
+
+    def _surround(self, shows: bool) -> None:
         """Settle what is around each op of a step: a profiler may come and go between steps."""
-        shows = self._ranges is not None and self._ranges.active()
+        self._shows = shows
         around = self._shown if shows else self._quiet
         self.before = None if around is None else around.before
         self.after = None if around is None else around.after
@@ -186,13 +198,14 @@ class SectionRecorder:
     # ------------------------------------------------------------------ what becomes of it
 
     def _weigh(self, batch: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        self._weighed = True
         for part in self.parts:
             values = {"input": batch, "output": result}.get(part.kind, {})
             if part.name in values:
                 self.sizes[part.kind, part.name] = bytes_of(values[part.name])
 
     def _sum_up(self) -> None:
-        self._sums.add(self.log.take(), self.parts)
+        self._sums.add(self.log, self.parts)
 
     def section(self, name: str) -> Section | None:
         """Sum up what was measured.
@@ -278,7 +291,8 @@ class Recorder:
             if self._make_nvtx is not None:
                 nvtx = self._make_nvtx(titles(layout.ops))
             events = None if self._make_events is None else self._make_events()
-            section = SectionRecorder(layout, state, ranges, nvtx, events, self.cost, self._skips)
+            skip = self._skips if self._left else None
+            section = SectionRecorder(layout, state, ranges, nvtx, events, self.cost, skip)
             self.sections[key] = section
         return section
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastnet._stamps import StampLog
 from fastnet.profiling.clock import StampCost
 from fastnet.profiling.rows import Row, Section, Stats
 
@@ -104,6 +105,34 @@ class Timeline:
         return {place: name for place, name in places.items() if place is not None}
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """What there is to know of a table's columns, one for each part, as `StampLog.sum_up` takes it.
+
+    Attributes:
+        count: How many parts there are.
+        costs: What a stamp of each column takes.
+        once: Whether one happens once in a step, however many stamps it has.
+        beside: Whether a column is no part of a step.
+    """
+
+    count: int
+    costs: bytes
+    once: bytes
+    beside: bytes
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], cost: StampCost) -> _Columns:
+        """Look at parts: it takes as long as summing up some steps, and parts seldom change."""
+        return cls(
+            len(parts),
+            np.array([cost.of(part.in_kernel) for part in parts], float).tobytes(),
+            # what lies between other things happens once in a step
+            bytes(part.kind in _BETWEEN for part in parts),
+            bytes(part.kind == _BESIDE for part in parts),
+        )
+
+
 class Sums:
     """What each part of each step took, from stamps.
 
@@ -113,43 +142,32 @@ class Sums:
 
     def __init__(self, cost: StampCost) -> None:
         self._cost = cost
+        self._columns: _Columns | None = None
         self._times: list[NDArray[np.float64]] = []
         self._minibatches: list[NDArray[np.float64]] = []
         self._counts: list[NDArray[np.int64]] = []
         self._kept: list[NDArray[Any]] = []
 
-    def add(self, taken: bytes, parts: Sequence[Part]) -> None:
-        """Add stamps of whole steps.
+    def add(self, log: StampLog, parts: Sequence[Part]) -> None:
+        """Take stamps of whole steps out of a log, and add them.
 
         Args:
-            taken: What `StampLog.take` gave.
+            log: The log.
             parts: What rows are of.
         """
-        stamps = np.frombuffer(taken, _STAMP)
-        if not len(stamps):
+        if not len(log):
             return
+        columns = self._columns
+        if columns is None or columns.count != len(parts):
+            columns = self._columns = _Columns.of(parts, self._cost)
+        steps, times, counts, minibatches = log.sum_up(columns.costs, columns.once, columns.beside)
+        self._times.append(np.frombuffer(times).reshape(steps, -1))
+        self._counts.append(np.frombuffer(counts, np.int64).reshape(1, -1))
+        self._minibatches.append(np.frombuffer(minibatches).reshape(steps, -1))
         if sum(map(len, self._kept)) < _MOST_KEPT:
-            self._kept.append(stamps)
-        rows = stamps["row"][1:].astype(np.intp)
-        begins = rows == BEGIN
-        step = np.cumsum(begins)
-        count = int(begins.sum()) + 1
-        # what lies between two steps has a column of its own, which is left out again
-        between_steps, width = len(parts), len(parts) + 1
-        rows[begins] = between_steps
-        costs = np.array([*(self._cost.of(part.in_kernel) for part in parts), 0.0])
-        spans = np.diff(stamps["at"]) - costs[rows]
-        self._times.append(_table(step, rows, count, width, spans)[:, :between_steps])
-        made = _table(step, rows, count, width)[:, :between_steps]
-        # what lies between other things happens once in a step
-        between = [part.kind in _BETWEEN for part in parts]
-        self._counts.append(np.where(between, made > 0, made).sum(axis=0, keepdims=True))
-        minibatches = stamps["part"][1:]
-        most = int(minibatches.max(initial=0))
-        if most:
-            beside = np.array([*(part.kind == _BESIDE for part in parts), True])
-            spans[beside[rows]] = 0.0
-        self._minibatches.append(_table(step, minibatches, count, most + 1, spans)[:, 1:])
+            self._kept.append(np.frombuffer(log.take(), _STAMP))
+        else:
+            log.keep(0)
 
     def section(
         self,
@@ -221,18 +239,6 @@ class Sums:
         return np.concatenate([np.empty(0, _STAMP), *self._kept])
 
 
-def _table(
-    step: NDArray[Any],
-    column: NDArray[Any],
-    steps: int,
-    width: int,
-    values: NDArray[np.float64] | None = None,
-) -> NDArray[Any]:
-    """Add values up in a table of steps and columns; without any, count them."""
-    size = steps * width
-    return np.bincount(step * width + column, values, minlength=size).reshape(steps, width)
-
-
 def _place_on_device(part: Part, parts: Sequence[Part]) -> int | None:
     """Give the place that a device's times of a part have, or None if it has none."""
     if part.kind == "deferred":
@@ -247,10 +253,12 @@ def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, d
     width = max(span.place for span in spans) + 1
     step = np.array([span.step for span in spans])
     place = np.array([span.place for span in spans])
-    table = _table(step, place, steps, width, np.array([span.seconds for span in spans]))
+    seconds = np.array([span.seconds for span in spans])
+    cells = step * width + place
+    table: NDArray[Any] = np.bincount(cells, seconds, minlength=steps * width)
     return {
         place: {f"device_{name}": getattr(Stats.of(column), name) for name in _ON_DEVICE}
-        for place, column in enumerate(table.T)
+        for place, column in enumerate(table.reshape(steps, width).T)
     }
 
 
