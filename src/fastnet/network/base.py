@@ -27,8 +27,6 @@ from fastnet.network.layout import Layout, LayoutCache, Setting
 from fastnet.network.metering import Meter, RangeMeter, Ranges, StepMeter
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.op.settings import bind_settings
-from fastnet.op.tensorop.meta.chain import forward_of
-from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, State, is_given, is_scheduler
 from fastnet.util import to_list
@@ -435,21 +433,14 @@ class BaseNetwork:
         return None if opening is None else opening.layout
 
     def _bind(self, ops: list[Any], forwards: list[Forward], takers: list[int]) -> list[Forward]:
-        """Settle, for each op that takes gradients, when it updates and what it leaves.
-
-        What runs other ops settles for itself what it can, so that each of its steps does without.
-        """
+        """Settle, for each op that takes gradients, when it updates and what it leaves."""
         first = self._first_deferred(ops)
-        settled = {*takers, *range(first, len(ops))}
-        for place, op in enumerate(ops):
-            if place in settled:
-                forwards[place] = bind_settings(
-                    op,
-                    defer=place >= first,
-                    retain_graph=bool(takers) and place < takers[-1],
-                )
-            elif isinstance(op, MetaOp):
-                forwards[place] = forward_of(op, retain_graph=False)
+        for place in {*takers, *range(first, len(ops))}:
+            forwards[place] = bind_settings(
+                ops[place],
+                defer=place >= first,
+                retain_graph=bool(takers) and place < takers[-1],
+            )
         return forwards
 
     def _find_layout(self, mode: str, epoch: int, ds_id: str, desired: frozenset[str]) -> Layout:

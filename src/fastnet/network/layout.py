@@ -10,6 +10,8 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
 from fastnet.op.op import is_delete
+from fastnet.op.tensorop.meta.chain import forward_of
+from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, Model, is_given, is_scheduler
 
 __all__ = ["Layout", "LayoutCache"]
@@ -104,6 +106,9 @@ class LayoutCache:
         self._setting = setting
         self._table = KeyTable()
         self._specs: dict[int, OpSpec | SlicerSpec] = {}
+        # the ids of ops that run other ops, found here so that a long list is not looked through
+        # in each opening
+        self._around_others: set[int] = set()
         self._layouts: dict[Hashable, Layout] = {}
         self.worked_out = 0
         self._snapshots: tuple[tuple[Any, ...], ...] = ()
@@ -222,6 +227,8 @@ class LayoutCache:
             return spec
         if hasattr(item, "slice_inputs"):
             return SlicerSpec(item, self._table)
+        if isinstance(item, MetaOp):
+            self._around_others.add(id(item))
         return OpSpec(item, self._table, is_delete(item))
 
     def _lay_out(
@@ -255,6 +262,11 @@ class LayoutCache:
         layout.postprocessing = [spec.item for spec in after]
         layout.keep_alive = current
         layout.programs = {}
+        if self._around_others:
+            # these settle ahead what they can, so that each of their steps does without
+            for place, op in enumerate(layout.ops):
+                if id(op) in self._around_others:
+                    forwards[place] = forward_of(op, retain_graph=False)
         bound = self._bind(layout.ops, forwards, places)
         layout._parts = self._table, specs, bound
         layout.plan = Plan(
