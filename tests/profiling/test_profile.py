@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from typing import Any
@@ -116,7 +117,10 @@ class TestRows:
         section = only(profile)
         (measuring,) = [row for row in section.rows if row.kind == "measuring"]
         assert not measuring.in_step
-        assert section.step.total + measuring.total == pytest.approx(sum(taken), rel=0.01)
+        assert section.step.total + measuring.total <= sum(taken)
+        # of most steps: the system may take the processor away between the two clocks
+        usual = section.step.p50 + measuring.p50
+        assert usual == pytest.approx(statistics.median(taken), rel=0.01)
 
     def test_a_slow_op_is_found(self) -> None:
         section = only(fastnet.profile(chain(identity, sleep, identity), X, mode="infer", steps=20))
