@@ -1223,6 +1223,98 @@ class TestStepTimed:
         assert kinds == ["dispatch", "input", "dispatch", "release"]
 
 
+class Tape:
+    """Notes whether it records."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def __enter__(self) -> Tape:
+        self.log.append("on")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.log.append("off" if kind is None else f"off after {kind.__name__}")
+
+
+class TestRecorded:
+    """A plan with a tape of its own for each step."""
+
+    @pytest.mark.parametrize(
+        ("entry", "result"), [("predict", {"y": 2}), ("step", {"x": 1, "y": 2})]
+    )
+    def test_as_without_one(self, kernel: Kernel, entry: str, result: dict[str, int]) -> None:
+        recorded = kernel.RecordedPlan(
+            plan_of(kernel, [Op("x", "y", add_one)]), contextlib.nullcontext
+        )
+        assert getattr(recorded, entry)({"x": 1}, new_state()) == result
+
+    @pytest.mark.parametrize("entry", ["predict", "step"])
+    def test_each_step_has_its_own_while_it_runs(self, kernel: Kernel, entry: str) -> None:
+        log: list[str] = []
+        tapes: list[Any] = []
+
+        def note(data: Any, state: State) -> None:
+            tapes.append(state["tape"])
+            log.append("op")
+
+        ops = [Op(None, None, note), Op(None, None, defer(lambda: log.append("deferred")))]
+        recorded = kernel.RecordedPlan(plan_of(kernel, ops), lambda: Tape(log))
+        state = {**new_state(), "tape": None}
+        getattr(recorded, entry)({}, state)
+        getattr(recorded, entry)({}, state)
+        assert log == ["on", "op", "deferred", "off"] * 2
+        assert [type(tape) for tape in tapes] == [Tape, Tape]
+        assert tapes[0] is not tapes[1]
+        assert state == {**new_state(), "tape": None}
+
+    def test_what_the_context_gives_is_what_ops_find(self, kernel: Kernel) -> None:
+        op = Op(None, "y", lambda data, state: (state["tape"], state["mode"]))
+        recorded = kernel.RecordedPlan(
+            plan_of(kernel, [op]), lambda: contextlib.nullcontext("a tape")
+        )
+        assert recorded.predict({}, {"mode": "train"}) == {"y": ("a tape", "train")}
+
+    @pytest.mark.parametrize(
+        ("batch", "error"), [({"x": 1}, ZeroDivisionError), ({}, MissingKeyError)]
+    )
+    def test_a_step_that_fails(self, kernel: Kernel, batch: State, error: Any) -> None:
+        log: list[str] = []
+        fails = Op("x", "y", raise_(ZeroDivisionError("x")))
+        recorded = kernel.RecordedPlan(plan_of(kernel, [fails]), lambda: Tape(log))
+        with pytest.raises(error):
+            recorded.step(batch, new_state())
+        assert log == ["on", f"off after {error.__name__}"]
+
+    def test_no_tape_to_be_had(self, kernel: Kernel) -> None:
+        def fail() -> Any:
+            raise OSError("no tape")
+
+        log: list[str] = []
+        op = Op(None, None, lambda data, state: log.append("op"))
+        with pytest.raises(OSError, match="no tape"):
+            kernel.RecordedPlan(plan_of(kernel, [op]), fail).step({}, {})
+        assert log == []
+
+    def test_an_op_that_enters_it_again(self, kernel: Kernel) -> None:
+        log: list[str] = []
+
+        def sum_to(data: int, state: State) -> int:
+            return data and data + recorded.predict({"n": data - 1}, state)["sum"]
+
+        plan = plan_of(kernel, [Op("n", "sum", sum_to)])
+        recorded = kernel.RecordedPlan(plan, lambda: Tape(log))
+        assert recorded.predict({"n": 3}, new_state()) == {"sum": 6}
+        assert log == ["on"] * 4 + ["off"] * 4
+
+    def test_nothing_of_python_is_between_a_step_and_its_ops(self, kernel: Kernel) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python is Python")
+        op = Op(None, "caller", lambda data, state: sys._getframe(2))  # of Op.forward
+        recorded = kernel.RecordedPlan(plan_of(kernel, [op]), contextlib.nullcontext)
+        assert recorded.step({}, {})["caller"] is sys._getframe()
+
+
 class TestForwards:
     """Anything that can be called with (data, state) may be a forward."""
 
@@ -1459,6 +1551,14 @@ class TestMisuse:
         assert str(caught.value) == (
             "Op (op 0, inputs ['k99999'], outputs ['k50000']) was read with another table of keys"
         )
+
+    def test_a_recorded_plan_without_a_plan(self, kernel: Kernel) -> None:
+        if not kernel.compiled:
+            pytest.skip("plain Python cannot crash")
+        with pytest.raises(TypeError):
+            kernel.RecordedPlan(None, contextlib.nullcontext)
+        with pytest.raises(TypeError):
+            kernel.RecordedPlan.__new__(kernel.RecordedPlan)
 
     def test_a_plan_that_was_not_laid_out(self, kernel: Kernel) -> None:
         if not kernel.compiled:

@@ -1,6 +1,7 @@
 """Run the ops of one opening: read, forward, write, over flat slots."""
 
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 from fastnet._nest import NestMap
@@ -43,6 +44,16 @@ class Plan:
     ) -> dict[str, Any]: ...
     @property
     def spans(self) -> tuple[tuple[str, Any], ...]: ...
+
+@final
+class RecordedPlan:
+    """A plan each of whose steps has a gradient tape of its own, for its ops to find."""
+
+    def __init__(
+        self, plan: Plan, make_tape: Callable[[], AbstractContextManager[Any]]
+    ) -> None: ...
+    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
+    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
 
 def get_inputs_by_op(op: object, store: Mapping[str, Any], copy_on_write: bool = False) -> Any: ...
 def write_outputs_by_op(op: object, store: MutableMapping[str, Any], outputs: object) -> None: ...

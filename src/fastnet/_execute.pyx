@@ -35,6 +35,7 @@ cdef enum:
     STACK_SLOTS = 64
 
 cdef str DEFERRED = "deferred"
+cdef str TAPE = "tape"
 
 # what each timed step has once, in the order of its rows
 cdef enum Span:
@@ -724,6 +725,62 @@ cdef class Plan:
             if step.inputs[position] == slot:
                 return True
         return False
+
+
+@cython.final
+cdef class RecordedPlan:
+    """A plan each of whose steps has a gradient tape of its own, which ops find in their context.
+
+    Nothing of Python is between a step and its ops: a framework that takes down, with each of its
+    own ops, which Python functions have called it has as few of them to look at as there can be.
+
+    Args:
+        plan: The plan.
+        make_tape: Makes a tape: a context manager that records while it is entered.
+    """
+
+    cdef Plan _plan
+    cdef object _make_tape
+
+    def __cinit__(self, Plan plan not None, make_tape):
+        self._plan = plan
+        self._make_tape = make_tape
+
+    def predict(self, batch, dict state not None):
+        """Run a step, as the plan's own `predict` does, with a tape.
+
+        Args:
+            batch: As for the plan.
+            state: As for the plan; ops are given a copy of it, with the tape under "tape".
+
+        Returns:
+            What the plan returns.
+
+        Raises:
+            Exception: As for the plan.
+        """
+        return self._record(batch, state, False)
+
+    def step(self, batch, dict state not None):
+        """Run a step, as the plan's own `step` does, with a tape.
+
+        Args:
+            batch: As for the plan.
+            state: As for the plan; ops are given a copy of it, with the tape under "tape".
+
+        Returns:
+            What the plan returns.
+
+        Raises:
+            Exception: As for the plan.
+        """
+        return self._record(batch, state, True)
+
+    cdef object _record(self, object batch, dict state, bint merge):
+        cdef dict recorded = state.copy()
+        with self._make_tape() as tape:
+            recorded[TAPE] = tape
+            return self._plan._run(batch, recorded, merge)
 
 
 cdef tuple first_values(object result, Py_ssize_t count, object op, object position):

@@ -24,7 +24,7 @@ MODULES = {
         "same_items",
         "select",
     ),
-    "execute": ("Plan", "get_inputs_by_op", "write_outputs_by_op"),
+    "execute": ("Plan", "RecordedPlan", "get_inputs_by_op", "write_outputs_by_op"),
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
     "nest": ("NestMap",),
     "stamps": ("StampLog",),
@@ -48,6 +48,7 @@ class Kernel:
     same_items: Any
     select: Any
     Plan: Any
+    RecordedPlan: Any
     get_inputs_by_op: Any
     write_outputs_by_op: Any
     check_slicers: Any

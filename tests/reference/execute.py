@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
@@ -301,6 +302,20 @@ def discard(functions: list[Any], error: BaseException) -> None:
         except Exception as second:
             # what made the step fail matters more than what its cleaning up stumbles over
             add_note(error, f"Discarding {function!r} failed too: {second!r}")
+
+
+class RecordedPlan:
+    def __init__(self, plan: Plan, make_tape: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._plan = plan
+        self._make_tape = make_tape
+
+    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        with self._make_tape() as tape:
+            return self._plan.predict(batch, {**state, "tape": tape})
+
+    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        with self._make_tape() as tape:
+            return self._plan.step(batch, {**state, "tape": tape})
 
 
 def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:

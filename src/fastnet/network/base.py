@@ -8,7 +8,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fastnet._execute import Plan
+from fastnet._execute import Plan, RecordedPlan
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
@@ -113,7 +113,7 @@ class BaseNetwork:
         # what takes the times of openings and steps, while there is something that does
         self._meter: Meter | None = None
         # A step that is nothing but its plan's run is called without anything in between.
-        self._plan: Plan | None = None
+        self._plan: Plan | RecordedPlan | None = None
         self._state: State = {}
         self._step: Step | None = None
 
@@ -139,6 +139,10 @@ class BaseNetwork:
 
     def _exit_models(self, opening: _Opening) -> None:
         """Undo `_enter_models`."""
+
+    def _recorded(self, opening: _Opening) -> Plan | RecordedPlan:
+        """Give the plan, with what records gradients around it where something must."""
+        return opening.layout.plan
 
     def _make_step(self, opening: _Opening) -> Step | None:
         """Give what runs a step, slicing and postprocessing aside; None if the plan alone does."""
@@ -271,9 +275,10 @@ class BaseNetwork:
         plan = self._plan
         if plan is not None:
             return plan.step(batch, self._state)
-        if self._step is None:
-            raise self._not_open()
-        return self._step(batch)
+        step = self._step
+        if step is not None:
+            return step(batch)
+        raise self._not_open()
 
     def transform(
         self,
@@ -476,7 +481,7 @@ class BaseNetwork:
 
     def _compose_step(self, opening: _Opening) -> None:
         layout, state = opening.layout, opening.state
-        plan = layout.plan
+        plan = self._recorded(opening)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             return plan.step(batch, state)

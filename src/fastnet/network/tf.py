@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
+from fastnet._execute import Plan, RecordedPlan
 from fastnet.backend.convert import map_leaves
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
@@ -23,7 +24,6 @@ from fastnet.network.replica_program import ReplicaProgram
 from fastnet.network.replica_slicer import ReplicaSlicer
 from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
 from fastnet.network.spreading import spread
-from fastnet.types import State
 
 __all__ = ["TFNetwork"]
 
@@ -97,6 +97,7 @@ class TFNetwork(BaseNetwork):
         with tf.init_scope():
             # a tensor, so that another epoch is no other graph
             opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
+            opening.state["tape"] = None
             if _updates(opening):
                 for model in opening.layout.models:
                     prepare_optimizer(getattr(model, "current_optimizer", None), model)
@@ -105,13 +106,15 @@ class TFNetwork(BaseNetwork):
         self._replicas = None
 
     def _make_step(self, opening: _Opening) -> Step | None:
-        eager = self._replicas is None and _runs_eagerly(opening)
-        if eager and not opening.layout.takes_gradients:
-            # TensorFlow notes with each of its ops the Python functions that have called it: the
-            # fewer of them the better
-            opening.state["tape"] = None
+        if self._replicas is None and _runs_eagerly(opening):
             return None
         return self._step_of(opening)
+
+    def _recorded(self, opening: _Opening) -> Plan | RecordedPlan:
+        plan = opening.layout.plan
+        if not opening.layout.takes_gradients:
+            return plan
+        return RecordedPlan(plan, partial(tf.GradientTape, persistent=True))
 
     def _step_of(self, opening: _Opening) -> Step:
         replicas = self._replicas
@@ -151,7 +154,7 @@ class TFNetwork(BaseNetwork):
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             around = first, meter.before, meter.after
             if not takes_gradients:
-                return plan.step_timed(batch, {**state, "tape": None}, log, *around)
+                return plan.step_timed(batch, state, log, *around)
             with tf.GradientTape(persistent=True) as tape:
                 log.stamp(row)
                 result = plan.step_timed(batch, {**state, "tape": tape}, log, *around)
@@ -177,24 +180,9 @@ class TFNetwork(BaseNetwork):
 
     def _eager_step(self, opening: _Opening, replicas: Replicas | None) -> Step:
         plan, state = opening.layout.plan, opening.state
-        takes_gradients = opening.layout.takes_gradients
-
+        recorded = self._recorded(opening)
         if replicas is None:
-
-            def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-                return plan.step(batch, {**state, "tape": None})
-
-            def run_recorded(batch: Mapping[str, Any]) -> dict[str, Any]:
-                with tf.GradientTape(persistent=True) as tape:
-                    return plan.step(batch, {**state, "tape": tape})
-
-            return run_recorded if takes_gradients else run
-
-        def run_ops(batch: Mapping[str, Any], state: State) -> dict[str, Any]:
-            if not takes_gradients:
-                return plan.predict(batch, {**state, "tape": None})
-            with tf.GradientTape(persistent=True) as tape:
-                return plan.predict(batch, {**state, "tape": tape})
+            return partial(recorded.step, state=state)
 
         keys = opening.layout.plan.resolution.device_inputs.names()
         # what slicers have cut is put together for each device by itself
@@ -205,7 +193,9 @@ class TFNetwork(BaseNetwork):
             if missing is not None:
                 raise missing
             read = {key: batch[key] for key in keys}
-            results = replicas.run(lambda part: run_ops(part, {**state, "deferred": {}}), read)
+            results = replicas.run(
+                lambda part: recorded.predict(part, {**state, "deferred": {}}), read
+            )
             return {**batch, **combine(results, join)}
 
         return run_replicas

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.errors import add_note
+from fastnet.types import State
 
 __all__ = [
     "DeferredUpdate",
+    "agree_on_overflow",
     "apply_gradients",
     "get_gradient",
+    "gradient_of_pair",
+    "no_tape",
     "optimizer_of",
+    "paused",
     "replica_count",
     "scale_gradients",
-    "scale_loss",
     "trainable",
-    "unscale_gradients",
     "update_model",
     "watch",
 ]
@@ -47,16 +51,56 @@ def get_gradient(
     Raises:
         ValueError: If there is no tape.
     """
-    if not higher_order and getattr(tape, "_recording", False):
-        assert tape is not None
-        with tape.stop_recording():
-            return tape.gradient(target, sources)
     if tape is None:
-        raise ValueError(
-            "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-            "state['tape'], which is there in a network some of whose ops take gradients."
-        )
-    return tape.gradient(target, sources)
+        raise no_tape()
+    if higher_order:
+        return tape.gradient(target, sources)
+    with paused(tape):
+        return tape.gradient(target, sources)
+
+
+def gradient_of_pair(pair: Sequence[Any], state: State) -> list[Any]:
+    """Differentiate one value by another, in no more functions than it takes.
+
+    Args:
+        pair: What to differentiate by, and what to differentiate.
+        state: A step's context, with the tape.
+
+    Returns:
+        The gradient, in a list, or None if the one has no part in the other.
+
+    Raises:
+        ValueError: If there is no tape.
+    """
+    tape = state.get("tape")
+    if tape is None:
+        raise no_tape()
+    with paused(tape):
+        return [tape.gradient(pair[1], pair[0])]
+
+
+def paused(tape: tf.GradientTape | None) -> AbstractContextManager[Any]:
+    """Keep a tape from recording for a while.
+
+    Args:
+        tape: The tape; one that does not record, or None, is left as it is.
+
+    Returns:
+        A context manager.
+    """
+    if getattr(tape, "_recording", False):
+        assert tape is not None
+        stopped: AbstractContextManager[Any] = tape.stop_recording()
+        return stopped
+    return nullcontext()
+
+
+def no_tape() -> ValueError:
+    """Word the error of a gradient without a tape."""
+    return ValueError(
+        "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
+        "state['tape'], which is there in a network some of whose ops take gradients."
+    )
 
 
 def update_model(
@@ -103,8 +147,8 @@ def apply_gradients(
         variables: The variables.
     """
     optimizer = optimizer_of(model)
-    if _sees_one_device(optimizer) and replica_count() > 1:
-        gradients = _agree_on_overflow(gradients)
+    if replica_count() > 1:
+        gradients = agree_on_overflow(optimizer, gradients)
     try:
         optimizer.apply_gradients(zip(gradients, variables, strict=False))
     except Exception as error:
@@ -112,13 +156,21 @@ def apply_gradients(
         raise
 
 
-def _sees_one_device(optimizer: Any) -> bool:
-    """Tell whether an optimizer looks for overflow in the gradients of the first device only."""
-    return hasattr(optimizer, "scale_loss") and not hasattr(optimizer, "get_unscaled_gradients")
+def agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+    """Spoil the gradients of every device where those of one have overflown.
 
+    Args:
+        optimizer: The optimizer. One that looks for overflow in all of them needs nothing done.
+        gradients: The gradients of one device, in a step of several; None for none.
 
-def _agree_on_overflow(gradients: Sequence[Any]) -> list[Any]:
-    """Spoil the gradients of every device where those of one have overflown."""
+    Returns:
+        Gradients for the optimizer.
+    """
+    sees_first_only = hasattr(optimizer, "scale_loss") and not hasattr(
+        optimizer, "get_unscaled_gradients"
+    )
+    if not sees_first_only:
+        return gradients
 
     def is_overflown(gradient: Any) -> tf.Tensor:
         values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
@@ -177,34 +229,6 @@ def model_name(model: Any) -> str:
     return str(getattr(model, "model_name", type(model).__name__))
 
 
-def scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-    """Scale a loss up for an optimizer that wants it so, lest small gradients vanish.
-
-    Args:
-        optimizer: The optimizer.
-        loss: The loss, or a gradient of it.
-
-    Returns:
-        The scaled loss; the loss itself for an optimizer that does not scale.
-    """
-    scale = getattr(optimizer, "get_scaled_loss", None) or getattr(optimizer, "scale_loss", None)
-    return loss if scale is None else scale(loss)
-
-
-def unscale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> Any:
-    """Scale gradients down again, where the optimizer does not do so itself.
-
-    Args:
-        optimizer: The optimizer.
-        gradients: Gradients of a loss that `scale_loss` has scaled.
-
-    Returns:
-        The gradients as the optimizer's `apply_gradients` wants them.
-    """
-    unscale = getattr(optimizer, "get_unscaled_gradients", None)
-    return gradients if unscale is None else unscale(gradients)
-
-
 def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:
     """Scale gradients of a loss that was not scaled, where the optimizer will scale them down.
 
@@ -218,7 +242,7 @@ def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> li
     if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
         return list(gradients)
     return [
-        None if one is None else scale_loss(optimizer, tf.convert_to_tensor(one))
+        None if one is None else optimizer.scale_loss(tf.convert_to_tensor(one))
         for one in gradients
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ tf = pytest.importorskip("tensorflow")
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network.keras_models import (
@@ -692,6 +694,55 @@ class TestSeveralUpdates:
                 pairs = zip(tape.gradient(loss, twin.weights), twin.weights, strict=True)
                 BY_NAME.SGD(0.1).apply_gradients(pairs)
         assert_close(model, twin)
+
+
+@EAGER
+class TestTape:
+    def test_goes_on_behind_an_update(self, eager: bool) -> None:
+        """What comes behind is differentiated through what came before the update."""
+        model, twin = twins(line)
+        network = TFNetwork(
+            [
+                Watch("x"),
+                *regression(made(model, sgd())),
+                LambdaOp(lambda loss: loss * 3, "loss", "more"),
+                GradientOp(["loss", "more"], ["first", "second"], ["x", "x"]),
+            ]
+        )
+        for result in train(network, [X] * 2, eager):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(X["x"])
+                loss = to_zero(twin(X["x"]), X)
+            expected = tape.gradient(loss, X["x"])
+            np.testing.assert_allclose(result["first"], expected, rtol=1e-5)
+            np.testing.assert_allclose(result["second"], 3 * expected, rtol=1e-5)
+            loop(twin, BY_NAME.SGD(0.1), [X], to_zero)
+        assert_close(model, twin)
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_takes_no_part_in_an_update(self, eager: bool, fails: bool) -> None:
+        tapes: list[Any] = []
+        recording: list[bool] = []
+
+        class Keep(TensorOp):
+            def forward(self, data: None, state: dict[str, Any]) -> None:
+                tapes.append(state["tape"])
+                recording.append(state["tape"]._recording)
+
+        class Noting(BY_NAME.SGD):  # type: ignore[misc]
+            def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+                recording.append(tapes[-1]._recording)
+                if fails:
+                    raise ArithmeticError("stuck")
+                return super().apply_gradients(pairs, *args, **kwargs)
+
+        model = made(line(), lambda: Noting(0.1))
+        network = TFNetwork([Keep(), *regression(model), Keep()])
+        expects = pytest.raises(ArithmeticError, match="stuck") if fails else nullcontext()
+        with expects:
+            train(network, [X], eager)
+        # TensorFlow makes a second attempt at a graph
+        assert recording == ([True, False] * (1 if eager else 2) if fails else [True, False, True])
 
 
 @EAGER

@@ -12,15 +12,15 @@ from fastnet.backend.tf.direct import reduce_mean
 from fastnet.backend.tf.gradients import (
     DeferredUpdate,
     apply_gradients,
-    get_gradient,
+    no_tape,
     optimizer_of,
+    paused,
     replica_count,
     scale_gradients,
-    scale_loss,
-    trainable,
-    unscale_gradients,
 )
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
+from fastnet.backend.tf.trained import Trained
+from fastnet.errors import add_note
 from fastnet.types import State
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class TFUpdate:
         self._merge = op.merge_grad
         self._merged: Any = None  # how many times gradients were added up
         self._sums: dict[int, _Sum] = {}
+        self._trained: Trained | None = None  # in the opening that there was last
 
     def __call__(self, data: Any, state: State, defer: bool, retain_graph: bool) -> None:
         """Take gradients, and update or put the update off.
@@ -62,7 +63,8 @@ class TFUpdate:
         Args:
             data: The loss, or a list of gradients.
             state: The step's context.
-            defer: Whether to put the update off until after the last op.
+            defer: Whether to put the update off until after the last op; the op's own `defer` holds
+                too.
             retain_graph: Not used: the tape is there for the whole step.
 
         Raises:
@@ -73,31 +75,45 @@ class TFUpdate:
             return
         # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
         # of them, and the shorter they are, the better
-        optimizer, variables = self._ready()
-        if self._given:
-            gradients = self._shared(data, optimizer, variables)
-        else:
-            gradients = get_gradient(self._target(data, optimizer), variables, tape=state["tape"])
-            gradients = self._unscaled(gradients, optimizer)
-        if defer or self._merge > 1:
-            self._put_off(gradients, variables, state, defer)
-        else:
-            apply_gradients(self._model, gradients, variables)
-
-    def _ready(self) -> tuple[Any, list[Any]]:
-        """Give the optimizer, ready to be used, and what it is to update."""
         optimizer = optimizer_of(self._model)
-        variables = trainable(self._model)
-        if not variables:
-            raise ValueError(
-                f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
-                "trainable. Unfreeze some of them, or take the UpdateOp out."
-            )
+        trained = self._find_trained(optimizer, state)
+        tape: Any = state.get("tape")
+        gradients: Sequence[Any]
+        target = None if self._given else self._target(data, trained, tape)
+        # what an update computes is of no use to a later op's gradients
+        with paused(tape):
+            if target is not None:
+                gradients = self._unscaled(tape.gradient(target, trained.sources), trained)
+            else:
+                gradients = self._shared(data, optimizer, trained)
+            if defer or self._op.defer or self._merge > 1:
+                self._put_off(gradients, trained.variables, state, defer or self._op.defer)
+                return
+            update = trained.update_with(gradients)
+            try:
+                update()
+            except Exception as error:
+                add_note(error, f"Raised by the update of model '{self._model.model_name}'.")
+                raise
+
+    def _find_trained(self, optimizer: Any, state: State) -> Trained:
+        """Find what is to be updated, and get the optimizer ready for it."""
+        # each opening has deferred updates of its own
+        opened = state.get("deferred")
+        if self._trained is not None and self._trained.holds(optimizer, opened):
+            return self._trained
         if not is_ready(optimizer):
             # the model only had its variables made in this step
             with tf.init_scope():
                 prepare_optimizer(optimizer, self._model)
-        return optimizer, variables
+        trained = Trained(self._model, optimizer, opened)
+        if not trained.variables:
+            raise ValueError(
+                f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
+                "trainable. Unfreeze some of them, or take the UpdateOp out."
+            )
+        self._trained = trained
+        return trained
 
     def _put_off(
         self, gradients: Sequence[Any], variables: Sequence[Any], state: State, defer: bool
@@ -112,8 +128,10 @@ class TFUpdate:
         else:
             update()
 
-    def _target(self, loss: Any, optimizer: Any) -> tf.Tensor:
+    def _target(self, loss: Any, trained: Trained, tape: tf.GradientTape | None) -> tf.Tensor:
         """Give what is differentiated: the mean, with the model's own losses, scaled."""
+        if tape is None:
+            raise no_tape()
         if not tf.is_tensor(loss):
             raise ValueError(
                 f"UpdateOp of '{self._model.model_name}' reads a tensor as its loss "
@@ -124,14 +142,13 @@ class TFUpdate:
             # in half precision they may be of several types
             wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
             loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
-        loss = scale_loss(optimizer, reduce_mean(loss))
-        count = replica_count()
+        loss = trained.scaled(reduce_mean(loss))
         # the gradients of the replicas are added up
-        return loss / count if count > 1 else loss
+        return loss / trained.replicas if trained.replicas > 1 else loss
 
-    def _unscaled(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+    def _unscaled(self, gradients: Sequence[Any], trained: Trained) -> list[Any]:
         """Give gradients of the loss as the optimizer wants them."""
-        gradients = list(unscale_gradients(optimizer, gradients))
+        gradients = list(trained.unscaled(gradients))
         if all(gradient is None for gradient in gradients):
             raise ValueError(
                 f"The loss '{self._op.loss_name}' has no gradients for any variable of "
@@ -140,9 +157,9 @@ class TFUpdate:
             )
         return gradients
 
-    def _shared(self, gradients: Any, optimizer: Any, variables: Sequence[Any]) -> Sequence[Any]:
+    def _shared(self, gradients: Any, optimizer: Any, trained: Trained) -> Sequence[Any]:
         """Give gradients that were handed in as the optimizer wants them."""
-        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(variables):
+        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(trained.variables):
             got = (
                 f"{len(gradients)} of them"
                 if isinstance(gradients, (list, tuple))
@@ -151,9 +168,9 @@ class TFUpdate:
             raise ValueError(
                 f"UpdateOp of '{self._model.model_name}' reads gradients from "
                 f"'{self._op.gradients}', a list with one for each of the model's "
-                f"{len(variables)} trainable variables, but got {got}."
+                f"{len(trained.variables)} trainable variables, but got {got}."
             )
-        if replica_count() > 1:
+        if trained.replicas > 1:
             # those of the replicas are added up
             gradients = [None if one is None else _share(one) for one in gradients]
         return scale_gradients(optimizer, gradients)

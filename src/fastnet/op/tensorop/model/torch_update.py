@@ -81,7 +81,7 @@ class TorchUpdate:
         Args:
             data: The loss, or a list of gradients.
             state: The step's context.
-            defer: Whether to put the optimizer's step off.
+            defer: Whether to put the optimizer's step off; the op's own `defer` holds too.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Raises:
@@ -120,7 +120,7 @@ class TorchUpdate:
             self._warn_unconnected()
         deferred = state["deferred"]
         name = self._op.model.model_name
-        if defer:
+        if defer or self._op.defer:
             deferred[name] = [DeferredStep(optimizer, name)]
             if merged is not None:
                 self._settle_later(merged, state)

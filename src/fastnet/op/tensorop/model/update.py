@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
@@ -127,7 +128,7 @@ class UpdateOp(TensorOp):
             data: The loss, or the list of gradients.
             state: The step's context.
         """
-        self._update(data, state, self.defer, self.retain_graph)
+        self._update(data, state, False, self.retain_graph)
 
     def state_dict(self) -> dict[str, Any]:
         """Give what the op remembers from step to step, to save it in a checkpoint.
@@ -171,11 +172,7 @@ class UpdateOp(TensorOp):
         """
         if type(self).forward is not UpdateOp.forward:
             return None
-
-        def forward(data: Any, state: State) -> None:
-            self._update(data, state, defer or self.defer, retain_graph)
-
-        return forward
+        return partial(self._update, defer=defer, retain_graph=retain_graph)
 
 
 def _make_update(op: UpdateOp, framework: str | None) -> TorchUpdate | TFUpdate:

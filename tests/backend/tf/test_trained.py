@@ -1,0 +1,193 @@
+"""What of a Keras model is trained, against what Keras says, and updates beside its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fastnet.backend.tf.setup import prepare_optimizer
+from fastnet.backend.tf.trained import Trained
+from tests.network.keras_models import BY_NAME, KERAS_3, KINDS, keras, mlp, same_weights, twins
+
+pytestmark = pytest.mark.tf
+
+ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.split(".")[-1])
+KERAS_3_ONLY = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has one way to an update")
+OPENED = object()
+
+
+def ready(optimizer: Any, model: Any) -> Any:
+    prepare_optimizer(optimizer, model)
+    return optimizer
+
+
+def ids(variables: Any) -> list[int]:
+    return [id(one) for one in variables]
+
+
+def gradients_of(model: Any) -> list[Any]:
+    numbers = np.random.default_rng(0)
+    return [
+        tf.constant(numbers.standard_normal(one.shape), "float32")
+        for one in model.trainable_variables
+    ]
+
+
+class TestWhatIsTrained:
+    @ALL_KINDS
+    def test_what_keras_says(self, kind: Any) -> None:
+        model = mlp()
+        trained = Trained(model, ready(kind.SGD(0.1), model), OPENED)
+        assert ids(trained.variables) == ids(model.trainable_variables)
+        assert trained.replicas == 1
+
+    @ALL_KINDS
+    @pytest.mark.parametrize("whole", [False, True])
+    def test_layers_that_are_frozen_meanwhile(self, kind: Any, whole: bool) -> None:
+        model = mlp()
+        optimizer = ready(kind.SGD(0.1), model)
+        trained = Trained(model, optimizer, OPENED)
+        assert trained.holds(optimizer, OPENED)
+        frozen = model if whole else model.layers[0]
+        frozen.trainable = False
+        assert not trained.holds(optimizer, OPENED)
+        now = Trained(model, optimizer, OPENED).variables
+        assert ids(now) == ids(model.trainable_variables)
+        assert len(now) == (0 if whole else 2)
+        frozen.trainable = True
+        assert trained.holds(optimizer, OPENED)
+
+    def test_another_optimizer_or_opening(self) -> None:
+        model = mlp()
+        optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), model)
+        trained = Trained(model, optimizer, OPENED)
+        assert not trained.holds(other, OPENED)
+        assert not trained.holds(optimizer, object())
+
+    def test_without_an_opening_it_never_holds(self) -> None:
+        model = mlp()
+        optimizer = ready(BY_NAME.SGD(0.1), model)
+        assert not Trained(model, optimizer, None).holds(optimizer, None)
+
+    def test_a_class_that_says_itself_what_is_trained(self) -> None:
+        class Head(keras.Sequential):  # type: ignore[misc]
+            @property
+            def trainable_variables(self) -> list[Any]:
+                return list(self.layers[-1].trainable_variables)
+
+        model = Head([keras.layers.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(3)])
+        optimizer = ready(BY_NAME.SGD(0.1), model)
+        trained = Trained(model, optimizer, OPENED)
+        assert ids(trained.variables) == ids(model.layers[-1].trainable_variables)
+        assert not trained.holds(optimizer, OPENED)
+
+    def test_a_layer_that_gets_its_variables_meanwhile(self) -> None:
+        class Twofold(keras.Model):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = keras.layers.Dense(3), keras.layers.Dense(3)
+
+            def call(self, x: Any, both: bool = False) -> Any:
+                return self.second(self.first(x)) if both else self.first(x)
+
+        model = Twofold()
+        model(tf.ones((1, 2)))
+        optimizer = ready(BY_NAME.SGD(0.1), model)
+        trained = Trained(model, optimizer, OPENED)
+        assert len(trained.variables) == 2
+        assert trained.holds(optimizer, OPENED)
+        model(tf.ones((1, 2)), both=True)
+        assert not trained.holds(optimizer, OPENED)
+        assert len(Trained(model, optimizer, OPENED).variables) == 4
+
+    def test_sources_are_what_a_tape_knows(self) -> None:
+        """A gradient by them is the one by the variables themselves."""
+        model = mlp()
+        trained = Trained(model, ready(BY_NAME.SGD(0.1), model), OPENED)
+        assert all(isinstance(one, tf.Variable) for one in trained.sources)
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_sum(model(tf.ones((4, 6))) ** 2)
+        found = tape.gradient(loss, trained.sources)
+        expected = tape.gradient(loss, model.trainable_variables)
+        assert len(found) == 4
+        for own, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(own, wanted)
+
+
+class TestUpdates:
+    @ALL_KINDS
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_as_the_optimizers_own(self, kind: Any, name: str, frozen: bool) -> None:
+        model, twin = twins(mlp)
+        optimizer, other = getattr(kind, name)(0.1), getattr(kind, name)(0.1)
+        ready(optimizer, model), ready(other, twin)
+        model.layers[0].trainable = twin.layers[0].trainable = not frozen
+        trained = Trained(model, optimizer, OPENED)
+        for _ in range(3):
+            trained.update_with(gradients_of(model))()
+            other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
+            assert same_weights(model, twin)
+        assert int(optimizer.iterations) == 3
+
+    def test_none_for_some(self) -> None:
+        model, twin = twins(mlp)
+        optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), twin)
+        gradients = [None, *gradients_of(model)[1:]]
+        Trained(model, optimizer, OPENED).update_with(gradients)()
+        other.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
+        assert same_weights(model, twin)
+
+    @KERAS_3_ONLY
+    def test_an_optimizer_for_more_than_is_trained(self) -> None:
+        """It was made for a frozen layer's variables too, which it must not take for granted."""
+        model, twin = twins(mlp)
+        for each in (model, twin):
+            each.layers[0].trainable = False
+        optimizer, other = BY_NAME.SGD(0.1), BY_NAME.SGD(0.1)
+        optimizer.build(model.variables)
+        other.build(twin.trainable_variables)
+        Trained(model, optimizer, OPENED).update_with(gradients_of(model))()
+        other.apply(gradients_of(twin), twin.trainable_variables)
+        assert same_weights(model, twin)
+
+    @ALL_KINDS
+    def test_a_class_with_a_way_of_its_own(self, kind: Any) -> None:
+        seen: list[int] = []
+
+        class Noting(kind.SGD):  # type: ignore[misc]
+            def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+                pairs = list(pairs)
+                seen.append(len(pairs))
+                return super().apply_gradients(pairs, *args, **kwargs)
+
+        model = mlp()
+        Trained(model, ready(Noting(0.1), model), OPENED).update_with(gradients_of(model))()
+        assert seen == [4]
+
+    @KERAS_3_ONLY
+    def test_a_class_with_an_apply_of_its_own(self) -> None:
+        seen: list[int] = []
+
+        class Noting(BY_NAME.SGD):  # type: ignore[misc]
+            def apply(self, gradients: Any, variables: Any = None) -> None:
+                seen.append(len(variables))
+                super().apply(gradients, variables)
+
+        model = mlp()
+        Trained(model, ready(Noting(0.1), model), OPENED).update_with(gradients_of(model))()
+        assert seen == [4]
+
+    @KERAS_3_ONLY
+    def test_the_shortest_way_looks_no_variable_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = mlp()
+        optimizer = ready(BY_NAME.SGD(0.1), model)
+        given: list[Any] = []
+        monkeypatch.setattr(optimizer, "apply", lambda *args: given.append(args))
+        gradients = gradients_of(model)
+        Trained(model, optimizer, OPENED).update_with(gradients)()
+        assert given == [(gradients,)]
