@@ -14,7 +14,7 @@ def keras_of(thing: Any) -> Any:
     """Find the Keras that a model, a layer or an optimizer is made with.
 
     Args:
-        thing: The model, layer or optimizer, or the class of one.
+        thing: The model, layer or optimizer.
 
     Returns:
         The package.
@@ -22,19 +22,18 @@ def keras_of(thing: Any) -> Any:
     Raises:
         ValueError: If it is of no Keras.
     """
-    kind: type[Any] = thing if isinstance(thing, type) else type(thing)
-    for base in kind.__mro__:
+    for base in type(thing).__mro__:
         package = base.__module__.partition(".")[0]
         if package in _PACKAGES:
             return sys.modules[package]
-    raise ValueError(f"{kind.__name__} is not of Keras.")
+    raise ValueError(f"{type(thing).__name__} is not of Keras.")
 
 
 def is_keras3(thing: Any) -> bool:
     """Tell whether something is of Keras 3 rather than of Keras 2.
 
     Args:
-        thing: A model, a layer or an optimizer, or the class of one.
+        thing: A model, a layer or an optimizer.
 
     Returns:
         True for Keras 3 and newer.

@@ -22,7 +22,8 @@ class Trained:
     Args:
         model: The model.
         optimizer: The optimizer, with its variables made.
-        opened: What each opening has one of its own of, or None to be worked out in every step.
+        opened: Something of which each opening has its own, or None where that is not known, so
+            that this holds for one step.
 
     Attributes:
         variables: The variables that are trained, in order.
@@ -113,8 +114,8 @@ def _leaves_it_to_keras(model: Any) -> bool:
 def _takes_its_own(optimizer: Any, variables: list[Any]) -> bool:
     """Tell whether an optimizer, given gradients only, updates just these variables.
 
-    It looks each variable up that it is given. One whose class has another `apply` than Keras 3's
-    is given them all the same.
+    Keras 3's optimizers look up each variable that they are given, and take their own otherwise. A
+    class with a way of its own to an update is given the variables.
     """
     if not hasattr(optimizer, "apply") or not is_keras3(optimizer):
         return False
