@@ -13,10 +13,12 @@ import gc
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench import callgrind, machine, peers
 from bench.marks import mark, start_counting
 from bench.program import Program
+from bench.tables import Table
 from bench.workloads import ALL
 from bench.workloads.op_cost import OpCost
 from bench.workloads.tf_op_cost import TFOpCost
@@ -25,6 +27,8 @@ _GROUPS = {"torch": "op_cost", "tf": "tf_op_cost"}
 # The first steps of a program are not as the rest. Some runs have more to do than steps, such as to
 # get memory from the system.
 _WARM_UP_STEPS, _RUNS = 20, 4
+# Of fewer instructions by hand than this an op adds no share: there are no calls but a dict's.
+_FEWEST = 5000
 # What is counted of a workload: steps of four programs.
 _PARTS = ("step", "step of nothing", "by hand", "by hand, of nothing")
 
@@ -137,12 +141,33 @@ def added(counted: dict[str, float]) -> tuple[float, float]:
     return calls, step - nothing - calls
 
 
+def table(workloads: Sequence[OpCost | TFOpCost], all_counted: Sequence[dict[str, float]]) -> Table:
+    """Tabulate what was counted.
+
+    Args:
+        workloads: What was counted, all of one framework.
+        all_counted: What `count` returned for them.
+    """
+    rows = []
+    for workload, counted in zip(workloads, all_counted, strict=True):
+        calls, more = added(counted)
+        figures = [f"{figure:,.0f}" for figure in (calls, counted["step"], more)]
+        share = f"{100 * more / calls:.1f} %" if calls >= _FEWEST else "-"
+        rows.append([workload.case.title, *figures, share])
+    versions = machine.versions(workloads[0].framework)
+    measured = ("python", "torch", "numpy", "tensorflow-cpu", "keras", "fastnet")
+    note = ", ".join(f"{name} {versions[name]}" for name in measured if name in versions)
+    columns = ["op", "by hand", "fastnet's step", "adds", "of by hand"]
+    return Table("Instructions that an op adds", f"Counted with {note}.", columns, rows, left=1)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Count, and print a line for each op."""
     parser = argparse.ArgumentParser(prog="python -m bench.op_instructions", description=__doc__)
     parser.add_argument("framework", choices=_GROUPS)
     parser.add_argument("ops", nargs="*", help="classes, or names of cases (default: all)")
     parser.add_argument("--steps", type=int, default=20, help="of a run (default: 20)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write Markdown there too")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(arguments)
     try:
@@ -157,10 +182,12 @@ def main(arguments: list[str] | None = None) -> int:
     except callgrind.NoValgrind as error:
         print(f"Nothing was counted: {error}", file=sys.stderr)
         return 2
-    print(f"{'':34}{'by hand':>12}{'step':>12}{'adds':>12}")
-    for workload, counted in zip(workloads, all_counted, strict=True):
-        calls, more = added(counted)
-        print(f"{workload.case.title:34}{calls:12.0f}{counted['step']:12.0f}{more:12.0f}")
+    found = table(workloads, all_counted)
+    print(f"{'':36}{'by hand':>12}{'step':>12}{'adds':>12}{'share':>9}")
+    for title, *figures, share in found.rows:
+        print(f"{title:36}{''.join(f'{figure:>12}' for figure in figures)}{share:>9}")
+    if options.save is not None:
+        options.save.write_text(f"{found.to_markdown()}\n")
     return 0
 
 

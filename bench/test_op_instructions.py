@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from bench import op_instructions
@@ -43,3 +46,36 @@ def test_without_valgrind_nothing_is_counted(
     monkeypatch.setenv("PATH", "")
     assert op_instructions.main(["torch", "dice"]) == 2
     assert "valgrind is not installed" in capsys.readouterr().err
+
+
+def test_what_is_counted_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted = {
+        "step": 12000.0,
+        "step of nothing": 3000.0,
+        "by hand": 8500.0,
+        "by hand, of nothing": 500.0,
+    }
+    asked: list[Any] = []
+
+    def count(workloads: Any, steps: int) -> list[dict[str, float]]:
+        asked.append(([one.name for one in workloads], steps))
+        return [counted for _ in workloads]
+
+    monkeypatch.setattr(op_instructions, "count", count)
+    path = tmp_path / "counted.md"
+    assert op_instructions.main(["torch", "Argmax", "--steps", "7", "--save", str(path)]) == 0
+    assert asked == [(["op_argmax"], 7)]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        *["Argmax", "8,000", "12,000", "1,000", "12.5", "%"]
+    ]
+    lines = path.read_text().splitlines()
+    assert lines[0] == "## Instructions that an op adds"
+    assert "python " in lines[2]
+    assert "torch " in lines[2]
+    assert lines[4:] == [
+        "| op | by hand | fastnet's step | adds | of by hand |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| Argmax | 8,000 | 12,000 | 1,000 | 12.5 % |",
+    ]

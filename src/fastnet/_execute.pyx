@@ -765,8 +765,8 @@ cdef class RecordedPlan:
         """Run a step, as the plan's own `step` does, with a tape.
 
         Args:
-            batch: As for the plan.
-            state: As for the plan; ops are given a copy of it, with the tape under "tape".
+            batch: As for `predict`.
+            state: As for `predict`.
 
         Returns:
             What the plan returns.
