@@ -528,6 +528,27 @@ class Gradients(TensorOp):
         return False
 
 
+class TestOpenedElsewhere:
+    @pytest.mark.parametrize("replicas_first", [False, True])
+    def test_steps_in_replicas_and_without(self, replicas_first: bool) -> None:
+        """What a step finds out on one device is not taken for granted on several."""
+        with STRATEGY.scope():
+            model = fastnet.build(mlp, sgd)
+        twin = same_model(model, mlp)
+        x, y = numbers(4, seed=0)
+        batch = {"x": tf.constant(x), "y": tf.constant(y, tf.float32)}
+        network = TFNetwork(regression(model))
+        with network(mode="train", epoch=1, eager=True):
+            steps = [
+                lambda: network.run_step(batch),
+                lambda: STRATEGY.run(lambda: network.run_step(batch)),
+            ]
+            for step in reversed(steps) if replicas_first else steps:
+                step()
+        by_hand(twin, sgd(), lambda x, y: square_error(twin, x, y), [(x, y)] * 2)
+        assert_same_weights(model, twin)
+
+
 class TestSteps:
     @EITHER_WAY
     def test_what_is_joined_and_how(self, two: None, eager: bool) -> None:

@@ -52,6 +52,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     "area",
     [
         "TestTraining",
+        "TestOpenedElsewhere",
         "TestSteps",
         "TestErrors",
         "TestTransform",

@@ -424,7 +424,7 @@ class BaseNetwork:
 
     @property
     def ctx_state(self) -> State:
-        """The context that ops are given: mode, epoch, warmup, req_grad, deferred, eager."""
+        """The context that ops are given: mode, epoch, warmup, req_grad, deferred, eager, tape."""
         opening = self._current()
         return {} if opening is None else opening.state
 

@@ -98,6 +98,7 @@ class TFNetwork(BaseNetwork):
             # a tensor, so that another epoch is no other graph
             opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
             opening.state["tape"] = None
+            opening.state["trained"] = {}  # what UpdateOps find out, which eager steps share
             if _updates(opening):
                 for model in opening.layout.models:
                     prepare_optimizer(getattr(model, "current_optimizer", None), model)

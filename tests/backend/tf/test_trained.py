@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.tf
 
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.split(".")[-1])
 KERAS_3_ONLY = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has one way to an update")
-OPENED = object()
 
 
 def ready(optimizer: Any, model: Any) -> Any:
@@ -41,7 +41,7 @@ class TestWhatIsTrained:
     @ALL_KINDS
     def test_what_keras_says(self, kind: Any) -> None:
         model = mlp()
-        trained = Trained(model, ready(kind.SGD(0.1), model), OPENED)
+        trained = Trained(model, ready(kind.SGD(0.1), model))
         assert ids(trained.variables) == ids(model.trainable_variables)
         assert trained.replicas == 1
 
@@ -50,28 +50,39 @@ class TestWhatIsTrained:
     def test_layers_that_are_frozen_meanwhile(self, kind: Any, whole: bool) -> None:
         model = mlp()
         optimizer = ready(kind.SGD(0.1), model)
-        trained = Trained(model, optimizer, OPENED)
-        assert trained.holds(optimizer, OPENED)
+        trained = Trained(model, optimizer)
+        assert trained.holds(optimizer)
         frozen = model if whole else model.layers[0]
         frozen.trainable = False
-        assert not trained.holds(optimizer, OPENED)
-        now = Trained(model, optimizer, OPENED).variables
+        assert not trained.holds(optimizer)
+        now = Trained(model, optimizer).variables
         assert ids(now) == ids(model.trainable_variables)
         assert len(now) == (0 if whole else 2)
         frozen.trainable = True
-        assert trained.holds(optimizer, OPENED)
+        assert trained.holds(optimizer)
 
-    def test_another_optimizer_or_opening(self) -> None:
+    def test_another_optimizer(self) -> None:
         model = mlp()
         optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), model)
-        trained = Trained(model, optimizer, OPENED)
-        assert not trained.holds(other, OPENED)
-        assert not trained.holds(optimizer, object())
+        assert not Trained(model, optimizer).holds(other)
 
-    def test_without_an_opening_it_never_holds(self) -> None:
+    def test_another_thread(self) -> None:
+        """It may be a replica's, of which there are several."""
         model = mlp()
         optimizer = ready(BY_NAME.SGD(0.1), model)
-        assert not Trained(model, optimizer, None).holds(optimizer, None)
+        trained = Trained(model, optimizer)
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(trained.holds, optimizer).result()
+        assert trained.holds(optimizer)
+
+    @ALL_KINDS
+    def test_a_layer_that_is_added_meanwhile(self, kind: Any) -> None:
+        model = mlp()
+        optimizer = ready(kind.SGD(0.1), model)
+        trained = Trained(model, optimizer)
+        model.add(keras.layers.Dense(2))
+        assert not trained.holds(optimizer)
+        assert len(Trained(model, optimizer).variables) == 6
 
     def test_a_class_that_says_itself_what_is_trained(self) -> None:
         class Head(keras.Sequential):  # type: ignore[misc]
@@ -81,9 +92,10 @@ class TestWhatIsTrained:
 
         model = Head([keras.layers.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(3)])
         optimizer = ready(BY_NAME.SGD(0.1), model)
-        trained = Trained(model, optimizer, OPENED)
+        trained = Trained(model, optimizer)
         assert ids(trained.variables) == ids(model.layers[-1].trainable_variables)
-        assert not trained.holds(optimizer, OPENED)
+        model.layers[-1].trainable = False
+        assert not trained.holds(optimizer)
 
     def test_a_layer_that_gets_its_variables_meanwhile(self) -> None:
         class Twofold(keras.Model):  # type: ignore[misc]
@@ -97,17 +109,17 @@ class TestWhatIsTrained:
         model = Twofold()
         model(tf.ones((1, 2)))
         optimizer = ready(BY_NAME.SGD(0.1), model)
-        trained = Trained(model, optimizer, OPENED)
+        trained = Trained(model, optimizer)
         assert len(trained.variables) == 2
-        assert trained.holds(optimizer, OPENED)
+        assert trained.holds(optimizer)
         model(tf.ones((1, 2)), both=True)
-        assert not trained.holds(optimizer, OPENED)
-        assert len(Trained(model, optimizer, OPENED).variables) == 4
+        assert not trained.holds(optimizer)
+        assert len(Trained(model, optimizer).variables) == 4
 
     def test_sources_are_what_a_tape_knows(self) -> None:
         """A gradient by them is the one by the variables themselves."""
         model = mlp()
-        trained = Trained(model, ready(BY_NAME.SGD(0.1), model), OPENED)
+        trained = Trained(model, ready(BY_NAME.SGD(0.1), model))
         assert all(isinstance(one, tf.Variable) for one in trained.sources)
         with tf.GradientTape(persistent=True) as tape:
             loss = tf.reduce_sum(model(tf.ones((4, 6))) ** 2)
@@ -127,7 +139,7 @@ class TestUpdates:
         optimizer, other = getattr(kind, name)(0.1), getattr(kind, name)(0.1)
         ready(optimizer, model), ready(other, twin)
         model.layers[0].trainable = twin.layers[0].trainable = not frozen
-        trained = Trained(model, optimizer, OPENED)
+        trained = Trained(model, optimizer)
         for _ in range(3):
             trained.update_with(gradients_of(model))()
             other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
@@ -138,7 +150,7 @@ class TestUpdates:
         model, twin = twins(mlp)
         optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), twin)
         gradients = [None, *gradients_of(model)[1:]]
-        Trained(model, optimizer, OPENED).update_with(gradients)()
+        Trained(model, optimizer).update_with(gradients)()
         other.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
         assert same_weights(model, twin)
 
@@ -151,7 +163,7 @@ class TestUpdates:
         optimizer, other = BY_NAME.SGD(0.1), BY_NAME.SGD(0.1)
         optimizer.build(model.variables)
         other.build(twin.trainable_variables)
-        Trained(model, optimizer, OPENED).update_with(gradients_of(model))()
+        Trained(model, optimizer).update_with(gradients_of(model))()
         other.apply(gradients_of(twin), twin.trainable_variables)
         assert same_weights(model, twin)
 
@@ -166,7 +178,7 @@ class TestUpdates:
                 return super().apply_gradients(pairs, *args, **kwargs)
 
         model = mlp()
-        Trained(model, ready(Noting(0.1), model), OPENED).update_with(gradients_of(model))()
+        Trained(model, ready(Noting(0.1), model)).update_with(gradients_of(model))()
         assert seen == [4]
 
     @KERAS_3_ONLY
@@ -179,8 +191,47 @@ class TestUpdates:
                 super().apply(gradients, variables)
 
         model = mlp()
-        Trained(model, ready(Noting(0.1), model), OPENED).update_with(gradients_of(model))()
+        Trained(model, ready(Noting(0.1), model)).update_with(gradients_of(model))()
         assert seen == [4]
+
+    @ALL_KINDS
+    def test_an_optimizer_that_was_patched(self, kind: Any) -> None:
+        model = mlp()
+        optimizer = ready(kind.SGD(0.1), model)
+        own, seen = optimizer.apply_gradients, list[int]()
+
+        def note(pairs: Any) -> Any:
+            pairs = list(pairs)
+            seen.append(len(pairs))
+            return own(pairs)
+
+        object.__setattr__(optimizer, "apply_gradients", note)
+        Trained(model, optimizer).update_with(gradients_of(model))()
+        assert seen == [4]
+
+    @ALL_KINDS
+    def test_something_around_an_optimizer(self, kind: Any) -> None:
+        class Around:
+            def __init__(self, inner: Any) -> None:
+                self.inner = inner
+                self.updates = 0
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.inner, name)
+
+            def apply_gradients(self, pairs: Any) -> Any:
+                self.updates += 1
+                return self.inner.apply_gradients(pairs)
+
+        model, twin = twins(mlp)
+        around, other = (
+            Around(ready(kind.SGD(0.1), model)),
+            ready(kind.SGD(0.1), twin),
+        )
+        Trained(model, around).update_with(gradients_of(model))()
+        other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
+        assert around.updates == 1
+        assert same_weights(model, twin)
 
     @KERAS_3_ONLY
     def test_the_shortest_way_looks_no_variable_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,5 +240,5 @@ class TestUpdates:
         given: list[Any] = []
         monkeypatch.setattr(optimizer, "apply", lambda *args: given.append(args))
         gradients = gradients_of(model)
-        Trained(model, optimizer, OPENED).update_with(gradients)()
+        Trained(model, optimizer).update_with(gradients)()
         assert given == [(gradients,)]

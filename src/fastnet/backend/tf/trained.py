@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import current_thread
 from typing import Any
 
 import tensorflow as tf
@@ -11,59 +12,52 @@ import tensorflow as tf
 from fastnet._resolve import same_items
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.gradients import agree_on_overflow, replica_count, trainable
-from fastnet.backend.tf.models import all_layers
 
 __all__ = ["Trained"]
 
 
 class Trained:
-    """What of a model an optimizer updates, which is the same from step to step of an opening.
+    """What of a model an optimizer updates, and how: the same in one step after the other.
 
     Args:
         model: The model.
         optimizer: The optimizer, with its variables made.
-        opened: Something of which each opening has its own, or None where that is not known, so
-            that this holds for one step.
 
     Attributes:
         variables: The variables that are trained, in order.
         sources: The same as TensorFlow's own variables, which a tape finds sooner than those of
             Keras 3 around them.
-        replicas: How many replicas a step runs on.
+        replicas: How many replicas the step runs on.
     """
 
-    def __init__(self, model: Any, optimizer: Any, opened: object) -> None:
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self._model = model
         self._optimizer = optimizer
-        self._opened = opened if _leaves_it_to_keras(model) else None
-        layers = all_layers(model)
-        self._unbuilt = [layer for layer in layers if not layer.built]
-        # what says whether it is trained: in Keras 2 the layers
-        self._switches = [model, *model.variables] if is_keras3(model) else layers
-        self._switched = [one.trainable for one in self._switches]
+        # each replica of a step runs in a thread of its own
+        self._thread = current_thread()
         self.variables = trainable(model)
+        self._before = tuple(self.variables)
         self.sources = [one if callable(one.value) else one.value for one in self.variables]
         self.replicas = replica_count()
         scales = getattr(optimizer, "get_scaled_loss", None)
         self._scale = scales or getattr(optimizer, "scale_loss", None)
         self._unscale = getattr(optimizer, "get_unscaled_gradients", None)
-        self._apply: Callable[..., Any] = optimizer.apply_gradients
-        self._takes_its_own = _takes_its_own(optimizer, self.variables)
-        if self._takes_its_own:
-            self._apply = optimizer.apply
+        self._takes_its_own = _takes_its_own(optimizer, model, self._before)
+        self._apply: Callable[..., Any] = (
+            optimizer.apply if self._takes_its_own else optimizer.apply_gradients
+        )
 
-    def holds(self, optimizer: Any, opened: object) -> bool:
-        """Tell whether this still is what is trained: layers may have been frozen meanwhile.
+    def holds(self, optimizer: Any) -> bool:
+        """Tell whether the next step can go by this: layers may have been frozen, or added.
 
         Args:
             optimizer: The optimizer in force.
-            opened: As when this was made.
         """
-        if opened is None or opened is not self._opened or optimizer is not self._optimizer:
-            return False
-        for layer in self._unbuilt:
-            if layer.built:
-                return False
-        return [one.trainable for one in self._switches] == self._switched
+        return (
+            optimizer is self._optimizer
+            and current_thread() is self._thread
+            and same_items(trainable(self._model), self._before)
+        )
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
         """Scale a loss up as the optimizer wants it, lest small gradients vanish.
@@ -101,26 +95,21 @@ class Trained:
         return partial(self._apply, zip(gradients, self.variables, strict=False))
 
 
-def _leaves_it_to_keras(model: Any) -> bool:
-    """Tell whether a model's class lists what is trained as Keras's models do."""
-    kind: Any = type(model)
-    base = keras_of(model).Model
-    return (
-        kind.trainable_variables is base.trainable_variables
-        and kind.trainable_weights is base.trainable_weights
-    )
-
-
-def _takes_its_own(optimizer: Any, variables: list[Any]) -> bool:
+def _takes_its_own(optimizer: Any, model: Any, variables: tuple[Any, ...]) -> bool:
     """Tell whether an optimizer, given gradients only, updates just these variables.
 
-    Keras 3's optimizers look up each variable that they are given, and take their own otherwise. A
-    class with a way of its own to an update is given the variables.
+    Keras 3's optimizers look up each variable that they are given, and take their own otherwise.
+    One with a way of its own to an update is given the variables.
     """
-    if not hasattr(optimizer, "apply") or not is_keras3(optimizer):
+    if not is_keras3(model):
         return False
+    base = keras_of(model).optimizers.Optimizer
     kind: Any = type(optimizer)
-    base = keras_of(optimizer).optimizers.Optimizer
-    if kind.apply is not base.apply or kind.apply_gradients is not base.apply_gradients:
+    if (
+        not isinstance(optimizer, base)
+        or kind.apply is not base.apply
+        or kind.apply_gradients is not base.apply_gradients
+        or "apply_gradients" in vars(optimizer)
+    ):
         return False
-    return same_items(list(getattr(optimizer, "_trainable_variables", ())), tuple(variables))
+    return same_items(list(getattr(optimizer, "_trainable_variables", ())), variables)

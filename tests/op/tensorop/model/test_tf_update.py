@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import re
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -719,8 +723,9 @@ class TestTape:
             loop(twin, BY_NAME.SGD(0.1), [X], to_zero)
         assert_close(model, twin)
 
+    @pytest.mark.parametrize("defer", [False, True])
     @pytest.mark.parametrize("fails", [False, True])
-    def test_takes_no_part_in_an_update(self, eager: bool, fails: bool) -> None:
+    def test_takes_no_part_in_an_update(self, eager: bool, fails: bool, defer: bool) -> None:
         tapes: list[Any] = []
         recording: list[bool] = []
 
@@ -737,12 +742,82 @@ class TestTape:
                 return super().apply_gradients(pairs, *args, **kwargs)
 
         model = made(line(), lambda: Noting(0.1))
-        network = TFNetwork([Keep(), *regression(model), Keep()])
+        network = TFNetwork([Keep(), *regression(model, defer=defer), Keep()])
         expects = pytest.raises(ArithmeticError, match="stuck") if fails else nullcontext()
         with expects:
             train(network, [X], eager)
+        step = [True, True, False] if defer else [True, False, True]
+        if fails and not defer:
+            del step[-1]
         # TensorFlow makes a second attempt at a graph
-        assert recording == ([True, False] * (1 if eager else 2) if fails else [True, False, True])
+        assert recording == step * (2 if fails and not eager else 1)
+
+
+class TestEagerSteps:
+    """Steps share what they find out of a model, as long as it is so, and no longer."""
+
+    def test_frozen_in_the_middle_of_an_opening(self) -> None:
+        model, twin = twins(mlp)
+        network = TFNetwork(supervised(made(model, sgd())))
+        data = batches(3)
+        with network(mode="train", epoch=1, eager=True):
+            for frozen, batch in zip([False, True, False], data, strict=True):
+                for each in (model, twin):
+                    each.layers[0].trainable = not frozen
+                network.run_step(batch)
+                loop(twin, BY_NAME.SGD(0.1), [batch], classify)
+        assert_close(model, twin)
+
+    def test_another_optimizer_in_the_middle_of_an_opening(self) -> None:
+        model, twin = twins(line)
+        network = TFNetwork(regression(made(model, sgd(0.1))))
+        with network(mode="train", epoch=1, eager=True):
+            network.run_step(X)
+            other = BY_NAME.SGD(0.01)
+            prepare_optimizer(other, model)
+            model.current_optimizer = other
+            network.run_step(X)
+        loop(twin, BY_NAME.SGD(0.1), [X], to_zero)
+        loop(twin, BY_NAME.SGD(0.01), [X], to_zero)
+        assert_close(model, twin)
+
+    def test_one_op_in_two_openings_in_turn(self) -> None:
+        model, twin = twins(line)
+        ops = regression(made(model, sgd()))
+        first, second = TFNetwork(ops), TFNetwork(ops)
+        with first(mode="train", epoch=1, eager=True), second(mode="train", epoch=1, eager=True):
+            for network in (first, second, first):
+                network.run_step(X)
+        loop(twin, BY_NAME.SGD(0.1), [X] * 3, to_zero)
+        assert_close(model, twin)
+
+    def test_an_optimizer_is_let_go_of(self) -> None:
+        model = made(line(), "adam")
+        network = TFNetwork(regression(model))
+        train(network, [X], eager=True)
+        gone = weakref.ref(model.optimizer)
+        model.optimizer = model.current_optimizer = BY_NAME.SGD(0.1)
+        gc.collect()
+        assert gone() is None
+
+    def test_an_op_that_was_used_can_be_copied(self) -> None:
+        model = made(line(), sgd())
+        ops = regression(model)
+        train(TFNetwork(ops), [X], eager=True)
+        copied = copy.deepcopy(ops[-1])
+        assert same_weights(copied.model, model)
+
+
+@EAGER
+def test_a_copy_has_a_defer_of_its_own(eager: bool) -> None:
+    model = made(line(), sgd())
+    ops = regression(model)
+    ops[-1] = copy.copy(ops[-1])
+    ops[-1].defer = True
+    result = train(TFNetwork([*ops, ModelOp(model, "x", "again")]), [X], eager)[0]
+    np.testing.assert_allclose(result["again"], result["y"])
+    after = train(TFNetwork([ModelOp(model, "x", "y")]), [X], eager)[0]
+    assert not np.allclose(after["y"], result["y"])
 
 
 @EAGER

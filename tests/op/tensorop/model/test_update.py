@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import types
 import warnings
@@ -32,6 +33,19 @@ from tests.network.programs import (
 )
 
 X = {"x": torch.ones(3, 2)}
+
+
+def test_a_copy_has_a_defer_of_its_own() -> None:
+    model = built(line)
+    ops = regression(model)
+    ops[-1] = copy.copy(ops[-1])
+    ops[-1].defer = True
+    before = weights(model)
+    seen: list[bool] = []
+    look = LambdaOp(lambda loss: seen.append(same_weights(model, before)), "loss")
+    run(TorchNetwork([*ops, look]), X, "train")
+    assert seen == [True]
+    assert not same_weights(model, before)
 
 
 class TestMaking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -55,16 +56,17 @@ class TFUpdate:
         self._merge = op.merge_grad
         self._merged: Any = None  # how many times gradients were added up
         self._sums: dict[int, _Sum] = {}
-        self._trained: Trained | None = None  # in the opening that there was last
 
-    def __call__(self, data: Any, state: State, defer: bool, retain_graph: bool) -> None:
+    def __call__(
+        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+    ) -> None:
         """Take gradients, and update or put the update off.
 
         Args:
             data: The loss, or a list of gradients.
             state: The step's context.
-            defer: Whether to put the update off until after the last op; the op's own `defer` holds
-                too.
+            op: The op, or a copy of it, with a `defer` of its own.
+            defer: Whether to put the update off until after the last op, whatever the op says.
             retain_graph: Not used: the tape is there for the whole step.
 
         Raises:
@@ -86,8 +88,8 @@ class TFUpdate:
                 gradients = self._unscaled(tape.gradient(target, trained.sources), trained)
             else:
                 gradients = self._shared(data, optimizer, trained)
-            if defer or self._op.defer or self._merge > 1:
-                self._put_off(gradients, trained.variables, state, defer or self._op.defer)
+            if defer or op.defer or self._merge > 1:
+                self._put_off(gradients, trained.variables, state, defer or op.defer)
                 return
             update = trained.update_with(gradients)
             try:
@@ -98,21 +100,23 @@ class TFUpdate:
 
     def _find_trained(self, optimizer: Any, state: State) -> Trained:
         """Find what is to be updated, and get the optimizer ready for it."""
-        # each opening has deferred updates of its own
-        opened = state.get("deferred")
-        if self._trained is not None and self._trained.holds(optimizer, opened):
-            return self._trained
+        known = state.get("trained")
+        trained = None if known is None else known.get(id(self))
+        if trained is not None and trained.holds(optimizer):
+            found: Trained = trained
+            return found
         if not is_ready(optimizer):
             # the model only had its variables made in this step
             with tf.init_scope():
                 prepare_optimizer(optimizer, self._model)
-        trained = Trained(self._model, optimizer, opened)
+        trained = Trained(self._model, optimizer)
         if not trained.variables:
             raise ValueError(
                 f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
                 "trainable. Unfreeze some of them, or take the UpdateOp out."
             )
-        self._trained = trained
+        if known is not None:
+            known[id(self)] = trained
         return trained
 
     def _put_off(
@@ -124,7 +128,8 @@ class TFUpdate:
         else:
             update = DeferredUpdate(self._model, gradients, variables)
         if defer:
-            state["deferred"].setdefault(self._model.model_name, []).append(update)
+            later = partial(_run_unrecorded, update, state.get("tape"))
+            state["deferred"].setdefault(self._model.model_name, []).append(later)
         else:
             update()
 
@@ -252,6 +257,12 @@ class TFUpdate:
             state["deferred"][key] = [_Undo(kept)]
         found: _Undo = state["deferred"][key][0]
         return found
+
+
+def _run_unrecorded(update: Callable[[], None], tape: tf.GradientTape | None) -> None:
+    """Update, of which a tape is to record nothing."""
+    with paused(tape):
+        update()
 
 
 class _Sum:

@@ -75,13 +75,16 @@ class TorchUpdate:
         self._parameters: tuple[torch.nn.Parameter, ...] = ()
         self._opened: State | None = None
 
-    def __call__(self, data: Any, state: State, defer: bool, retain_graph: bool) -> None:
+    def __call__(
+        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+    ) -> None:
         """Take gradients, and update or put the update off.
 
         Args:
             data: The loss, or a list of gradients.
             state: The step's context.
-            defer: Whether to put the optimizer's step off; the op's own `defer` holds too.
+            op: The op, or a copy of it, with a `defer` of its own.
+            defer: Whether to put the optimizer's step off, whatever the op says.
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Raises:
@@ -120,7 +123,7 @@ class TorchUpdate:
             self._warn_unconnected()
         deferred = state["deferred"]
         name = self._op.model.model_name
-        if defer or self._op.defer:
+        if defer or op.defer:
             deferred[name] = [DeferredStep(optimizer, name)]
             if merged is not None:
                 self._settle_later(merged, state)

@@ -128,7 +128,7 @@ class UpdateOp(TensorOp):
             data: The loss, or the list of gradients.
             state: The step's context.
         """
-        self._update(data, state, False, self.retain_graph)
+        self._update(data, state, self, False, self.retain_graph)
 
     def state_dict(self) -> dict[str, Any]:
         """Give what the op remembers from step to step, to save it in a checkpoint.
@@ -172,7 +172,7 @@ class UpdateOp(TensorOp):
         """
         if type(self).forward is not UpdateOp.forward:
             return None
-        return partial(self._update, defer=defer, retain_graph=retain_graph)
+        return partial(self._update, op=self, defer=defer, retain_graph=retain_graph)
 
 
 def _make_update(op: UpdateOp, framework: str | None) -> TorchUpdate | TFUpdate:
