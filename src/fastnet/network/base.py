@@ -144,6 +144,10 @@ class BaseNetwork:
         """Give the plan, with what records gradients around it where something must."""
         return opening.layout.plan
 
+    def _step_state(self, opening: _Opening) -> State:
+        """Give the context that the plan's ops are given."""
+        return opening.state
+
     def _make_step(self, opening: _Opening) -> Step | None:
         """Give what runs a step, slicing and postprocessing aside; None if the plan alone does."""
         return None
@@ -480,7 +484,7 @@ class BaseNetwork:
                 self._lock.release()
 
     def _compose_step(self, opening: _Opening) -> None:
-        layout, state = opening.layout, opening.state
+        layout, state = opening.layout, self._step_state(opening)
         plan = self._recorded(opening)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fastnet.network.replica_program import ReplicaProgram
 from fastnet.network.replica_slicer import ReplicaSlicer
 from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
 from fastnet.network.spreading import spread
+from fastnet.types import State
 
 __all__ = ["TFNetwork"]
 
@@ -98,7 +99,6 @@ class TFNetwork(BaseNetwork):
             # a tensor, so that another epoch is no other graph
             opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
             opening.state["tape"] = None
-            opening.state["trained"] = {}  # what UpdateOps find out, which eager steps share
             if _updates(opening):
                 for model in opening.layout.models:
                     prepare_optimizer(getattr(model, "current_optimizer", None), model)
@@ -116,6 +116,12 @@ class TFNetwork(BaseNetwork):
         if not opening.layout.takes_gradients:
             return plan
         return RecordedPlan(plan, partial(tf.GradientTape, persistent=True))
+
+    def _step_state(self, opening: _Opening) -> State:
+        if not opening.layout.takes_gradients:
+            return opening.state
+        # what UpdateOps find out of their models, for the later steps of the opening
+        return {**opening.state, "trained": {}}
 
     def _step_of(self, opening: _Opening) -> Step:
         replicas = self._replicas
@@ -147,7 +153,7 @@ class TFNetwork(BaseNetwork):
         return run
 
     def _metered_eager_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        plan, state = opening.layout.plan, opening.state
+        plan, state = opening.layout.plan, self._step_state(opening)
         first, log = meter.plan_rows(plan), meter.log
         row = meter.row("tape", "gradient tape")
         takes_gradients = opening.layout.takes_gradients
