@@ -99,14 +99,12 @@ class CrossEntropy(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        form = self.form
-        if form is None:
-            shape = self._shape_of(y_pred)
-            if len(shape) != 2 or shape[1] <= 1:
-                form = "binary"
-            else:
-                shape = self._shape_of(y_true)
-                form = "categorical" if len(shape) == 2 and shape[1] > 1 else "sparse"
-        return self._losses[form](
-            y_pred, y_true, self.from_logits, self.average_loss, self._weights
-        )
+        compare = self._losses[self.form or self._form_of(y_pred, y_true)]
+        return compare(y_pred, y_true, self.from_logits, self.average_loss, self._weights)
+
+    def _form_of(self, y_pred: Tensor, y_true: Tensor) -> str:
+        shape = self._shape_of(y_pred)
+        if len(shape) != 2 or shape[1] <= 1:
+            return "binary"
+        shape = self._shape_of(y_true)
+        return "categorical" if len(shape) == 2 and shape[1] > 1 else "sparse"
