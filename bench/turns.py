@@ -1,12 +1,14 @@
 """The clock for small differences of long steps: single steps of several programs, in turn.
 
 A round of many steps is disturbed whenever one of them is; a single step that nothing disturbs is
-found on a busy machine as well. So each program's quiet steps are compared, and not its rounds.
+found on a busy machine as well. So each program's quiet steps are compared, and not its rounds. The
+turns are shuffled: a step that always came behind a long one would always find the caches cold.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
@@ -22,7 +24,7 @@ _CLOCK = ""
 def quiet_steps(
     programs: Mapping[str, Program], budget_ns: int, before: Callable[[], None] = nothing
 ) -> dict[str, float]:
-    """Time single steps of programs, one after the other and over again.
+    """Time single steps of programs, one of each in shuffled turns, over and over again.
 
     Args:
         programs: What to time, by name; each call is one step.
@@ -40,11 +42,14 @@ def quiet_steps(
             _time(program)
     longest = max(_time(program) for program in timed.values())
     taken: dict[str, list[int]] = {name: [] for name in timed}
+    turns = list(timed.items())
+    shuffle = random.Random(0).shuffle
     collects = gc.isenabled()
     gc.disable()
     try:
         for _ in range(max(_FEWEST, min(_MOST, budget_ns // longest))):
-            for name, program in timed.items():
+            shuffle(turns)
+            for name, program in turns:
                 before()
                 taken[name].append(_time(program))
     finally:
