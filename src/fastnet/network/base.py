@@ -428,7 +428,7 @@ class BaseNetwork:
 
     @property
     def ctx_state(self) -> State:
-        """The context that ops are given: mode, epoch, warmup, req_grad, deferred, eager, tape."""
+        """The context that ops are given: mode, epoch, warmup, req_grad, deferred, eager."""
         opening = self._current()
         return {} if opening is None else opening.state
 

@@ -98,7 +98,6 @@ class TFNetwork(BaseNetwork):
         with tf.init_scope():
             # a tensor, so that another epoch is no other graph
             opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
-            opening.state["tape"] = None
             if _updates(opening):
                 for model in opening.layout.models:
                     prepare_optimizer(getattr(model, "current_optimizer", None), model)
@@ -118,10 +117,13 @@ class TFNetwork(BaseNetwork):
         return RecordedPlan(plan, partial(tf.GradientTape, persistent=True))
 
     def _step_state(self, opening: _Opening) -> State:
-        if not opening.layout.takes_gradients:
+        if self._replicas is not None or not _runs_eagerly(opening):
             return opening.state
-        # what UpdateOps find out of their models, for the later steps of the opening
-        return {**opening.state, "trained": {}}
+        if opening.layout.takes_gradients:
+            # what UpdateOps find out of their models, for the later steps of the opening
+            return {**opening.state, "trained": {}}
+        opening.state["tape"] = None
+        return opening.state
 
     def _step_of(self, opening: _Opening) -> Step:
         replicas = self._replicas
@@ -186,7 +188,7 @@ class TFNetwork(BaseNetwork):
         return run
 
     def _eager_step(self, opening: _Opening, replicas: Replicas | None) -> Step:
-        plan, state = opening.layout.plan, opening.state
+        plan, state = opening.layout.plan, {**opening.state, "tape": None}
         recorded = self._recorded(opening)
         if replicas is None:
             return partial(recorded.step, state=state)
