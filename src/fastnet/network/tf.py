@@ -106,9 +106,11 @@ class TFNetwork(BaseNetwork):
         self._replicas = None
 
     def _make_step(self, opening: _Opening) -> Step | None:
-        if self._replicas is None and _runs_eagerly(opening):
-            return None
-        return self._step_of(opening)
+        if not self._steps_eagerly(opening):
+            return self._step_of(opening)
+        if not opening.layout.takes_gradients:
+            opening.state["tape"] = None
+        return None
 
     def _recorded(self, opening: _Opening) -> Plan | RecordedPlan:
         plan = opening.layout.plan
@@ -117,13 +119,14 @@ class TFNetwork(BaseNetwork):
         return RecordedPlan(plan, partial(tf.GradientTape, persistent=True))
 
     def _step_state(self, opening: _Opening) -> State:
-        if self._replicas is not None or not _runs_eagerly(opening):
+        if not (self._steps_eagerly(opening) and opening.layout.takes_gradients):
             return opening.state
-        if opening.layout.takes_gradients:
-            # what UpdateOps find out of their models, for the later steps of the opening
-            return {**opening.state, "trained": {}}
-        opening.state["tape"] = None
-        return opening.state
+        # what UpdateOps find out of their models, for the later steps of the opening
+        return {**opening.state, "trained": {}}
+
+    def _steps_eagerly(self, opening: _Opening) -> bool:
+        """Tell whether steps run op by op, on one device."""
+        return self._replicas is None and _runs_eagerly(opening)
 
     def _step_of(self, opening: _Opening) -> Step:
         replicas = self._replicas
@@ -133,7 +136,7 @@ class TFNetwork(BaseNetwork):
         return step if replicas is None else self._spread_step(step, opening, replicas)
 
     def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        if self._replicas is None and _runs_eagerly(opening):
+        if self._steps_eagerly(opening):
             return self._metered_eager_step(opening, meter)
         step, log = self._step_of(opening), meter.log
         row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")

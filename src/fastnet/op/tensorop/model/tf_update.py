@@ -100,11 +100,10 @@ class TFUpdate:
 
     def _find_trained(self, optimizer: Any, state: State) -> Trained:
         """Find what is to be updated, and get the optimizer ready for it."""
-        known = state.get("trained")
-        trained = None if known is None else known.get(id(self))
+        known: dict[int, Trained] = state.get("trained", {})
+        trained = known.get(id(self))
         if trained is not None and trained.holds(optimizer):
-            found: Trained = trained
-            return found
+            return trained
         if not is_ready(optimizer):
             # the model only had its variables made in this step
             with tf.init_scope():
@@ -115,8 +114,7 @@ class TFUpdate:
                 f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
                 "trainable. Unfreeze some of them, or take the UpdateOp out."
             )
-        if known is not None:
-            known[id(self)] = trained
+        known[id(self)] = trained
         return trained
 
     def _put_off(
