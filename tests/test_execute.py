@@ -8,14 +8,16 @@ import functools
 import itertools
 import math
 import operator
+import os
 import struct
 import sys
 import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from fastnet.errors import MissingKeyError
@@ -109,6 +111,19 @@ class TestReading:
         assert result["z"] is value
 
 
+class Pair(NamedTuple):
+    y: int
+    z: int
+
+
+class ModelOutput(collections.OrderedDict[Any, Any]):
+    """Answers to names and to places, as the results of Hugging Face's models do."""
+
+    def __getitem__(self, key: Any) -> Any:
+        values = dict(self.items())
+        return values[key] if isinstance(key, str) else tuple(values.values())[key]
+
+
 class TestWriting:
     """What becomes of what forward returns."""
 
@@ -128,12 +143,18 @@ class TestWriting:
             (["y"], False, [3], {"y": [3]}),
             (["y", "z"], None, [3, 4], {"y": 3, "z": 4}),
             (["y", "z"], None, (3, 4), {"y": 3, "z": 4}),
-            (["y", "z"], None, [3, 4, 5], {"y": 3, "z": 4}),
-            (["y", "z"], None, (3, 4, 5), {"y": 3, "z": 4}),
-            (["y", "z"], None, "ab", {"y": "a", "z": "b"}),
-            (["y", "z"], None, range(3, 9), {"y": 3, "z": 4}),
-            (["y", "z"], None, {3: "c", 4: "d"}, {"y": 3, "z": 4}),
             (["y", "y"], None, [3, 4], {"y": 4}),
+            ("y", None, {"y": 3}, {"y": {"y": 3}}),
+            ("y", True, {"y": 3}, {"y": 3}),
+            (["y"], None, {"z": 4, "y": 3}, {"y": 3}),
+            (["y", "z"], None, {"y": 3, "z": 4}, {"y": 3, "z": 4}),
+            (["y", "z"], None, {"z": 4, "w": 5, "y": 3}, {"y": 3, "z": 4}),
+            (["y", "y"], None, {"y": 3}, {"y": 3}),
+            (["y", "z"], None, collections.OrderedDict(z=4, y=3), {"y": 3, "z": 4}),
+            (["y", "z"], None, types.MappingProxyType({"z": 4, "y": 3}), {"y": 3, "z": 4}),
+            (["y", "z"], None, ModelOutput(z=4, y=3), {"y": 3, "z": 4}),
+            (["y", "z"], None, collections.UserDict(z=4, y=3), {"y": 3, "z": 4}),
+            (["y", "z"], None, os.terminal_size((3, 4)), {"y": 3, "z": 4}),
         ],
     )
     def test_forms(
@@ -147,25 +168,40 @@ class TestWriting:
         op = Op(None, outputs, lambda data, state: returned, out_list=out_list)
         assert plan_of(kernel, [op]).predict({}, new_state()) == written
 
-    def test_no_more_is_taken_from_a_generator_than_there_are_outputs(self, kernel: Kernel) -> None:
-        numbers = itertools.count()
-        plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: numbers)])
-        assert plan.predict({}, new_state()) == {"y": 0, "z": 1}
-        assert plan.predict({}, new_state()) == {"y": 2, "z": 3}
-
     def test_lists_of_a_derived_class_are_iterated(self, kernel: Kernel) -> None:
         class Backwards(list[int]):
             def __iter__(self) -> Iterator[int]:
                 return iter(self[::-1])
 
-        plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Backwards([1, 2, 3]))])
-        assert plan.predict({}, new_state()) == {"y": 3, "z": 2}
+        plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Backwards([1, 2]))])
+        assert plan.predict({}, new_state()) == {"y": 2, "z": 1}
+
+    def test_a_wrapper_that_only_says_what_it_is(self, kernel: Kernel) -> None:
+        """As TensorFlow's of what a model holds."""
+
+        class Wrapper:
+            __class__ = tuple  # type: ignore[assignment]
+
+            def __len__(self) -> int:
+                return 2
+
+            def __iter__(self) -> Iterator[int]:
+                return iter([1, 2])
+
+        plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Wrapper())])
+        assert plan.predict({}, new_state()) == {"y": 1, "z": 2}
 
     @pytest.mark.parametrize(
         ("returned", "count"),
-        [([], "0 values"), ([1], "1 value"), ((1,), "1 value"), ("", "0 values"), ({}, "0 values")],
+        [
+            ([], "0 values"),
+            ([1], "1 value"),
+            ((1,), "1 value"),
+            ([1, 2, 3], "3 values"),
+            ((1, 2, 3, 4), "4 values"),
+        ],
     )
-    def test_too_few(self, kernel: Kernel, returned: Any, count: str) -> None:
+    def test_another_count(self, kernel: Kernel, returned: Any, count: str) -> None:
         ops = [Op("x", "w"), Op(["x"], ["y", "z"], lambda data, state: returned)]
         with pytest.raises(ValueError, match="outputs") as caught:
             plan_of(kernel, ops).predict({"x": 1}, new_state())
@@ -175,16 +211,57 @@ class TestWriting:
             f"{count}. Return one value for each of ['y', 'z'], in that order."
         )
 
-    def test_too_few_from_a_generator(self, kernel: Kernel) -> None:
-        op = Op(None, ["x", "y", "z"], lambda data, state: (value for value in [1, 2]))
-        with pytest.raises(ValueError, match="outputs") as caught:
-            plan_of(kernel, [op]).predict({}, new_state())
+    @pytest.mark.parametrize(
+        ("returned", "kind", "keys"),
+        [
+            ({}, "dict", "[]"),
+            ({"y": 1, "w": 2}, "dict", "['y', 'w']"),
+            ({"y": 1, 4: 2}, "dict", "['y', 4]"),
+            (collections.OrderedDict(a=1, b=2), "OrderedDict", "['a', 'b']"),
+        ],
+    )
+    def test_a_mapping_that_lacks_an_output(
+        self, kernel: Kernel, returned: Any, kind: str, keys: str
+    ) -> None:
+        ops = [Op("x", "w"), Op("x", ["y", "z"], lambda data, state: returned)]
+        with pytest.raises(ValueError, match="by name") as caught:
+            plan_of(kernel, ops).predict({"x": 1}, new_state())
         assert shown(caught.value) == (
-            "Op (op 0, outputs ['x', 'y', 'z']) has 3 outputs, but its forward returned 2 values. "
-            "Return one value for each of ['x', 'y', 'z'], in that order."
+            "Op (op 1, inputs ['x'], outputs ['y', 'z']) writes ['y', 'z'] by name from the "
+            f"{kind} that its forward returned, but the keys there are {keys}. Name the outputs as "
+            "its keys, or return a list with one value for each of ['y', 'z'], in that order."
         )
 
-    @pytest.mark.parametrize("returned", [3, None, Nothing()])
+    @pytest.mark.parametrize(
+        "returned",
+        [
+            "ab",
+            b"ab",
+            range(2),
+            {3, 4},
+            iter([3, 4]),
+            (value for value in (3, 4)),
+            Pair(3, 4),
+            np.zeros((2, 3)),
+            {3: 4}.items(),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    @pytest.mark.parametrize("outputs", [["y"], ["y", "z"]])
+    def test_what_is_no_list_and_no_tuple(
+        self, kernel: Kernel, returned: Any, outputs: list[str]
+    ) -> None:
+        op = Op("x", outputs, lambda data, state: returned)
+        with pytest.raises(TypeError) as caught:
+            plan_of(kernel, [op]).predict({"x": 1}, new_state())
+        assert shown(caught.value) == (
+            f"Op (op 0, inputs ['x'], outputs {outputs}) writes a list of outputs, but its forward "
+            f"returned {type(returned).__name__}, which is no list, no tuple and no mapping. "
+            f"Return a list with one value for each of {outputs}; an op that returns a bare value "
+            "names its output as a string, not a list."
+        )
+
+    @pytest.mark.parametrize("returned", [3, None, Nothing(), np.array(3)])
     def test_nothing_with_parts(self, kernel: Kernel, returned: Any) -> None:
         op = Op("x", ["y"], lambda data, state: returned)
         with pytest.raises(TypeError) as caught:
@@ -196,12 +273,12 @@ class TestWriting:
             "a list."
         )
 
-    def test_an_iterator_that_raises(self, kernel: Kernel) -> None:
-        def broken() -> Iterator[int]:
-            yield 1
-            raise OSError("no more")
+    def test_a_mapping_that_raises(self, kernel: Kernel) -> None:
+        class Broken(dict[str, int]):
+            def __getitem__(self, key: str) -> int:
+                raise OSError("no more")
 
-        op = Op(None, ["y", "z"], lambda data, state: broken())
+        op = Op(None, ["y", "z"], lambda data, state: Broken(y=1, z=2))
         with pytest.raises(OSError, match="no more") as caught:
             plan_of(kernel, [op]).predict({}, new_state())
         assert shown(caught.value) == "no more\nRaised by Op (op 0, outputs ['y', 'z'])."
@@ -1076,6 +1153,85 @@ class TestDeferred:
         assert plan_of(kernel, ops, release=release).predict({}, new_state()) == {"y": [1]}
 
 
+class Interrupt(BaseException):
+    """What a user's Ctrl-C raises."""
+
+
+class TestAbandon:
+    def test_only_where_a_step_failed(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        ops = [Op("x", "y", lambda data, state: 1 / data)]
+        plan = plan_of(kernel, ops, abandon=[lambda: log.append("a"), lambda: log.append("b")])
+        plan.predict({"x": 1}, new_state())
+        assert log == []
+        with pytest.raises(ZeroDivisionError):
+            plan.predict({"x": 0}, new_state())
+        assert log == ["a", "b"]
+        with pytest.raises(MissingKeyError):
+            plan.step({}, new_state())
+        assert log == ["a", "b", "a", "b"]
+
+    def test_after_what_was_deferred_is_discarded(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        ops = [
+            Op(None, None, defer(Deferred(log, "d"))),
+            Op(None, None, raise_(Interrupt())),
+        ]
+        with pytest.raises(Interrupt):
+            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).predict({}, new_state())
+        assert log == ["d discarded", "a"]
+
+    def test_where_what_was_deferred_fails(self, kernel: Kernel) -> None:
+        log: list[str] = []
+        ops = [Op(None, None, defer(Deferred(log, "d", Interrupt())))]
+        with pytest.raises(Interrupt):
+            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).predict({}, new_state())
+        assert log == ["d ran", "d discarded", "a"] or log == ["d ran", "a"]
+
+    @pytest.mark.parametrize("deferred", [False, True])
+    def test_an_interrupt_of_the_cleaning_up(self, kernel: Kernel, deferred: bool) -> None:
+        log: list[str] = []
+
+        def interrupted() -> None:
+            log.append("interrupted")
+            if len(log) == 1:
+                raise Interrupt
+
+        function = Deferred(log, "d")
+        function.discard = interrupted  # type: ignore[method-assign]
+        put_off = [Op(None, None, defer(function))] if deferred else []
+        first = [] if deferred else [interrupted]
+        plan = plan_of(
+            kernel,
+            [*put_off, Op(None, None, raise_(ValueError("op")))],
+            abandon=[*first, lambda: log.append("last")],
+        )
+        with pytest.raises(Interrupt) as caught:
+            plan.predict({}, new_state())
+        # called again, and nothing after it is left out
+        assert log == ["interrupted", "interrupted", "last"]
+        assert str(caught.value.__context__) == "op"
+
+    def test_a_function_that_raises_does_not_hide_the_error(self, kernel: Kernel) -> None:
+        class Stuck:
+            def __call__(self) -> None:
+                raise OSError("stuck")
+
+            def __repr__(self) -> str:
+                return "Stuck()"
+
+        log: list[str] = []
+        ops = [Op(None, None, raise_(ValueError("op")))]
+        plan = plan_of(kernel, ops, abandon=[Stuck(), lambda: log.append("b")])
+        with pytest.raises(ValueError, match=r"^op") as caught:
+            plan.predict({}, new_state())
+        assert log == ["b"]
+        assert sorted(shown(caught.value).split("\n")[1:]) == [
+            "Discarding Stuck() failed too: OSError('stuck')",
+            "Raised by Op (op 0).",
+        ]
+
+
 def spans_of(plan: Any, log: Any, first: int = 0) -> list[tuple[Any, float]]:
     """Say what each stamp is of, and when it was made."""
     stamps = struct.iter_unpack("=dii", log.take())
@@ -1496,7 +1652,8 @@ class TestWriteOutputsByOp:
             (Op(None, "y"), [3], {"y": [3]}),
             (Op(None, ["y"]), [3], {"y": 3}),
             (Op(None, ["y", "z"]), (3, 4), {"y": 3, "z": 4}),
-            (Op(None, ["y", "z"]), iter([3, 4, 5]), {"y": 3, "z": 4}),
+            (Op(None, ["y", "z"]), {"w": 5, "z": 4, "y": 3}, {"y": 3, "z": 4}),
+            (Op(None, "y"), {"y": 3}, {"y": {"y": 3}}),
             (Op(None, "y", out_list=True), [3], {"y": 3}),
             (Op(), 3, {}),
             (Op(None, []), [], {}),
@@ -1504,21 +1661,26 @@ class TestWriteOutputsByOp:
         ],
     )
     def test_forms(self, kernel: Kernel, op: Op, outputs: Any, written: dict[str, Any]) -> None:
-        if isinstance(outputs, Iterator):
-            outputs = iter([3, 4, 5])
         store: dict[str, Any] = {"x": 1}
         assert kernel.write_outputs_by_op(op, store, outputs) is None
         assert store == {"x": 1, **written}
 
-    def test_too_few_write_nothing(self, kernel: Kernel) -> None:
+    @pytest.mark.parametrize(("values", "count"), [([1], "1 value"), ([1, 2, 3], "3 values")])
+    def test_another_count_writes_nothing(
+        self, kernel: Kernel, values: list[int], count: str
+    ) -> None:
         store: dict[str, Any] = {}
         with pytest.raises(ValueError, match="outputs") as caught:
-            kernel.write_outputs_by_op(Op("x", ["y", "z"]), store, [1])
+            kernel.write_outputs_by_op(Op("x", ["y", "z"]), store, values)
         assert str(caught.value) == (
-            "Op (inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned 1 "
-            "value. Return one value for each of ['y', 'z'], in that order."
+            f"Op (inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned {count}"
+            ". Return one value for each of ['y', 'z'], in that order."
         )
         assert store == {}
+
+    def test_the_position_is_named(self, kernel: Kernel) -> None:
+        with pytest.raises(ValueError, match=r"^Op \(op 7, inputs \['x'\]"):
+            kernel.write_outputs_by_op(Op("x", ["y", "z"]), {}, {}, 7)
 
     def test_several_outputs_of_a_bare_value(self, kernel: Kernel) -> None:
         store: dict[str, Any] = {}
@@ -1533,6 +1695,22 @@ class TestWriteOutputsByOp:
             "Op (inputs ['x'], outputs ['y']) writes a list of outputs, but its forward returned "
             "int, which has no parts. Return a list with one value for each of ['y']; an op that "
             "returns a bare value names its output as a string, not a list."
+        )
+
+
+class TestSplitOutputs:
+    @pytest.mark.parametrize("returned", [[3, 4], (3, 4), {"z": 4, "y": 3}])
+    def test_forms(self, kernel: Kernel, returned: Any) -> None:
+        assert kernel.split_outputs(Op(), returned, ["y", "z"]) == (3, 4)
+
+    def test_of_some_of_the_outputs(self, kernel: Kernel) -> None:
+        op = Op("x", ["y", "z", "w"])
+        assert kernel.split_outputs(op, [3], ["y"]) == (3,)
+        with pytest.raises(ValueError, match="values") as caught:
+            kernel.split_outputs(op, [3, 4, 5], ["y", "z"], source="model")
+        assert str(caught.value) == (
+            "Op (inputs ['x'], outputs ['y', 'z', 'w']) has 2 outputs besides its last 1, but its "
+            "model returned 3 values. Return one value for each of ['y', 'z'], in that order."
         )
 
 

@@ -1,6 +1,6 @@
 """Run the ops of one opening: read, forward, write, over flat slots."""
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -23,6 +23,8 @@ class Plan:
         move: NestMap | None = None,
         release: NestMap | None = None,
         setting: tuple[Callable[[], Any], Callable[[Any], Any], Any] | None = None,
+        abandon: Iterable[Callable[[], None]] = (),
+        adopt: tuple[type, NestMap, NestMap] | None = None,
     ) -> None: ...
     @property
     def ops(self) -> tuple[Any, ...]: ...
@@ -56,4 +58,9 @@ class RecordedPlan:
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
 
 def get_inputs_by_op(op: object, store: Mapping[str, Any], copy_on_write: bool = False) -> Any: ...
-def write_outputs_by_op(op: object, store: MutableMapping[str, Any], outputs: object) -> None: ...
+def split_outputs(
+    op: object, result: object, keys: Sequence[str], source: str = "forward"
+) -> tuple[Any, ...]: ...
+def write_outputs_by_op(
+    op: object, store: MutableMapping[str, Any], outputs: object, position: int | None = None
+) -> None: ...

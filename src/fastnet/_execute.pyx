@@ -6,6 +6,7 @@ hands back the output slots. No key is hashed inside the loop.
 """
 
 import copy
+from collections.abc import Mapping
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -16,15 +17,24 @@ from libc.string cimport memset
 from fastnet._nest cimport NestMap
 from fastnet._resolve cimport KeyTable, OpSpec, Resolution
 from fastnet._stamps cimport StampLog
-from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
+from fastnet.errors import (
+    add_note,
+    describe_op,
+    missing_key,
+    not_a_sequence,
+    other_keys,
+    wrong_count,
+)
 
 cdef extern from "Python.h":
     ctypedef PyObject* (*vectorcallfunc)(PyObject*, PyObject**, size_t, PyObject*) except NULL
     PyObject* PyObject_Vectorcall(PyObject*, PyObject**, size_t, PyObject*) except NULL
     vectorcallfunc PyVectorcall_Function(PyObject*)
+    void* Py_TYPE(object)
     bint PyMethod_Check(object)
     PyObject* PyMethod_GET_FUNCTION(object)
     PyObject* PyMethod_GET_SELF(object)
+    bint PyObject_IsInstance(object, object) except -1
     object PyObject_CallNoArgs(object)
     object PyObject_CallOneArg(object, object)
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
@@ -87,9 +97,14 @@ cdef class Plan:
         resolution: What `resolve` found for these ops.
         move: Applied to each value on its way in (such as a copy to the device), or None.
         release: Applied to each value on its way out (such as a detach), or None.
+        adopt: What makes tensors of other things on their way in, before `move`, as a tuple: the
+            class of tensors that need not be looked at, a map of what comes back as these tensors,
+            and a map of all, also of what comes back as it was. None for nothing.
         setting: Something that must be so while ops run and is put back afterwards (such as
             gradients being off), as a tuple: a function that reads it, one that sets it, and the
             value it must have. None for nothing.
+        abandon: Functions without arguments that let go of what a step that failed has left behind,
+            wherever it was: gradients, say. Each may be called twice.
 
     Raises:
         ValueError: If an op has several outputs but says that it returns one bare value, or if
@@ -109,9 +124,13 @@ cdef class Plan:
     cdef int* _outputs  # slots that are handed back
     cdef NestMap _move
     cdef NestMap _release
+    cdef object _own
+    cdef NestMap _foreign
+    cdef NestMap _arrays
     cdef object _read_setting
     cdef object _write_setting
     cdef object _needed_setting
+    cdef tuple _abandon
     cdef readonly object resolution
 
     def __cinit__(self):
@@ -127,6 +146,8 @@ cdef class Plan:
         NestMap move=None,
         NestMap release=None,
         tuple setting=None,
+        abandon=(),
+        tuple adopt=None,
     ):
         if self._steps != NULL:
             raise RuntimeError("a Plan is laid out once")
@@ -134,8 +155,11 @@ cdef class Plan:
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
         self._move = move
         self._release = release
+        if adopt is not None:
+            self._own, self._foreign, self._arrays = adopt
         if setting is not None:
             self._read_setting, self._write_setting, self._needed_setting = setting
+        self._abandon = tuple(abandon)
         self.resolution = resolution
         self._lay_out(table, specs, forwards, resolution)
 
@@ -340,8 +364,10 @@ cdef class Plan:
 
         Raises:
             KeyError: If a key is missing, before any op has run.
-            ValueError: If an op returns fewer values than it has outputs.
-            TypeError: If an op that writes a list returns something without parts.
+            ValueError: If an op returns fewer values than it has outputs, or more, or a mapping
+                that lacks one of them.
+            TypeError: If an op that writes a list returns neither a list, nor a tuple, nor a
+                mapping.
             Exception: Whatever an op raises, with a note that names the op.
         """
         return self._run(batch, state, False)
@@ -354,7 +380,8 @@ cdef class Plan:
             state: As for `predict`.
 
         Returns:
-            A new dict of the batch's own entries and, over them, the outputs.
+            A new dict of the batch's own entries, those that were adopted as they are then, and,
+            over them, the outputs.
 
         Raises:
             Exception: As for `predict`.
@@ -421,7 +448,10 @@ cdef class Plan:
                 set_up = True
                 if setting is not self._needed_setting:
                     PyObject_CallOneArg(self._write_setting, self._needed_setting)
-            self._fill(slots, batch)
+            if self._arrays is None:
+                self._fill(slots, batch)
+            else:
+                batch = self._fill_adopting(slots, batch)
             for index in range(self._n_steps):
                 self._call(&self._steps[index], index, slots, <PyObject*> state)
             index = -1
@@ -430,7 +460,7 @@ cdef class Plan:
                 run_deferred(<object> found)
             result = self._collect(slots, batch, merge)
         except BaseException as error:
-            drop_deferred(state, error)
+            self._give_up(state, error)
             if index >= 0:
                 note_op(error, self._op(index), index)
             raise
@@ -453,7 +483,6 @@ cdef class Plan:
         cdef int inputs = first + N_SPANS
         cdef int outputs = inputs + <int> self._n_inputs
         cdef int ops = outputs + <int> self._n_outputs
-        cdef bint plain = type(batch) is dict
         cdef bint inside = False
         cdef object setting = None
         cdef bint set_up = False
@@ -476,9 +505,7 @@ cdef class Plan:
                 if setting is not self._needed_setting:
                     PyObject_CallOneArg(self._write_setting, self._needed_setting)
                 log.add(first + SETTING)
-            for key in range(self._n_inputs):
-                self._fill_one(slots, self._inputs[key], batch, plain)
-                log.add(inputs + <int> key)
+            batch = self._fill_timed(slots, batch, log, inputs)
             for index in range(self._n_steps):
                 step = &self._steps[index]
                 value = self._read(step, index, slots)
@@ -511,13 +538,13 @@ cdef class Plan:
                     inside = False
                     after(self._n_steps)
                     log.add(first + MEASURING)
-            result = (<dict> batch).copy() if plain else dict(batch)
+            result = dict(batch)
             log.add(first + MERGE)
             for key in range(self._n_outputs):
                 self._collect_one(slots, self._outputs[key], result)
                 log.add(outputs + <int> key)
         except BaseException as error:
-            drop_deferred(state, error)
+            self._give_up(state, error)
             if index >= 0:
                 note_op(error, self._op(index), index)
             if inside:
@@ -531,16 +558,74 @@ cdef class Plan:
                 log.add(first + SETTING)
         return result
 
+    cdef int _give_up(self, dict state, object error) except -1:
+        """Leave nothing of a step that failed to a later one, even if this is interrupted."""
+        cdef object interrupt = None
+        try:
+            drop_deferred(state, error)
+        except BaseException as second:
+            interrupt = second
+        for abandon in self._abandon:
+            interrupt = attempt(abandon, abandon, error) or interrupt
+        if interrupt is not None:
+            raise interrupt
+        return 0
+
     cdef int _fill(self, PyObject** slots, object batch) except -1:
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
         for index in range(self._n_inputs):
-            self._fill_one(slots, self._inputs[index], batch, plain)
+            self._fill_one(slots, self._inputs[index], batch, plain, False)
         return 0
 
+    cdef object _fill_adopting(self, PyObject** slots, object batch):
+        """Do what `_fill` does, and give the batch with the tensors that were made for it."""
+        cdef Py_ssize_t index
+        cdef bint plain = type(batch) is dict
+        cdef object filled = batch
+        for index in range(self._n_inputs):
+            if self._fill_one(slots, self._inputs[index], batch, plain, True):
+                filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
+        return filled
+
+    cdef object _fill_timed(self, PyObject** slots, object batch, StampLog log, int inputs):
+        """Do what `_fill_adopting` does, with a stamp for each value."""
+        cdef Py_ssize_t index
+        cdef bint plain = type(batch) is dict
+        cdef bint adopts = self._arrays is not None
+        cdef object filled = batch
+        for index in range(self._n_inputs):
+            if self._fill_one(slots, self._inputs[index], batch, plain, adopts):
+                filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
+            log.add(inputs + <int> index)
+        return filled
+
+    cdef bint _holds_foreign(self, object value) except -1:
+        try:
+            return self._arrays.holds_leaf(value)
+        except RecursionError:
+            return False  # what holds itself is the ops' own affair
+
+    cdef object _fill_foreign(
+        self, PyObject** slots, Py_ssize_t slot, object batch, object filled
+    ):
+        cdef object key = self._keys[slot]
+        cdef object value = batch[key]
+        if self._foreign.holds_leaf(value):
+            value = self._foreign.map(value)
+            filled = dict(batch) if filled is batch else filled
+            filled[key] = value
+        value = self._arrays.map(value)
+        if self._move is not None:
+            value = self._move.map(value)
+        Py_INCREF(value)
+        slots[slot] = <PyObject*> value
+        return filled
+
     cdef inline int _fill_one(
-        self, PyObject** slots, Py_ssize_t slot, object batch, bint plain
+        self, PyObject** slots, Py_ssize_t slot, object batch, bint plain, bint adopts
     ) except -1:
+        """Read one value, unless it must be adopted: tell whether it must."""
         cdef PyObject* found
         cdef object value
         cdef object key = self._keys[slot]
@@ -553,11 +638,14 @@ cdef class Plan:
             if key not in batch:
                 raise self._missing_input(slot, batch)
             value = batch[key]
+        if adopts and <PyObject*> Py_TYPE(value) != <PyObject*> self._own:
+            if self._holds_foreign(value):
+                return True
         if self._move is not None:
             value = self._move.map(value)
         Py_INCREF(value)
         slots[slot] = <PyObject*> value
-        return 0
+        return False
 
     cdef inline int _call(
         self, Step* step, Py_ssize_t position, PyObject** slots, PyObject* state
@@ -647,9 +735,13 @@ cdef class Plan:
     ) except -1:
         cdef Py_ssize_t index, slot
         cdef PyObject* held
-        cdef object values = first_values(
-            result, step.n_outputs, self._op(position), position
-        )
+        cdef tuple values
+        if (type(result) is list or type(result) is tuple) and len(result) == step.n_outputs:
+            # a tuple of our own: the op may hold on to its list, and change it
+            values = tuple(result)
+        else:
+            keys = self._names(step.outputs, step.n_outputs)
+            values = values_for(keys, result, self._op(position), position)
         for index in range(step.n_outputs):
             slot = step.outputs[index]
             held = slots[slot]
@@ -783,25 +875,23 @@ cdef class RecordedPlan:
             return self._plan._run(batch, recorded, merge)
 
 
-cdef tuple first_values(object result, Py_ssize_t count, object op, object position):
-    """Take the first values of what an op returned, one for each of its outputs."""
-    cdef list values
-    if type(result) is list or type(result) is tuple:
-        # a tuple of our own: the op may hold on to its list, and change it
-        if len(result) < count:
-            raise too_few_outputs(op, position, len(result))
-        return tuple(result)
-    try:
-        parts = iter(result)
-    except TypeError:
-        raise not_a_sequence(op, position, result) from None
-    values = []
-    while len(values) < count:
-        try:
-            values.append(next(parts))
-        except StopIteration:
-            raise too_few_outputs(op, position, len(values)) from None
-    return tuple(values)
+cdef tuple values_for(
+    keys, object result, object op, object position, str source="forward"
+):
+    """Take what an op returned apart: a value for each of its outputs, in their order."""
+    # by their own word: TensorFlow wraps what a model holds, and some of its wrappers only say so
+    if isinstance(result, Mapping):
+        for key in keys:
+            if key not in result:
+                raise other_keys(op, position, keys, result, source)
+        return tuple([result[key] for key in keys])
+    # a tuple with names is neither in an order that a program goes by, nor a mapping
+    if not PyObject_IsInstance(result, (list, tuple)) or hasattr(result, "_fields"):
+        raise not_a_sequence(op, position, keys, result, source)
+    values = tuple(result)
+    if len(values) != len(keys):
+        raise wrong_count(op, position, keys, len(values), source)
+    return values
 
 
 cdef int run_deferred(object deferred) except -1:
@@ -841,18 +931,37 @@ cdef int discard(list waiting, object error) except -1:
     A function that holds on to something has a `discard`. What goes wrong in it is told in a note
     to the error that led here.
     """
+    cdef object interrupt = None
     try:
         for functions in waiting:
             for function in functions:
                 let_go = getattr(function, "discard", None)
                 if let_go is not None:
-                    try:
-                        let_go()
-                    except Exception as second:
-                        add_note(error, f"Discarding {function!r} failed too: {second!r}")
+                    interrupt = attempt(let_go, function, error) or interrupt
     except Exception as second:
         add_note(error, f"What was deferred could not be discarded: {second!r}")
+    if interrupt is not None:
+        raise interrupt
     return 0
+
+
+cdef object attempt(object let_go, object owner, object error):
+    """Call what lets go of something; where an interrupt broke it off it is called again.
+
+    Returns:
+        The interrupt, to be raised once all is clean, or None.
+    """
+    cdef object interrupt = None
+    while True:
+        try:
+            let_go()
+        except Exception as second:
+            add_note(error, f"Discarding {owner!r} failed too: {second!r}")
+        except BaseException as second:
+            if interrupt is None:
+                interrupt = second
+                continue
+        return interrupt
 
 
 cdef int note_op(error, op, Py_ssize_t position) except -1:
@@ -899,24 +1008,46 @@ def get_inputs_by_op(op, store, bint copy_on_write=False):
     return values[0] if values else None
 
 
-def write_outputs_by_op(op, store, outputs):
+def split_outputs(op, result, keys, str source="forward"):
+    """Take what an op returned apart, a value for each of several outputs.
+
+    Args:
+        op: The op.
+        result: What it returned: a list or a tuple of as many values, or a mapping that has every
+            output among its keys.
+        keys: The outputs.
+        source: What of the op returned it, for error texts.
+
+    Returns:
+        A tuple of the values, in the order of the outputs.
+
+    Raises:
+        ValueError: If there are fewer values, or more, or a mapping lacks an output.
+        TypeError: If it is neither a list, nor a tuple, nor a mapping.
+    """
+    return values_for(keys, result, op, None, source)
+
+
+def write_outputs_by_op(op, store, outputs, position=None):
     """Write what an op's forward returned into a mapping.
 
     Args:
         op: The op.
         store: The mapping to write to.
-        outputs: What forward returned: a sequence of values if the op's `out_list` is true, else
-            one value.
+        outputs: What forward returned. If the op's `out_list` is true, a list or a tuple with a
+            value for each output, or a mapping that has every output among its keys; else one
+            value.
+        position: The op's place among others, for error texts; None where it has none.
 
     Raises:
-        ValueError: If there are fewer values than the op has outputs.
-        TypeError: If the op writes a list and got something without parts.
+        ValueError: If there are fewer values than the op has outputs, or more, or a mapping lacks
+            an output.
+        TypeError: If the op writes a list and got something else.
     """
     cdef list keys = list(op.outputs)
     if not keys:
         return
     if not op.out_list:
         outputs = [outputs]
-    values = first_values(outputs, len(keys), op, None)
-    for key, value in zip(keys, values):
+    for key, value in zip(keys, values_for(keys, outputs, op, position)):
         store[key] = value

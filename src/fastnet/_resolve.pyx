@@ -204,6 +204,12 @@ cdef class Spec:
             return all([name[1:] != ds_id for name in self._ds_id]) or ds_id in self._ds_id
         return ds_id in self._ds_id
 
+    cdef bint _limits_are_as_read(self) except -1:
+        return (
+            as_set(getattr(self.item, "mode", None)) == self._mode
+            and as_set(getattr(self.item, "ds_id", None)) == self._ds_id
+        )
+
     def runs_in(self, mode, ds_id):
         """Say whether the item takes part in a mode on a dataset.
 
@@ -248,10 +254,9 @@ cdef class OpSpec(Spec):
         self.out_list = op.out_list
         self.deletes = deletes
         self.forward = getattr(op, "forward", None)
-        get_models = getattr(op, "get_fe_models", None)
-        self.models = () if get_models is None else tuple(get_models())
-        retain = getattr(op, "fe_retain_graph", None)
-        self.takes_gradients = retain is not None and retain() is not None
+        self.models = models_of(op)
+        self.takes_gradients = takes_gradients(op)
+        self._table = table
         cdef list ids = [table.intern(key) for key in op.inputs]
         cdef Py_ssize_t n_inputs = len(ids)
         ids.extend([table.intern(key) for key in op.outputs])
@@ -269,6 +274,58 @@ cdef class OpSpec(Spec):
     def __dealloc__(self):
         PyMem_Free(self.ids)
 
+    def has_keys_as_read(self):
+        """Say whether the op's keys are those that it had.
+
+        Returns:
+            True if they are.
+        """
+        return self._are_as_read(self.item.inputs, 0, self.n_inputs) and self._are_as_read(
+            self.item.outputs, self.n_inputs, self.n_outputs
+        )
+
+    cdef bint _are_as_read(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1:
+        cdef Py_ssize_t index
+        cdef list now = list(keys)
+        if len(now) != count:
+            return False
+        for index in range(count):
+            if now[index] != self._table._names[self.ids[first + index]]:
+                return False
+        return True
+
+    def is_as_read(self):
+        """Say whether the op still says of itself what it said.
+
+        Returns:
+            True if it does.
+        """
+        cdef object op = self.item
+        return (
+            self.has_keys_as_read()
+            and self._limits_are_as_read()
+            and bool(op.in_list) == self.in_list
+            and bool(op.out_list) == self.out_list
+            and getattr(op, "forward", None) == self.forward
+            and same_models(models_of(op), self.models)
+            and takes_gradients(op) == self.takes_gradients
+        )
+
+
+cdef tuple models_of(op):
+    get_models = getattr(op, "get_fe_models", None)
+    return () if get_models is None else tuple(get_models())
+
+
+cdef bint same_models(tuple models, tuple others):
+    # a set gives them in any order, and a model need not be comparable
+    return {id(model) for model in models} == {id(model) for model in others}
+
+
+cdef bint takes_gradients(op) except -1:
+    retain = getattr(op, "fe_retain_graph", None)
+    return retain is not None and retain() is not None
+
 
 cdef class SlicerSpec(Spec):
     """A slicer with its keys interned.
@@ -282,6 +339,25 @@ cdef class SlicerSpec(Spec):
         Spec.__init__(self, slicer)
         self.slices = KeySet(table, slicer.slice_inputs)
         self.unslices = KeySet(table, slicer.unslice_inputs)
+
+    def has_keys_as_read(self):
+        """Say whether the slicer's keys are those that it had.
+
+        Returns:
+            True if they are.
+        """
+        return (
+            set(self.item.slice_inputs) == self.slices.names()
+            and set(self.item.unslice_inputs) == self.unslices.names()
+        )
+
+    def is_as_read(self):
+        """Say whether the slicer still says of itself what it said.
+
+        Returns:
+            True if it does.
+        """
+        return self.has_keys_as_read() and self._limits_are_as_read()
 
 
 cdef class Resolution:

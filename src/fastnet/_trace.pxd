@@ -1,5 +1,7 @@
 cimport cython
 
+from fastnet._nest cimport NestMap
+
 
 @cython.final
 cdef class Slot:
@@ -14,6 +16,12 @@ cdef class Parts:
 
 
 @cython.final
+cdef class Kept:
+    cdef readonly object form
+    cdef readonly object state
+
+
+@cython.final
 cdef class TensorKind:
     cdef readonly object cls
     cdef readonly object type_of
@@ -23,11 +31,13 @@ cdef class TensorKind:
     cdef readonly object join
     cdef readonly object type_of_others
     cdef readonly object shape_of_others
+    cdef readonly NestMap adopt
 
     cdef Slot slot_of(self, object tensor)
     cdef int take(self, object value, object form, list tensors) except -1
     cdef int take_tensor(self, object tensor, Slot slot, list tensors) except -1
     cdef int take_parts(self, object value, Parts parts, list tensors) except -1
+    cdef int take_kept(self, object value, Kept kept, list tensors) except -1
     cdef int take_items(self, tuple items, tuple forms, list tensors) except -1
     cdef int take_dict(self, dict value, dict form, list tensors) except -1
     cdef int take_mapping(self, object value, object form, list tensors) except -1
@@ -38,7 +48,8 @@ cdef class TensorKind:
 
 @cython.final
 cdef class Trace:
-    cdef readonly object call
+    cdef public object call
+    cdef readonly bint wide
     cdef tuple _inputs
     cdef tuple _outputs
     cdef Py_ssize_t _count
@@ -51,9 +62,12 @@ cdef class TracedStep:
     cdef readonly TensorKind kind
     cdef readonly tuple context
     cdef object _trace
-    cdef tuple _traces
+    cdef tuple _exact
+    cdef tuple _wide
 
+    cdef dict step_anew(self, object batch, list values, dict state, list tensors)
     cdef list read(self, object batch)
+    cdef list adopted(self, list values)
     cdef Trace find(self, list values, dict state, list tensors)
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1
     cdef Trace add(self, list values)

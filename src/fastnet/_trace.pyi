@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
+from fastnet._nest import NestMap
+
 @final
 class Slot:
     """A place in a form where a tensor stands."""
@@ -22,6 +24,15 @@ class Parts:
     def __init__(self, kind: Any, slots: Iterable[Slot]) -> None: ...
 
 @final
+class Kept:
+    """A part of a form that has attributes, with what they were."""
+
+    form: Any
+    state: Any
+
+    def __init__(self, form: Any, state: Any) -> None: ...
+
+@final
 class TensorKind:
     """How to read the tensors of a framework."""
 
@@ -33,6 +44,7 @@ class TensorKind:
     join: Callable[[Any, list[Any]], Any]
     type_of_others: Callable[[Any], Any]
     shape_of_others: Callable[[Any], tuple[int | None, ...] | None]
+    adopt: NestMap | None
 
     def __init__(
         self,
@@ -44,22 +56,25 @@ class TensorKind:
         join: Callable[[Any, list[Any]], Any],
         others: tuple[Callable[[Any], Any], Callable[[Any], tuple[int | None, ...] | None]]
         | None = None,
+        adopt: NestMap | None = None,
     ) -> None: ...
     def form_of(self, value: Any) -> Any: ...
 
-def map_form(form: Any, fn: Callable[[Any], Any]) -> Any: ...
+def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any: ...
 
 @final
 class Trace:
     """A function that was traced for values of certain forms."""
 
     call: Callable[[list[Any]], Iterable[Any]]
+    wide: bool
 
     def __init__(
         self,
         call: Callable[[list[Any]], Iterable[Any]],
         inputs: Iterable[Any],
         outputs: dict[str, Any],
+        wide: bool = False,
     ) -> None: ...
     @property
     def inputs(self) -> list[Any]: ...

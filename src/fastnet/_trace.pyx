@@ -6,14 +6,20 @@ that form, which takes down the tensors on the way, and calls the traced functio
 these. This module knows no framework: it is told how to read a tensor's type and shape.
 
 What is no tensor is a constant of a trace. It fits another value if that is of the same class and
-equal to it; the attributes of a container, besides its items or fields, are not compared. Tensors
-inside sets are constants too, because they have no place to be found by.
+equal to it, if a mapping has its keys in the same order, and if the attributes are what they were
+when the trace was made. Tensors inside sets are constants too, because they have no place to be
+found by.
+
+A trace is exact, for one length of each axis, or wide: it leaves some of them open. A wide one is
+there for values that no exact one fits.
 """
 
 import copy
 import dataclasses
-from collections import OrderedDict, UserDict
+from collections import UserDict
 from collections.abc import MutableMapping
+
+from fastnet.snapshots import alike, snapshot_of
 
 cimport cython
 from cpython.dict cimport PyDict_Next
@@ -21,13 +27,16 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
 from libc.math cimport copysign
 
+from fastnet._nest cimport NestMap
+
 cdef extern from "Python.h":
     object PyObject_CallOneArg(object callable, object arg)
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
     int Py_EnterRecursiveCall(const char* where)
     void Py_LeaveRecursiveCall()
 
-# a batch whose constants differ in every step must not fill the memory with graphs
+# a batch whose constants differ in every step must not fill the memory with graphs; so many exact
+# ones, and so many wide ones
 cdef Py_ssize_t MOST_TRACES = 16
 
 
@@ -42,7 +51,7 @@ cdef class Slot:
 
     Args:
         type: The tensor's type, as `TensorKind.type_of` tells it; compared with ``==``.
-        shape: The length of each axis as a tuple, None for any. None for any shape at all.
+        shape: The length of each axis as a tuple, None for any. None for a tensor without a shape.
     """
 
     def __init__(self, type=None, tuple shape=None):
@@ -77,6 +86,23 @@ cdef class Parts:
 
 
 @cython.final
+cdef class Kept:
+    """A part of a form that has attributes, with what they were.
+
+    Args:
+        form: The form of the part itself.
+        state: The attributes, as `snapshot_of` took them down.
+    """
+
+    def __init__(self, form, state):
+        self.form = form
+        self.state = state
+
+    def __repr__(self):
+        return f"Kept({self.form!r}, {self.state!r})"
+
+
+@cython.final
 cdef class TensorKind:
     """How to read the tensors of a framework.
 
@@ -91,9 +117,14 @@ cdef class TensorKind:
         join: Makes such a value again, of what it is and a list of its tensors.
         others: What gives the type and the shape of a tensor of another class, which `convert` and
             `split` may give; None where `type_of` and `shape_of` do.
+        adopt: Makes tensors of what is no tensor of this framework, wherever it is in a value.
+            Applied to values that no trace fits: those that need nothing of it pay nothing for it.
+            None for nothing.
     """
 
-    def __init__(self, cls, type_of, shape_of, convert, split, join, others=None):
+    def __init__(
+        self, cls, type_of, shape_of, convert, split, join, others=None, NestMap adopt=None
+    ):
         self.cls = cls
         self.type_of = type_of
         self.shape_of = shape_of
@@ -101,6 +132,7 @@ cdef class TensorKind:
         self.split = split
         self.join = join
         self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
+        self.adopt = adopt
 
     def form_of(self, value):
         """Describe a value: what in it is a tensor, and what stands around.
@@ -109,8 +141,9 @@ cdef class TensorKind:
             value: A tensor, a nest of tensors, or anything else.
 
         Returns:
-            The value with a `Slot` or `Parts` in place of each tensor. Containers are new, so that
-            a form stays as it is when the program changes its own.
+            The value with a `Slot` or `Parts` in place of each tensor, and a `Kept` around what has
+            attributes. Containers are new, so that a form stays as it is when the program changes
+            its own.
 
         Raises:
             RecursionError: If the value holds itself, or is deeper than the interpreter recurses.
@@ -129,7 +162,9 @@ cdef class TensorKind:
             if found is not None:
                 kind, tensors = found
                 return Parts(kind, [self.slot_of(tensor) for tensor in tensors])
-            return rebuild(value, self.form_of)
+            state = snapshot_of(value)
+            form = rebuild(value, self.form_of)
+            return form if state is None else Kept(form, state)
         finally:
             Py_LeaveRecursiveCall()
 
@@ -149,6 +184,8 @@ cdef class TensorKind:
             return self.take_tensor(value, <Slot> form, tensors)
         if cls is Parts:
             return self.take_parts(value, <Parts> form, tensors)
+        if cls is Kept:
+            return self.take_kept(value, <Kept> form, tensors)
         if type(value) is not cls:
             return False
         if value is form:
@@ -177,20 +214,20 @@ cdef class TensorKind:
         cdef Py_ssize_t axis
         if not PyObject_RichCompareBool(found, slot.type, Py_EQ):
             return False
-        if wanted is not None:
-            found = PyObject_CallOneArg(
-                self.shape_of if plain else self.shape_of_others, tensor
-            )
-            if found is None:
+        found = PyObject_CallOneArg(self.shape_of if plain else self.shape_of_others, tensor)
+        if wanted is None or found is None:
+            if wanted is not found:
                 return False
-            shape = <tuple?> found
-            if len(shape) != len(wanted):
+            tensors.append(tensor)
+            return True
+        shape = <tuple?> found
+        if len(shape) != len(wanted):
+            return False
+        for axis in range(len(wanted)):
+            if wanted[axis] is not None and not PyObject_RichCompareBool(
+                shape[axis], wanted[axis], Py_EQ
+            ):
                 return False
-            for axis in range(len(wanted)):
-                if wanted[axis] is not None and not PyObject_RichCompareBool(
-                    shape[axis], wanted[axis], Py_EQ
-                ):
-                    return False
         tensors.append(tensor)
         return True
 
@@ -207,6 +244,16 @@ cdef class TensorKind:
                 return False
         return True
 
+    cdef int take_kept(self, object value, Kept kept, list tensors) except -1:
+        if type(value) is Kept:
+            # a form that is matched with another one
+            state, value = (<Kept> value).state, (<Kept> value).form
+        elif type(value) is not type(kept.form):
+            return False
+        else:
+            state = snapshot_of(value)
+        return self.take(value, kept.form, tensors) and alike(state, kept.state)
+
     # what reads tensors runs foreign code: these walks hold what they are at, whatever it changes
 
     cdef int take_items(self, tuple items, tuple forms, list tensors) except -1:
@@ -221,33 +268,46 @@ cdef class TensorKind:
     cdef int take_dict(self, dict value, dict form, list tensors) except -1:
         cdef PyObject* key
         cdef PyObject* part
-        cdef PyObject* found
-        cdef Py_ssize_t position = 0, before = len(tensors)
+        cdef PyObject* own_key
+        cdef PyObject* own_part
+        cdef Py_ssize_t position = 0, own_position = 0, before = len(tensors)
         if len(value) != len(form):
             return False
         while PyDict_Next(form, &position, &key, &part):
-            name, form_part = <object> key, <object> part
-            if type(name) is not str:
-                del tensors[before:]
-                return self.take_mapping(value, form, tensors)
-            found = PyDict_GetItemWithError(<PyObject*> value, <PyObject*> name)
-            if found == NULL:
+            if not PyDict_Next(value, &own_position, &own_key, &own_part):
                 return False
-            value_part = <object> found
+            form_part, value_part = <object> part, <object> own_part
+            if own_key != key:
+                name, own_name = <object> key, <object> own_key
+                if type(name) is not str or type(own_name) is not str:
+                    del tensors[before:]
+                    return self.take_mapping(value, form, tensors)
+                # an op that goes through a dict sees the order
+                if not PyObject_RichCompareBool(own_name, name, Py_EQ):
+                    return False
             if not self.take(value_part, form_part, tensors):
                 return False
         return True
 
     cdef int take_mapping(self, object value, object form, list tensors) except -1:
-        if not self.take_members(value, form):
+        cdef list none = []
+        cdef tuple own_names = tuple(value), names = tuple(form)
+        cdef Py_ssize_t index
+        if len(own_names) != len(names):
             return False
-        for key, part in list(form.items()):
-            if not self.take(value[key], part, tensors):
+        for index in range(len(names)):
+            # 1 and True are equal, but not alike
+            if own_names[index] != names[index] or not self.take(
+                own_names[index], names[index], none
+            ):
+                return False
+        for name in own_names:
+            if not self.take(value[name], form[name], tensors):
                 return False
         return True
 
     cdef int take_members(self, object value, object form) except -1:
-        """Tell whether each key, or item of a set, is alike: 1 and True are equal, but not that."""
+        """Tell whether each item of a set is alike: 1 and True are equal, but not that."""
         cdef dict members = {member: member for member in value}
         cdef list none = []
         if len(members) != len(form):
@@ -259,8 +319,6 @@ cdef class TensorKind:
 
     cdef int take_other(self, object value, object form, list tensors) except -1:
         if isinstance(form, MutableMapping):
-            if isinstance(form, OrderedDict) and list(value) != list(form):
-                return False
             return self.take_mapping(value, form, tensors)
         if isinstance(form, (list, tuple)):
             return self.take_items(tuple(value), tuple(form), tensors)
@@ -287,12 +345,13 @@ cdef class TensorKind:
         return map_form(form, put)
 
 
-def map_form(form, fn):
+def map_form(form, fn, bint as_form=False):
     """Make what a form describes anew, with other things in the places of its tensors.
 
     Args:
         form: The form.
         fn: Called with each `Slot` and each `Parts`, in order; returns what stands in its place.
+        as_form: Whether the result is to be a form again, which keeps what attributes were.
 
     Returns:
         The same structure. Containers are new, and of the same classes.
@@ -303,11 +362,14 @@ def map_form(form, fn):
     cdef object cls = type(form)
     if cls is Slot or cls is Parts:
         return fn(form)
+    if cls is Kept:
+        inner = map_form((<Kept> form).form, fn, as_form)
+        return Kept(inner, (<Kept> form).state) if as_form else inner
     if form is None or cls is str or cls is int or cls is float or cls is bool:
         return form
     enter()
     try:
-        return rebuild(form, lambda part: map_form(part, fn))
+        return rebuild(form, lambda part: map_form(part, fn, as_form))
     finally:
         Py_LeaveRecursiveCall()
 
@@ -421,11 +483,13 @@ cdef class Trace:
         inputs: The form of each input, in the order of the keys.
         outputs: The keys that it writes, each with the form of its value, as a dict. The tensors of
             the forms are those that `call` returns, in order.
+        wide: Whether it is only for values that no other trace fits.
     """
 
-    def __init__(self, call, inputs, dict outputs not None):
+    def __init__(self, call, inputs, dict outputs not None, bint wide=False):
         cdef list places = []
         self.call = call
+        self.wide = wide
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs.items())
         map_form(list(outputs.values()), places.append)
@@ -441,6 +505,11 @@ cdef class Trace:
     def outputs(self):
         """The form of each key that it writes, as a dict."""
         return dict(self._outputs)
+
+
+cdef tuple first_of(Trace trace, tuple traces):
+    others = [other for other in traces if other is not trace]
+    return (trace, *others[: MOST_TRACES - 1])
 
 
 @cython.final
@@ -459,12 +528,16 @@ cdef class TracedStep:
         self.kind = kind
         self.context = tuple(context)
         self._trace = trace
-        self._traces = ()
+        self._exact = ()
+        self._wide = ()
 
     @property
     def traces(self):
-        """What was traced as a list, the last used first; of more than 16, the first 16."""
-        return list(self._traces)
+        """What was traced as a list: exact ones, then wide ones, of both the last used first.
+
+        Of more than 16 exact ones the first 16 are kept, and of more than 16 wide ones.
+        """
+        return [*self._exact, *self._wide]
 
     @traces.setter
     def traces(self, traces):
@@ -472,7 +545,8 @@ cdef class TracedStep:
         for trace in checked:
             if type(trace) is not Trace:
                 raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        self._traces = checked[:MOST_TRACES]
+        self._exact = tuple([one for one in checked if not (<Trace> one).wide])[:MOST_TRACES]
+        self._wide = tuple([one for one in checked if (<Trace> one).wide])[:MOST_TRACES]
 
     def step(self, batch, dict state not None):
         """Run a step and lay its outputs over its batch.
@@ -482,7 +556,8 @@ cdef class TracedStep:
             state: The step's context.
 
         Returns:
-            A new dict of the batch's own entries and, over them, the outputs.
+            A new dict of the batch's own entries and, over them, the outputs. What `kind` has made
+            tensors of is there as these tensors.
 
         Raises:
             KeyError: If a key is missing. Its text names only the key.
@@ -493,6 +568,18 @@ cdef class TracedStep:
         cdef list values = self.read(batch)
         cdef list tensors = []
         cdef Trace trace = self.find(values, state, tensors)
+        if trace is None:
+            return self.step_anew(batch, values, state, tensors)
+        return self.lay_out(trace, PyObject_CallOneArg(trace.call, tensors), batch)
+
+    cdef dict step_anew(self, object batch, list values, dict state, list tensors):
+        """Run a step that no trace fits as it is."""
+        cdef Trace trace = None
+        cdef list adopted = self.adopted(values)
+        if adopted is not None:
+            values = adopted
+            batch = {**batch, **dict(zip(self.keys, values))}
+            trace = self.find(values, state, tensors)
         if trace is None:
             trace = self.add(values)
             if not self.matches(trace, values, state, tensors):
@@ -511,7 +598,11 @@ cdef class TracedStep:
         for key in self.keys:
             if key not in batch:
                 return False
-        return self.find(self.read(batch), None, []) is not None
+        cdef list values = self.read(batch)
+        if self.find(values, None, []) is not None:
+            return True
+        values = self.adopted(values)
+        return values is not None and self.find(values, None, []) is not None
 
     cdef list read(self, object batch):
         cdef list values = []
@@ -533,12 +624,35 @@ cdef class TracedStep:
     cdef Trace find(self, list values, dict state, list tensors):
         """Find a trace that values fit, and take down their tensors; None if there is none."""
         cdef Trace trace
-        for trace in self._traces:
+        for trace in self._exact:
+            if self.matches(trace, values, state, tensors):
+                self.put_first(trace)
+                return trace
+            tensors.clear()
+        for trace in self._wide:
             if self.matches(trace, values, state, tensors):
                 self.put_first(trace)
                 return trace
             tensors.clear()
         return None
+
+    cdef list adopted(self, list values):
+        """Make tensors of what is foreign in values; None where nothing is."""
+        cdef NestMap adopt = self.kind.adopt
+        cdef list result = None
+        cdef Py_ssize_t index
+        if adopt is None:
+            return None
+        for index in range(len(values)):
+            try:
+                if not adopt.holds_leaf(values[index]):
+                    continue
+            except RecursionError:
+                continue  # tracing says which key it is
+            if result is None:
+                result = values[:]
+            result[index] = adopt.map(values[index])
+        return result
 
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1:
         cdef tuple inputs = trace._inputs
@@ -562,9 +676,11 @@ cdef class TracedStep:
         return <Trace> trace
 
     cdef int put_first(self, Trace trace) except -1:
-        if not self._traces or self._traces[0] is not trace:
-            others = [other for other in self._traces if other is not trace]
-            self._traces = (trace, *others[: MOST_TRACES - 1])
+        if trace.wide:
+            if not self._wide or self._wide[0] is not trace:
+                self._wide = first_of(trace, self._wide)
+        elif not self._exact or self._exact[0] is not trace:
+            self._exact = first_of(trace, self._exact)
         return 0
 
     cdef object misfit(self, Trace trace, list values):

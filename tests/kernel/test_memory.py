@@ -59,8 +59,8 @@ def function(data: Any, state: State) -> Any:
     return data
 
 
-def generate(data: list[Any], state: State) -> Iterator[Any]:
-    yield from data
+def name(data: list[Any], state: State) -> dict[str, Any]:
+    return dict(zip(["x", "d"], data, strict=True))
 
 
 def repeat(times: int, work: Callable[[], Any]) -> None:
@@ -84,7 +84,7 @@ def test_steps(kernel: Kernel) -> None:
         callee.method,
         function,
         callee.listed,
-        generate,
+        name,
         callee,
         lambda data, state: None,
         function,
@@ -95,7 +95,7 @@ def test_steps(kernel: Kernel) -> None:
     mapped = kernel.NestMap(Nothing, lambda leaf: leaf)
     plan = plan_of(kernel, ops, {"g", "a"}, forwards, move=mapped, release=mapped)
     assert plan.step(batch, state) == {"x": value, "other": value, "g": value, "a": value}
-    watched = (value, batch, state, callee, function, generate, plan, *ops, *forwards)
+    watched = (value, batch, state, callee, function, name, plan, *ops, *forwards)
     timed = entry_of(kernel, plan, "step_timed")
     with steady(*watched, "x", "g"):
         repeat(many(kernel) // 2, lambda: plan.step(batch, state))
@@ -129,10 +129,20 @@ def too_few(data: Any, state: State) -> Any:
     return [data]
 
 
+def too_many(data: Any, state: State) -> Any:
+    return [data] * 3
+
+
+def other_keys(data: Any, state: State) -> Any:
+    return {"z": data, "v": data}
+
+
 FAILING: dict[str, tuple[list[Op], type[Exception]]] = {
     "op": ([Op("x", "y", function), Op("y", ["z", "w"], fail)], ArithmeticError),
     "listed": ([Op("x", "y", function), Op(["y", "x"], "z", fail)], ArithmeticError),
     "too few": ([Op("x", "y", function), Op("y", ["z", "w"], too_few)], ValueError),
+    "too many": ([Op("x", "y", function), Op("y", ["z", "w"], too_many)], ValueError),
+    "other keys": ([Op("x", "y", function), Op("y", ["z", "w"], other_keys)], ValueError),
     "no parts": ([Op("x", "y", function), Op("y", ["z"], function)], TypeError),
     "missing": ([Op("x", "y", function), Op(["y", "absent"], "z", function)], MissingKeyError),
     "deleted": ([Op("x", "y", function), Delete("y"), Op(["x", "y"])], MissingKeyError),
@@ -369,8 +379,10 @@ def test_a_traced_step_in_a_cycle_is_collected(kernel: Kernel) -> None:
     def make() -> weakref.ref[Holder]:
         holder = Holder()
         holder.kind = Framework(kernel).new_kind(join=holder.call)  # type: ignore[attr-defined]
-        holder.step = kernel.TracedStep(["x"], holder.kind, holder.trace)  # type: ignore[attr-defined]
-        holder.step.step({"x": [holder, Tensor()]}, {})  # type: ignore[attr-defined]
+        step = kernel.TracedStep(["x"], holder.kind, holder.trace)
+        # not as an attribute, which would be a constant of the trace that changes with it
+        holder.steps = iter([step])  # type: ignore[attr-defined]
+        step.step({"x": [holder, Tensor()]}, {})
         return weakref.ref(holder)
 
     watched = [make() for _ in range(10)]

@@ -132,7 +132,7 @@ class Framework:
 
         def trace(values: list[Any]) -> Any:
             self.traced.append(list(values))
-            forms = [kernel.map_form(kind.form_of(value), self.open) for value in values]
+            forms = [kernel.map_form(kind.form_of(value), self.open, True) for value in values]
             places: dict[Any, Any] = {}
             taken: list[int] = []
             counts = [count_of(kernel, form) for form in forms]
@@ -164,6 +164,11 @@ class Framework:
         """Run a step; say how often was traced by then."""
         step.step(batch, {})
         return len(self.traced)
+
+
+def bare(kernel: Kernel, form: Any) -> Any:
+    """Take off a form what it says of attributes."""
+    return kernel.map_form(form, lambda part: part)
 
 
 def count_of(kernel: Kernel, form: Any) -> int:

@@ -24,11 +24,17 @@ MODULES = {
         "same_items",
         "select",
     ),
-    "execute": ("Plan", "RecordedPlan", "get_inputs_by_op", "write_outputs_by_op"),
+    "execute": (
+        "Plan",
+        "RecordedPlan",
+        "get_inputs_by_op",
+        "split_outputs",
+        "write_outputs_by_op",
+    ),
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
     "nest": ("NestMap",),
     "stamps": ("StampLog",),
-    "trace": ("Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
+    "trace": ("Kept", "Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
 }
 
 
@@ -50,12 +56,14 @@ class Kernel:
     Plan: Any
     RecordedPlan: Any
     get_inputs_by_op: Any
+    split_outputs: Any
     write_outputs_by_op: Any
     check_slicers: Any
     forward_slicers: Any
     reverse_slicers: Any
     NestMap: Any
     StampLog: Any
+    Kept: Any
     Parts: Any
     Slot: Any
     TensorKind: Any

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from fastnet.errors import add_note, describe_op, missing_key, not_a_sequence, too_few_outputs
+from fastnet.errors import (
+    add_note,
+    describe_op,
+    missing_key,
+    not_a_sequence,
+    other_keys,
+    wrong_count,
+)
 from tests.reference.nest import NestMap
 from tests.reference.resolve import KeyTable, OpSpec, Resolution
 from tests.reference.stamps import StampLog
@@ -32,6 +39,8 @@ class Plan:
         move: NestMap | None = None,
         release: NestMap | None = None,
         setting: Setting | None = None,
+        abandon: Iterable[Callable[[], None]] = (),
+        adopt: tuple[type, NestMap, NestMap] | None = None,
     ) -> None:
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
@@ -49,6 +58,8 @@ class Plan:
         self._move = move or (lambda value: value)
         self._release = release or (lambda value: value)
         self._setting = setting
+        self._abandon = list(abandon)
+        self._adopt = adopt[1:] if adopt else None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -143,7 +154,14 @@ class Plan:
             for key in self._keys_of(self.resolution.device_inputs):
                 if key not in batch:
                     raise self._missing_input(key, batch)
-                store[key] = self._move(batch[key])
+                if self._adopt is None:
+                    store[key] = self._move(batch[key])
+                else:
+                    foreign, arrays = self._adopt
+                    if foreign._holds_leaf(batch[key]):
+                        batch = {**batch, key: foreign(batch[key])}
+                    found = arrays._holds_leaf(batch[key])
+                    store[key] = self._move(arrays(batch[key]) if found else batch[key])
                 stamp("input", key)
             for position in range(len(self.ops)):
                 try:
@@ -172,7 +190,8 @@ class Plan:
                 stamp("output", key)
             return result
         except BaseException as error:
-            discard(take_deferred(state), error)
+            own = [(abandon, abandon) for abandon in self._abandon]
+            clean_up([*discards(take_deferred(state)), *own], error)
             raise
         finally:
             store.clear()
@@ -213,7 +232,9 @@ class Plan:
         if before is not None:
             stamp("measuring")
         if spec.outputs:
-            parts = first_parts(result, spec, position) if spec.out_list else [result]
+            parts = (
+                parts_of(spec.outputs, result, spec.item, position) if spec.out_list else [result]
+            )
             store.update(zip(spec.outputs, parts, strict=True))
         if spec.deletes:
             for key in set(spec.inputs):
@@ -248,21 +269,25 @@ class Plan:
         return None
 
 
-def first_parts(result: Any, op: Any, position: int | None) -> list[Any]:
-    """Take one part of what an op returned for each of its outputs, and no more."""
-    described = getattr(op, "item", op)
-    try:
-        iterator = iter(result)
-    except TypeError:
-        raise not_a_sequence(described, position, result) from None
-    parts: list[Any] = []
-    for _ in op.outputs:
-        try:
-            parts.append(next(iterator))
-        except StopIteration:
-            returned = len(result) if isinstance(result, list | tuple) else len(parts)
-            raise too_few_outputs(described, position, returned) from None
-    return parts
+def parts_of(
+    keys: Sequence[str], result: Any, op: Any, position: int | None, source: str = "forward"
+) -> list[Any]:
+    """Give what an op returned for each of its outputs."""
+    if isinstance(result, Mapping):
+        if not set(keys) <= set(result):
+            raise other_keys(op, position, keys, result, source)
+        return [result[key] for key in keys]
+    if not isinstance(result, list | tuple) or hasattr(result, "_fields"):
+        raise not_a_sequence(op, position, keys, result, source)
+    if len(result) != len(keys):
+        raise wrong_count(op, position, keys, len(result), source)
+    return list(result)
+
+
+def split_outputs(
+    op: Any, result: Any, keys: Sequence[str], source: str = "forward"
+) -> tuple[Any, ...]:
+    return tuple(parts_of(keys, result, op, None, source))
 
 
 def note(error: BaseException, described: str) -> None:
@@ -281,7 +306,7 @@ def run_deferred(state: dict[str, Any]) -> None:
         try:
             pending.pop(0)()
         except BaseException as error:
-            discard(pending, error)
+            clean_up(discards(pending), error)
             raise
         if not pending:
             # what these functions put off in turn
@@ -295,13 +320,25 @@ def take_deferred(state: dict[str, Any]) -> list[Any]:
     return functions
 
 
-def discard(functions: list[Any], error: BaseException) -> None:
-    for function in functions:
-        try:
-            getattr(function, "discard", lambda: None)()
-        except Exception as second:
-            # what made the step fail matters more than what its cleaning up stumbles over
-            add_note(error, f"Discarding {function!r} failed too: {second!r}")
+def discards(functions: list[Any]) -> list[tuple[Any, Callable[[], None]]]:
+    return [(one, one.discard) for one in functions if hasattr(one, "discard")]
+
+
+def clean_up(functions: list[tuple[Any, Callable[[], None]]], error: BaseException) -> None:
+    interrupts: list[BaseException] = []
+    for owner, function in functions:
+        for _ in range(2):
+            try:
+                function()
+            except Exception as second:
+                # what made the step fail matters more than what its cleaning up stumbles over
+                add_note(error, f"Discarding {owner!r} failed too: {second!r}")
+            except BaseException as interrupt:
+                interrupts.append(interrupt)
+                continue
+            break
+    if interrupts:
+        raise interrupts[-1]
 
 
 class RecordedPlan:
@@ -333,9 +370,11 @@ def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:
     return values[0] if values else None
 
 
-def write_outputs_by_op(op: Any, store: MutableMapping[str, Any], outputs: Any) -> None:
+def write_outputs_by_op(
+    op: Any, store: MutableMapping[str, Any], outputs: Any, position: int | None = None
+) -> None:
     if not op.outputs:
         return
-    parts = first_parts(outputs if op.out_list else [outputs], op, None)
+    parts = parts_of(op.outputs, outputs if op.out_list else [outputs], op, position)
     for key, part in zip(op.outputs, parts, strict=True):
         store[key] = part

@@ -75,6 +75,14 @@ class Spec:
         return mode_fits and (included or not_excluded)
 
 
+def models_of(op: Any) -> tuple[Any, ...]:
+    return tuple(op.get_fe_models()) if hasattr(op, "get_fe_models") else ()
+
+
+def takes_gradients(op: Any) -> bool:
+    return hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
+
+
 def as_set(names: Iterable[str] | None) -> set[str]:
     if names is None:
         return set()
@@ -88,19 +96,36 @@ class OpSpec(Spec):
         self.in_list = bool(op.in_list)
         self.out_list = bool(op.out_list)
         self.deletes = deletes
-        self.models = tuple(op.get_fe_models()) if hasattr(op, "get_fe_models") else ()
-        self.takes_gradients = hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
+        self.models = models_of(op)
+        self.takes_gradients = takes_gradients(op)
         self.inputs: list[str] = list(op.inputs)
         self.outputs: list[str] = list(op.outputs)
         for key in self.inputs + self.outputs:
             table.intern(key)
 
+    def has_keys_as_read(self) -> bool:
+        return (list(self.item.inputs), list(self.item.outputs)) == (self.inputs, self.outputs)
+
+    def is_as_read(self) -> bool:
+        now = OpSpec(self.item, KeyTable(), self.deletes)
+        same_models = {id(model) for model in now.models} == {id(model) for model in self.models}
+        now.models = self.models
+        return same_models and vars(now) == vars(self)
+
 
 class SlicerSpec(Spec):
     def __init__(self, slicer: Any, table: KeyTable) -> None:
         super().__init__(slicer)
+        self.keys = list(slicer.slice_inputs), list(slicer.unslice_inputs)
         self.slices = KeySet(table, slicer.slice_inputs)
         self.unslices = KeySet(table, slicer.unslice_inputs)
+
+    def has_keys_as_read(self) -> bool:
+        return (list(self.item.slice_inputs), list(self.item.unslice_inputs)) == self.keys
+
+    def is_as_read(self) -> bool:
+        now = Spec(self.item)
+        return self.has_keys_as_read() and (now.mode, now.ds_id) == (self.mode, self.ds_id)
 
 
 class Resolution:

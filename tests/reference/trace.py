@@ -8,6 +8,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from fastnet.snapshots import alike, snapshot_of
+from tests.reference.nest import NestMap
+
 MOST_TRACES = 16
 
 
@@ -32,6 +35,15 @@ class Parts:
         return f"Parts({self.kind!r}, {self.slots!r})"
 
 
+class Kept:
+    def __init__(self, form: Any, state: Any) -> None:
+        self.form = form
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"Kept({self.form!r}, {self.state!r})"
+
+
 class TensorKind:
     def __init__(
         self,
@@ -42,6 +54,7 @@ class TensorKind:
         split: Callable[[Any], Any],
         join: Callable[[Any, list[Any]], Any],
         others: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
+        adopt: NestMap | None = None,
     ) -> None:
         self.cls = cls
         self.type_of = type_of
@@ -50,6 +63,7 @@ class TensorKind:
         self.split = split
         self.join = join
         self.type_of_others, self.shape_of_others = others or (type_of, shape_of)
+        self.adopt = adopt
 
     def type_in(self, tensor: Any) -> Any:
         return (self.type_of if type(tensor) is self.cls else self.type_of_others)(tensor)
@@ -65,7 +79,9 @@ class TensorKind:
         if split is not None:
             kind, tensors = split
             return Parts(kind, [self.form_of(tensor) for tensor in tensors])
-        return rebuild(value, self.form_of)
+        state = snapshot_of(value)
+        form = rebuild(value, self.form_of)
+        return form if state is None else Kept(form, state)
 
     def tensor_of(self, value: Any) -> Any:
         if type(value) is self.cls:
@@ -85,15 +101,20 @@ class TensorKind:
             insist(kind == form.kind and len(tensors) == len(form.slots))
             insist(all(map(self.accepts, form.slots, tensors)))
             return list(tensors)
+        if isinstance(form, Kept):
+            kept = value if isinstance(value, Kept) else None
+            if kept is None:
+                insist(type(value) is type(form.form))
+            tensors = self.take(kept.form if kept else value, form.form)
+            insist(alike(kept.state if kept else snapshot_of(value), form.state))
+            return tensors
         insist(type(value) is type(form))
         places = places_of(form)
         if places is None:
             insist(value is form or same(value, form))
             return []
         own = {exactly(place): part for place, part in places_of(value) or ()}
-        insist(own.keys() == {exactly(place) for place, _ in places})
-        if isinstance(form, collections.OrderedDict):
-            insist(list(value) == list(form))
+        insist(list(own) == [exactly(place) for place, _ in places])
         return [tensor for place, part in places for tensor in self.take(own[exactly(place)], part)]
 
     def accepts(self, slot: Slot, tensor: Any) -> bool:
@@ -101,7 +122,7 @@ class TensorKind:
         if self.type_in(tensor) != slot.type:
             return False
         if slot.shape is None or shape is None:
-            return slot.shape is None
+            return slot.shape is shape
         return len(shape) == len(slot.shape) and all(
             wanted in (None, length) for length, wanted in zip(shape, slot.shape, strict=True)
         )
@@ -199,10 +220,13 @@ def kept(value: Any) -> Any:
     return result if type(result) is type(value) and same(value, result) else value
 
 
-def map_form(form: Any, fn: Callable[[Any], Any]) -> Any:
+def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
     if isinstance(form, Slot | Parts):
         return fn(form)
-    return rebuild(form, lambda part: map_form(part, fn))
+    if isinstance(form, Kept):
+        inner = map_form(form.form, fn, as_form)
+        return Kept(inner, form.state) if as_form else inner
+    return rebuild(form, lambda part: map_form(part, fn, as_form))
 
 
 class Trace:
@@ -211,8 +235,10 @@ class Trace:
         call: Callable[[list[Any]], Sequence[Any]],
         inputs: Iterable[Any],
         outputs: dict[str, Any],
+        wide: bool = False,
     ) -> None:
         self.call = call
+        self.wide = wide
         self._inputs = list(inputs)
         self._outputs = dict(outputs)
 
@@ -223,6 +249,12 @@ class Trace:
     @property
     def outputs(self) -> dict[str, Any]:
         return dict(self._outputs)
+
+
+def kept_of(traces: list[Trace]) -> list[Trace]:
+    exact = [trace for trace in traces if not trace.wide]
+    wide = [trace for trace in traces if trace.wide]
+    return exact[:MOST_TRACES] + wide[:MOST_TRACES]
 
 
 class TracedStep:
@@ -249,11 +281,15 @@ class TracedStep:
         for trace in checked:
             if not isinstance(trace, Trace):
                 raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        self._traces = checked[:MOST_TRACES]
+        self._traces = kept_of(checked)
 
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         values = self._read(batch)
         trace = self._find(values)
+        if trace is None and self._is_foreign(values):
+            values = self._adopted(values)
+            batch = {**batch, **dict(zip(self.keys, values, strict=True))}
+            trace = self._find(values)
         if trace is None:
             trace = self._trace(list(values))
             if not isinstance(trace, Trace):
@@ -265,7 +301,20 @@ class TracedStep:
         return {**batch, **self._outputs(trace, results)}
 
     def fits(self, batch: Mapping[str, Any]) -> bool:
-        return all(key in batch for key in self.keys) and self._find(self._read(batch)) is not None
+        if not all(key in batch for key in self.keys):
+            return False
+        values = self._read(batch)
+        return self._find(values) is not None or (
+            self._is_foreign(values) and self._find(self._adopted(values)) is not None
+        )
+
+    def _is_foreign(self, values: list[Any]) -> bool:
+        adopt = self.kind.adopt
+        return adopt is not None and any(map(adopt._holds_leaf, values))
+
+    def _adopted(self, values: list[Any]) -> list[Any]:
+        assert self.kind.adopt is not None
+        return list(map(self.kind.adopt, values))
 
     def _read(self, batch: Mapping[str, Any]) -> list[Any]:
         for key in self.keys:
@@ -287,8 +336,7 @@ class TracedStep:
         return None
 
     def _put_first(self, trace: Trace) -> None:
-        self._traces = [trace, *(other for other in self._traces if other is not trace)]
-        del self._traces[MOST_TRACES:]
+        self._traces = kept_of([trace, *(one for one in self._traces if one is not trace)])
 
     def _check(self, trace: Trace, values: list[Any]) -> None:
         if len(trace.inputs) != len(values):

@@ -1,0 +1,215 @@
+"""Whether anything was written to: what a network remembers of its ops is compared by one number.
+
+Each write to an attribute of an op moves one count, and leaves it on the op. So an opening sees by
+one comparison that nothing was written at all, and by one for each op what was.
+"""
+
+cimport cython
+from cpython.object cimport PyObject
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        PyObject* tp_mro
+        void* tp_setattro
+    int PyObject_GenericSetAttr(object, object, PyObject*) except -1
+    PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject*)
+    PyTypeObject* Py_TYPE(object)
+    PyObject* _PyType_Lookup(PyTypeObject*, object)
+
+# of all writes, and the last one to a list or a set that ops hold
+cdef unsigned long long count = 0
+cdef unsigned long long count_inside = 0
+
+
+@cython.auto_pickle(False)
+cdef class Watched:
+    """Something whose attributes are watched. Derive from `Noticing`, which watches them."""
+
+    def __getnewargs__(self):
+        """Tell `pickle` and `copy` that all there is to save is in the attributes."""
+        return ()
+
+
+class Noticing(Watched):
+    """Something that leaves a mark when one of its attributes is set or deleted.
+
+    What is written past it, as to `vars(op)`, goes unnoticed. A class of its own that sets
+    attributes in another way, behind this one among the bases, is asked to set them.
+    """
+
+    def __setattr__(self, name, value):
+        """Set an attribute.
+
+        Args:
+            name: Its name.
+            value: Its value.
+
+        Raises:
+            AttributeError: If it cannot be set.
+        """
+        if is_plain(self):
+            PyObject_GenericSetAttr(self, name, <PyObject*> value)
+        else:
+            super(Noticing, self).__setattr__(name, value)
+        mark(self)
+
+    def __delattr__(self, name):
+        """Delete an attribute.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            AttributeError: If there is none.
+        """
+        if is_plain(self):
+            PyObject_GenericSetAttr(self, name, NULL)
+        else:
+            super(Noticing, self).__delattr__(name)
+        mark(self)
+
+    def __reduce_ex__(self, protocol):
+        """Save it as an object of a Python class.
+
+        Args:
+            protocol: The version of pickle; the first two cannot save what has a part in C.
+
+        Returns:
+            What pickle is to save.
+        """
+        return super(Noticing, self).__reduce_ex__(max(protocol, 2))
+
+
+# where a C function finds it without asking the module
+cdef object noticing = Noticing
+
+
+cdef inline void mark(Watched watched) noexcept:
+    global count
+    count += 1
+    watched.stamp = count
+
+
+cdef inline bint is_plain(object watched) noexcept:
+    """Say whether no class behind `Noticing` has a way of its own to set attributes."""
+    cdef PyObject* order = Py_TYPE(watched).tp_mro
+    cdef Py_ssize_t place
+    cdef bint behind = False
+    cdef PyObject* each
+    for place in range(PyTuple_GET_SIZE(order)):
+        each = PyTuple_GET_ITEM(order, place)
+        if behind:
+            if (<PyTypeObject*> each).tp_setattro != <void*> PyObject_GenericSetAttr:
+                return False
+        elif each == <PyObject*> noticing:
+            behind = True
+    return True
+
+
+def touch():
+    """Leave a mark that a list or a set was changed which some op holds."""
+    global count, count_inside
+    count += 1
+    count_inside = count
+
+
+def writes():
+    """Count the writes up to now.
+
+    Returns:
+        How many there were.
+    """
+    return count
+
+
+@cython.final
+cdef class Lookout:
+    """Tells whether watched objects, and some attributes of classes, are what they were.
+
+    Args:
+        watched: The objects.
+        classes: The classes.
+        names: The names of the attributes.
+        since: What `writes` gave before the objects were read.
+    """
+
+    cdef list _watched
+    cdef list _classes
+    cdef tuple _names
+    cdef list _values
+    cdef unsigned long long _since
+
+    def __init__(self, list watched not None, list classes not None, tuple names not None, since):
+        cdef Watched each
+        for each in watched:
+            if each is None:
+                raise TypeError("None stands where a watched object is expected")
+        self._watched = list(watched)
+        self._classes = [cls for cls in classes if isinstance(cls, type)]
+        self._names = names
+        self._since = since
+        self._values = [
+            find(cls, name) for cls in self._classes for name in names
+        ]
+
+    def is_still(self):
+        """Say whether nothing was written since.
+
+        Returns:
+            True if neither an object nor a class was; False if one perhaps was.
+        """
+        cdef Watched each
+        if not self._is_classes_still():
+            return False
+        if count == self._since:
+            return True
+        if count_inside > self._since:
+            return False
+        for each in self._watched:
+            if each.stamp > self._since:
+                return False
+        # the writes were to others, and need not be looked for again
+        self._since = count
+        return True
+
+    def written(self):
+        """List the places of the objects that were written to.
+
+        Returns:
+            A list of ints; None where it cannot be told which they are.
+        """
+        cdef Py_ssize_t place
+        if count_inside > self._since or not self._is_classes_still():
+            return None
+        return [
+            place
+            for place in range(len(self._watched))
+            if (<Watched> self._watched[place]).stamp > self._since
+        ]
+
+    def renew(self, since):
+        """Go on from a later time, after a look at what was written.
+
+        Args:
+            since: What `writes` gave before the look.
+        """
+        self._since = since
+
+    cdef bint _is_classes_still(self):
+        cdef Py_ssize_t place = 0
+        cdef PyObject* found
+        for cls in self._classes:
+            for name in self._names:
+                found = _PyType_Lookup(<PyTypeObject*> cls, name)
+                if found == NULL:
+                    found = <PyObject*> None
+                if found != <PyObject*> self._values[place]:
+                    return False
+                place += 1
+        return True
+
+
+cdef object find(cls, name):
+    cdef PyObject* found = _PyType_Lookup(<PyTypeObject*> cls, name)
+    return None if found == NULL else <object> found
