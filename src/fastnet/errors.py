@@ -7,7 +7,7 @@ what was there instead, and what to do about it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -18,8 +18,9 @@ __all__ = [
     "missing_key",
     "nearest_name",
     "not_a_sequence",
+    "other_keys",
     "sliced_not_unsliced",
-    "too_few_outputs",
+    "wrong_count",
 ]
 
 
@@ -113,43 +114,88 @@ def missing_key(
     return MissingKeyError(text)
 
 
-def too_few_outputs(op: object, position: int | None, returned: int) -> ValueError:
-    """Word the error of an op that returns fewer values than it has outputs.
+def wrong_count(
+    op: object, position: int | None, outputs: Sequence[str], returned: int, source: str = "forward"
+) -> ValueError:
+    """Word the error of an op that returns fewer values than it has outputs, or more.
 
     Args:
         op: The op.
         position: Its place among the ops in force, counted from 0.
+        outputs: The outputs that the values are for.
         returned: How many values it returned.
+        source: What of the op returned them.
 
     Returns:
         The error, for the caller to raise.
     """
-    outputs: list[str] = list(getattr(op, "outputs", []))
+    count, others = len(outputs), len(getattr(op, "outputs", outputs)) - len(outputs)
     return ValueError(
-        f"{describe_op(op, position)} has {len(outputs)} output{'' if len(outputs) == 1 else 's'}, "
-        f"but its forward returned "
+        f"{describe_op(op, position)} has {count} output{'' if count == 1 else 's'}"
+        f"{f' besides its last {others}' if others else ''}, but its {source} returned "
         f"{returned} value{'' if returned == 1 else 's'}. Return one value for each of "
-        f"{outputs}, in that order."
+        f"{list(outputs)}, in that order."
     )
 
 
-def not_a_sequence(op: object, position: int | None, result: object) -> TypeError:
-    """Word the error of an op whose several outputs came back as something without parts.
+def other_keys(
+    op: object,
+    position: int | None,
+    outputs: Sequence[str],
+    returned: Mapping[Any, Any],
+    source: str = "forward",
+) -> ValueError:
+    """Word the error of an op that returns values by name, but not by the names of its outputs.
 
     Args:
         op: The op.
         position: Its place among the ops in force, counted from 0.
-        result: What its forward returned.
+        outputs: The outputs that the values are for.
+        returned: What it returned.
+        source: What of the op returned it.
 
     Returns:
         The error, for the caller to raise.
     """
-    outputs: list[str] = list(getattr(op, "outputs", []))
-    return TypeError(
-        f"{describe_op(op, position)} writes a list of outputs, but its forward returned "
-        f"{type(result).__name__}, which has no parts. Return a list with one value for each of "
-        f"{outputs}; an op that returns a bare value names its output as a string, not a list."
+    return ValueError(
+        f"{describe_op(op, position)} writes {list(outputs)} by name from the "
+        f"{type(returned).__name__} that its {source} returned, but the keys there are "
+        f"{list(returned)}. Name the outputs as its keys, or return a list with one value for each "
+        f"of {list(outputs)}, in that order."
     )
+
+
+def not_a_sequence(
+    op: object,
+    position: int | None,
+    outputs: Sequence[str],
+    result: object,
+    source: str = "forward",
+) -> TypeError:
+    """Word the error of an op that writes a list, but returns neither a list nor a mapping.
+
+    Args:
+        op: The op.
+        position: Its place among the ops in force, counted from 0.
+        outputs: The outputs that the values are for.
+        result: What it returned.
+        source: What of the op returned it.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    why = "is no list, no tuple and no mapping" if _has_parts(result) else "has no parts"
+    return TypeError(
+        f"{describe_op(op, position)} writes a list of outputs, but its {source} returned "
+        f"{type(result).__name__}, which {why}. Return a list with one value for each of "
+        f"{list(outputs)}; an op that returns a bare value names its output as a string, not a "
+        "list."
+    )
+
+
+def _has_parts(result: object) -> bool:
+    # a tensor of no axis has the method, but no length
+    return hasattr(result, "__iter__") and getattr(result, "shape", (0,)) != ()
 
 
 def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:

@@ -52,7 +52,7 @@ class BaseNetwork(base.BaseNetwork):
         self.epoch_postprocessing: list[Any] = []
         self.epoch_models: set[Model] = set()
         self.epoch_state: State = {}
-        self._loaded = False
+        self._loaded: base._Opening | None = None
         self._returned: tuple[str, ...] = ()
 
     def load_epoch(
@@ -85,14 +85,15 @@ class BaseNetwork(base.BaseNetwork):
             wanted, warmup = None, wanted
         self.unload_epoch()
         self(mode, epoch, ds_id, wanted, warmup, eager)
+        # before it is entered: an interrupt in between must not leave a network that nobody unloads
+        self._loaded = self._configured.opening
         self.__enter__()
-        self._loaded = True
 
     def unload_epoch(self) -> None:
         """Give the epoch back; one that is not loaded is none to give back."""
-        if self._loaded:
-            self._loaded = False
+        if self._opening is not None and self._opening is self._loaded:
             self.__exit__()
+            self._loaded = None
 
     def run_step(self, batch: Mapping[str, Any]) -> Any:
         """Run one batch through the ops in force, and through postprocessing.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastnet._execute import Plan, RecordedPlan
+from fastnet._guard import call_within, enter, leave
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
@@ -23,8 +23,9 @@ from fastnet.network.checks import (
     desired_keys,
     not_data,
 )
-from fastnet.network.layout import Layout, LayoutCache, Setting
+from fastnet.network.layout import Adopt, Layout, LayoutCache, Setting
 from fastnet.network.metering import Meter, RangeMeter, Ranges, StepMeter
+from fastnet.network.readings import settle_all
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.op.settings import bind_settings
 from fastnet.schedule import get_current_items
@@ -45,11 +46,13 @@ Step = Callable[[Mapping[str, Any]], dict[str, Any]]
 class _Opening:
     """One opening of a network: what to run, and the context it runs in."""
 
-    __slots__ = ("layout", "state", "transforms")
+    __slots__ = ("layout", "state", "step_state", "transforms")
 
     def __init__(self, layout: Layout, state: State) -> None:
         self.layout = layout
         self.state = state
+        # what the ops are given, which may be more than is shown
+        self.step_state = state
         # a single batch through `transform`: op by op will do, and what was traced will do too
         self.transforms = False
 
@@ -93,23 +96,29 @@ class BaseNetwork:
         self.ops: list[Any] = list(filter(is_given, to_list(ops)))
         self.postprocessing: list[Any] = list(filter(is_given, to_list(postprocessing)))
         self.slicers: list[Any] = list(filter(is_given, to_list(slicers)))
-        check_items(self.ops, self.postprocessing, self.slicers)
+        self._check_items()
+        for op in get_current_items(self.ops + self.postprocessing):
+            settle_all(op)
         for op in get_current_items(self.ops):
-            if hasattr(op, "build"):
-                op.build(framework=target_type, device=device)
-        self.models: list[Model] = collect_models(self.ops)
-        check_names(self.models)
-        self.mixed_precision = agree_on_precision(self.models)
+            self._build(op)
+        self.models: list[Model] = []
+        self.mixed_precision = False
+        self._collect_models()
         self._layouts = LayoutCache(
             lambda: (self.ops, self.postprocessing, self.slicers),
             self._bind,
             self._value_maps(),
             self._step_setting,
+            self._build,
+            (self._check_items, self._collect_models),
+            self._adoption(),
         )
         self._lock = threading.Lock()
         # what this thread has configured and not entered yet
         self._configured = threading.local()
         self._opening: _Opening | None = None
+        # held while what runs a step is put together, by the thread that opens or one that profiles
+        self._composing = threading.Lock()
         # what takes the times of openings and steps, while there is something that does
         self._meter: Meter | None = None
         # A step that is nothing but its plan's run is called without anything in between.
@@ -126,6 +135,10 @@ class BaseNetwork:
     def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
         """Give what is done to values on their way to the ops, and on their way back."""
         return None, None
+
+    def _adoption(self) -> Adopt | None:
+        """Give what makes tensors of foreign ones on their way in: see `Plan`."""
+        return None
 
     def _step_setting(self, gradients: bool) -> Setting | None:
         """Give what must be set while ops run."""
@@ -154,7 +167,7 @@ class BaseNetwork:
 
     def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
         """Give what runs a step as `_make_step` does, with stamps."""
-        return metering.run_plan(opening.layout.plan, opening.state, meter)
+        return metering.run_plan(opening.layout.plan, opening.step_state, meter)
 
     def _is_profiled(self) -> bool:
         """Tell whether the framework's profiler is on."""
@@ -225,51 +238,20 @@ class BaseNetwork:
         self._configured.opening = _Opening(layout, state)
         return self
 
-    def __enter__(self) -> Self:
-        """Take the network into use, as it was configured.
-
-        Returns:
-            The network itself.
-
-        Raises:
-            ValueError: If it is in use.
-        """
-        if not self._lock.acquire(blocking=False):
-            raise ValueError(
-                f"This {type(self).__name__} is in use: it can be entered once at a time. Leave it "
-                "first, or make a second network of the same ops."
-            )
-        opening = getattr(self._configured, "opening", None)
-        self._configured.opening = None
-        if opening is None:
-            return self  # run_step will say what is missing
-        started = perf_counter()
-        try:
-            self._open(opening)
-        except BaseException:
-            self._close()
-            raise
-        if self._meter is not None:
-            self._meter.opened(opening.state["mode"], perf_counter() - started)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        """Give the network back, ready to be opened again."""
-        self._close()
+    # compiled, so that no interrupt finds a network that is taken and not yet watched over
+    __enter__ = enter
+    __exit__ = leave
 
     def run_step(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Run one batch through the ops in force, and through postprocessing.
 
         Args:
-            batch: The values by key. It is not changed.
+            batch: The values by key. It is not changed. Ops find tensors of the network's own
+                framework: of another one's, and of arrays, copies are made, also in nests.
 
         Returns:
-            A new dict: the batch's own entries and, over them, the outputs, on the CPU.
+            A new dict: the batch's own entries and, over them, the outputs, on the CPU. Of another
+            framework's tensors that ops have read those that they were given are there.
 
         Raises:
             ValueError: If the network was not entered, or not configured.
@@ -375,10 +357,10 @@ class BaseNetwork:
         return self.ops + optimizers + self.postprocessing + self.slicers
 
     def clear_plans(self) -> None:
-        """Read the ops anew at the next opening.
+        """Read all ops anew at the next opening, and forget what was worked out of them.
 
-        An op's keys, mode, ds_id, in_list and out_list, and the models it holds, are read once.
-        Call this after changing them on an op that the network already has.
+        What is set on an op, or changed in a list, set or dict that it holds, is noticed without
+        this. Call it after something was written past the op, as to `vars(op)`.
         """
         self._layouts.clear()
 
@@ -434,6 +416,21 @@ class BaseNetwork:
 
     # ------------------------------------------------------------------ inside
 
+    def _build(self, op: Any) -> None:
+        """Get an op ready for the framework."""
+        if hasattr(op, "build"):
+            op.build(framework=self.target_type, device=self.device)
+
+    def _check_items(self) -> None:
+        check_items(self.ops, self.postprocessing, self.slicers)
+
+    def _collect_models(self) -> None:
+        """List the models that the ops hold now, and refuse those that cannot be together."""
+        models = collect_models(self.ops)
+        check_names(models)
+        self.mixed_precision = agree_on_precision(models)
+        self.models = models
+
     def _current(self) -> _Opening | None:
         return self._opening or getattr(self._configured, "opening", None)
 
@@ -463,28 +460,18 @@ class BaseNetwork:
         return layout
 
     def _open(self, opening: _Opening) -> None:
-        layout = opening.layout
-        self._opening = opening
-        for model in layout.models:
+        """Get ready for steps; whatever this raises, the network is given back."""
+        started = perf_counter()
+        for model in opening.layout.models:
             _choose_optimizer(model, opening.state["epoch"])
         self._enter_models(opening)
-        self._compose_step(opening)
-
-    def _close(self) -> None:
-        opening = self._opening
-        self._plan = None
-        self._step = None
-        self._state = {}
-        self._opening = None
-        try:
-            if opening is not None:
-                self._exit_models(opening)
-        finally:
-            if self._lock.locked():
-                self._lock.release()
+        opening.step_state = self._step_state(opening)
+        call_within(self._composing, self._compose_step, opening)
+        if self._meter is not None:
+            self._meter.opened(opening.state["mode"], perf_counter() - started)
 
     def _compose_step(self, opening: _Opening) -> None:
-        layout, state = opening.layout, self._step_state(opening)
+        layout, state = opening.layout, opening.step_state
         plan = self._recorded(opening)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -497,7 +484,7 @@ class BaseNetwork:
         elif wait is not None:
             step = _waiting(step, wait)
         if layout.postprocessing:
-            step = self._postprocessed(self._whole(step), layout.postprocessing, state)
+            step = self._postprocessed(self._whole(step), layout.postprocessing, opening.state)
         step = self._whole(step)
         meter = self._step_meter(opening)
         self._state = state
@@ -534,8 +521,18 @@ class BaseNetwork:
     def _measure_with(self, meter: Meter | None) -> None:
         """Have a meter take the times from now on, or nobody; an opening that there is goes on."""
         self._meter = meter
-        if self._opening is not None:
-            self._compose_step(self._opening)
+        call_within(self._composing, self._compose_anew)
+
+    def _compose_anew(self) -> None:
+        opening = self._opening
+        if opening is None:
+            return
+        self._compose_step(opening)
+        if self._opening is not opening:
+            # another thread has closed it meanwhile, and might have opened the network again
+            self._plan = None
+            self._step = None
+            self._state = {}
 
     def _postprocessed(self, step: Step, ops: list[Any], state: State) -> Step:
         batched = self.target_type
@@ -550,6 +547,12 @@ class BaseNetwork:
             return result
 
         return run
+
+    def _in_use(self) -> ValueError:
+        return ValueError(
+            f"This {type(self).__name__} is in use: it can be entered once at a time. Leave it "
+            "first, or make a second network of the same ops."
+        )
 
     def _not_open(self) -> ValueError:
         if self._lock.locked():

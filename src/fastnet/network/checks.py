@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastnet.errors import describe_op
+from fastnet.op.checks import check_keys
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.schedule import get_current_items
 from fastnet.types import (
@@ -43,7 +44,8 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.
-        ValueError: If a postprocessing op would drop or make batches.
+        ValueError: If a postprocessing op would drop or make batches, or an op has other keys than
+            it reads and writes.
     """
     for items, fits, noun, needs, attributes in (
         (ops, is_tensor_op, "op", "a TensorOp", OP_ATTRIBUTES),
@@ -58,8 +60,12 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
     ):
         for position, item in enumerate(items):
             for value in item.get_all_values() if is_scheduler(item) else (item,):
-                if is_given(value) and not fits(value):
+                if not is_given(value):
+                    continue
+                if not fits(value):
                     raise AssertionError(_not_fit(value, position, noun, needs, attributes))
+                if noun != "slicer":
+                    check_keys([value])
     for position, op in enumerate(get_current_items(postprocessing)):
         if isinstance(op, RemoveIf) or hasattr(op, "filter_fn"):
             raise ValueError(

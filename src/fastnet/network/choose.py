@@ -9,17 +9,22 @@ from fastnet.backend.framework import framework_of
 from fastnet.network.base import BaseNetwork
 from fastnet.network.binding import collect_models
 from fastnet.network.checks import model_name
+from fastnet.network.open_axes import Axes
 
 __all__ = ["Network", "framework_for"]
 
 
-def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
+def Network(
+    ops: Any, pops: Any = None, slicers: Any = None, open_axes: Axes | None = None
+) -> BaseNetwork:
     """Make the network that fits the models of some ops.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.
         pops: Postprocessing ops, which run on batches of numpy arrays after the rest.
         slicers: What cuts a batch into minibatches and joins their results.
+        open_axes: The axes of which one graph may serve any length; None for the first, which is
+            the batch's (TensorFlow only, see `TFNetwork`).
 
     Returns:
         A `TorchNetwork` or a `TFNetwork`. Ops that hold no model run in torch, unless only
@@ -28,7 +33,9 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
     Raises:
         AssertionError: If models of two frameworks, or two models of one name (case aside), are
             among the ops.
-        ValueError: If a model is of no known framework.
+        ValueError: If a model is of no known framework, or axes are given for torch, which makes no
+            graphs.
+        TypeError: If `open_axes` holds something else than axes.
 
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -39,7 +46,12 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:
     if framework_for(ops) == "tf":
         from fastnet.network.tf import TFNetwork
 
-        return TFNetwork(ops, pops, slicers)
+        return TFNetwork(ops, pops, slicers, open_axes)
+    if open_axes is not None:
+        raise ValueError(
+            "open_axes is for the graphs of a TensorFlow network, but these ops run in torch, "
+            "which makes none. Leave it out."
+        )
     from fastnet.network.torch import TorchNetwork
 
     return TorchNetwork(ops, pops, slicers)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import tensorflow as tf
 
-from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
+from fastnet._trace import Kept, Parts, Slot, TensorKind, Trace, TracedStep, map_form
+from fastnet.backend.tf.graph import UNKNOWN
 
 __all__ = [
-    "any_batch",
+    "Axis",
     "any_size",
     "covers",
     "difference",
-    "join_shapes",
-    "same_shapes",
+    "open_lengths",
+    "other_lengths",
     "slots_of",
 ]
 
 Shape = tuple[int | None, ...] | None
+# a key, and an axis of the tensors under it
+Axis = tuple[str, int]
 
 # what a text shows
 _SHOWN = (str, bytes, bool, int, float, complex)
+_PART = "; a value that is no tensor is part of the graph"
 
 
 def slots_of(form: Any) -> list[Slot]:
@@ -44,18 +48,6 @@ def slots_of(form: Any) -> list[Slot]:
     return slots
 
 
-def any_batch(form: Any) -> Any:
-    """Leave the first axis of each tensor open.
-
-    Args:
-        form: A form, or a list of forms.
-
-    Returns:
-        A new form.
-    """
-    return _map_shapes(form, lambda slot: (None, *slot.shape[1:]) if slot.shape else slot.shape)
-
-
 def any_size(form: Any) -> Any:
     """Leave every axis of each tensor open.
 
@@ -68,25 +60,49 @@ def any_size(form: Any) -> Any:
     return _map_shapes(form, lambda slot: None if slot.shape is None else (None,) * len(slot.shape))
 
 
-def join_shapes(form: Any, other: Any) -> Any:
-    """Leave open each axis that has one length in a form and another one in another form.
+def other_lengths(keys: list[str], forms: list[Any], others: list[Any]) -> set[Axis]:
+    """Find the axes that have one length in some forms and another one in other forms.
 
     Args:
-        form: A form, or a list of forms.
-        other: One that differs in nothing but the lengths of axes.
+        keys: The keys that are read.
+        forms: The form of the value of each key.
+        others: Forms that differ in nothing but the lengths of axes.
 
     Returns:
-        A new form, which covers both.
+        The axes, counted from the front; an axis that is open in one of two differs.
     """
-    others = iter(_shapes(other))
+    found: set[Axis] = set()
+    for key, form, other in zip(keys, forms, others, strict=True):
+        for slot, old in zip(slots_of(form), slots_of(other), strict=True):
+            lengths = zip(slot.shape or (), old.shape or (), strict=True)
+            found |= {(key, axis) for axis, (now, then) in enumerate(lengths) if now != then}
+    return found
 
-    def join(slot: Slot) -> Shape:
-        shape = next(others)
-        if slot.shape is None or shape is None:
-            return None
-        return tuple(a if a == b else None for a, b in zip(slot.shape, shape, strict=True))
 
-    return _map_shapes(form, join)
+def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> list[Any]:
+    """Leave some axes open.
+
+    Args:
+        keys: The keys that are read.
+        forms: The form of the value of each key.
+        open_axes: The axes, counted from the front.
+
+    Returns:
+        New forms.
+    """
+
+    def open_some(key: str, form: Any) -> Any:
+        def shape_of(slot: Slot) -> Shape:
+            if slot.shape is None:
+                return None
+            return tuple(
+                None if (key, axis) in open_axes else length
+                for axis, length in enumerate(slot.shape)
+            )
+
+        return _map_shapes(form, shape_of)
+
+    return [open_some(key, form) for key, form in zip(keys, forms, strict=True)]
 
 
 def covers(wide: Any, narrow: Any) -> bool:
@@ -105,20 +121,7 @@ def covers(wide: Any, narrow: Any) -> bool:
     return step.fits({"form": narrow})
 
 
-def same_shapes(forms: list[Any], others: list[Any]) -> bool:
-    """Tell whether forms that differ in nothing else have the same shapes.
-
-    Args:
-        forms: The forms.
-        others: The other forms.
-
-    Returns:
-        Whether they are alike.
-    """
-    return _shapes(forms) == _shapes(others)
-
-
-def difference(keys: list[str], forms: list[Any], before: list[Any]) -> str:
+def difference(keys: list[str], forms: list[Any], before: list[Any]) -> tuple[str | None, str]:
     """Say why a batch does not fit what was traced.
 
     Args:
@@ -127,26 +130,40 @@ def difference(keys: list[str], forms: list[Any], before: list[Any]) -> str:
         before: The form that was traced for each of them.
 
     Returns:
-        The first difference, in words.
+        The key of the first difference, None where it is in nothing but the lengths of axes, and
+        the difference in words.
     """
     for key, form, old in zip(keys, forms, before, strict=True):
         if covers(old, form):
             continue
-        if isinstance(form, Slot) and isinstance(old, Slot):
-            if form.type != old.type:
-                return f"'{key}' is of type {_type(form)}, not {_type(old)} as before"
-            return f"'{key}' has the shape {_shape(form)}, where {_shape(old)} was traced"
         if covers(any_size(form), any_size(old)):
-            return f"'{key}' holds tensors of other shapes than before"
-        if _kind(form) != _kind(old):
-            return f"'{key}' is {_kind(form)}, not {_kind(old)} as before"
-        if isinstance(form, _SHOWN):
-            return (
-                f"'{key}' is {_short(form)}, not {_short(old)} as before; a value that is no "
-                "tensor is part of the graph"
-            )
-        return f"'{key}' holds something else than before"
-    return "something in the batch is not as before"
+            return None, f"'{key}' {_other_shape(form, old)}"
+        return key, f"'{key}' {_other_value(form, old)}"
+    return None, "something in the batch is not as before"
+
+
+def _other_shape(form: Any, old: Any) -> str:
+    if isinstance(form, Slot):
+        return f"has the shape {_shape(form)}, where {_shape(old)} was traced"
+    return "holds tensors of other shapes than before"
+
+
+def _other_value(form: Any, old: Any) -> str:
+    if isinstance(form, Slot) and isinstance(old, Slot):
+        if form.type != old.type:
+            return f"is of type {_type(form)}, not {_type(old)} as before"
+        return _other_shape(form, old)
+    if isinstance(form, Kept) and isinstance(old, Kept):
+        if covers(any_size(old.form), any_size(form.form)):
+            return f"has other attributes than before{_PART}"
+        form, old = form.form, old.form
+    if _kind(form) != _kind(old):
+        return f"is {_kind(form)}, not {_kind(old)} as before"
+    if isinstance(form, _SHOWN):
+        return f"is {_short(form)}, not {_short(old)} as before{_PART}"
+    if isinstance(form, MutableMapping) and form.keys() == old.keys() and list(form) != list(old):
+        return f"has its keys in the order {_short(list(form))}, not {_short(list(old))} as before"
+    return "holds something else than before"
 
 
 def _map_shapes(form: Any, shape_of: Callable[[Slot], Shape]) -> Any:
@@ -158,7 +175,7 @@ def _map_shapes(form: Any, shape_of: Callable[[Slot], Shape]) -> Any:
             return change(part)
         return Parts(part.kind, [change(slot) for slot in part.slots])
 
-    return map_form(form, put)
+    return map_form(form, put, as_form=True)
 
 
 def _nothing(value: Any) -> Any:
@@ -175,10 +192,6 @@ _SLOTS = TensorKind(
 )
 
 
-def _shapes(form: Any) -> list[Shape]:
-    return [slot.shape for slot in slots_of(form)]
-
-
 def _type(slot: Slot) -> str:
     return str(tf.dtypes.as_dtype(slot.type).name)
 
@@ -186,7 +199,11 @@ def _type(slot: Slot) -> str:
 def _shape(slot: Slot) -> str:
     if slot.shape is None:
         return "(?)"
-    return f"({', '.join('any' if size is None else str(size) for size in slot.shape)})"
+    return f"({', '.join(map(_length, slot.shape))})"
+
+
+def _length(length: int | None) -> str:
+    return {None: "any", UNKNOWN: "?"}.get(length, str(length))
 
 
 def _kind(form: Any) -> str:
@@ -194,6 +211,8 @@ def _kind(form: Any) -> str:
         return "a tensor"
     if isinstance(form, Parts):
         return f"a {form.kind.spec.value_type.__name__}"
+    if isinstance(form, Kept):
+        form = form.form
     return f"a value of type {type(form).__name__}"
 
 

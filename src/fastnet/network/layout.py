@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import threading
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from fastnet._execute import Plan
+from fastnet._guard import call_within
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
-from fastnet.op.op import is_delete
+from fastnet._watch import Lookout, writes
+from fastnet.network.readings import CLASS_ATTRIBUTES, Reading, settle_all
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, Model, is_given, is_scheduler
 
-__all__ = ["Layout", "LayoutCache"]
+__all__ = ["Adopt", "Layout", "LayoutCache", "Setting"]
 
 # schedulers that make new ops in every epoch, or ever new desired keys, must not fill the memory
 MOST_LAYOUTS = 64
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+Adopt = tuple[type, NestMap, NestMap]
 
 
 class Layout:
@@ -33,12 +37,16 @@ class Layout:
         models: The models that the ops hold.
         takes_gradients: Whether any of the ops takes gradients.
         keep_alive: The scheduled values that this layout is for.
+        chosen: What is known of the ops, the postprocessing ops and the slicers in force.
+        made_up: The readings of items that a scheduler has made up for this opening.
         programs: What a framework has made of the plan; it lives as long as the layout does.
     """
 
     __slots__ = (
         "_parts",
+        "chosen",
         "keep_alive",
+        "made_up",
         "models",
         "ops",
         "plan",
@@ -55,6 +63,8 @@ class Layout:
     models: list[Model]
     takes_gradients: bool
     keep_alive: tuple[Any, ...]
+    chosen: tuple[list[Any], list[Any], list[Any]]
+    made_up: list[Reading]
     programs: dict[Hashable, Any]
     _parts: tuple[KeyTable, list[OpSpec], list[Forward]]
 
@@ -74,12 +84,190 @@ class Layout:
         ]
         return Plan(table, specs, wrapped, self.plan.resolution)
 
+    def is_of(self, chosen: tuple[list[Any], list[Any], list[Any]]) -> bool:
+        """Tell whether the very same items are in force, and say the same of themselves.
+
+        Args:
+            chosen: What is known of the items in force.
+
+        Returns:
+            True if they are.
+        """
+        return all(
+            len(now) == len(then)
+            and all(one is other for one, other in zip(now, then, strict=True))
+            for now, then in zip(chosen, self.chosen, strict=True)
+        )
+
+
+class _Items:
+    """The items of a network as they were read, and what was worked out of that.
+
+    It is made as a whole, and takes the place of an earlier one as a whole, so that an opening in
+    another thread finds either.
+
+    Args:
+        lists: The network's lists of ops, postprocessing ops and slicers.
+        since: How many writes there were before anything was read.
+        table: The keys.
+        known: The readings, by that table, of items that are still what they were.
+
+    Attributes:
+        table: The keys.
+        readings: What each item has said of itself, by its id.
+        schedulers: The schedulers among the items, in order.
+        entries: For each list what is known of each item; a scheduler stands for itself until an
+            epoch is known.
+        layouts: What was worked out.
+    """
+
+    def __init__(
+        self,
+        lists: Iterable[list[Any]],
+        since: int,
+        table: KeyTable,
+        known: Iterable[Reading] = (),
+    ) -> None:
+        self.table = table
+        self.readings = {id(reading.item): reading for reading in known}
+        self.layouts: dict[tuple[Any, ...], Layout] = {}
+        self._snapshots = tuple(tuple(items) for items in lists)
+        self.schedulers = [
+            item for items in self._snapshots for item in items if is_scheduler(item)
+        ]
+        for item in self.schedulers:
+            for value in item.get_all_values():
+                if is_given(value):
+                    self._keep(value)
+        self.entries = [
+            [item if is_scheduler(item) else self._keep(item) for item in items]
+            for items in self._snapshots
+        ]
+        # found here so that a long list is not looked through in each layout
+        self.holds_meta_ops = any(
+            isinstance(reading.item, MetaOp) for reading in self.readings.values()
+        )
+        self._owners = [
+            (one, reading)
+            for reading in self.readings.values()
+            for one in reading.each()
+            if one.is_watched
+        ]
+        self._lookout = Lookout(
+            [one.item for one, _ in self._owners],
+            list({type(one.item): None for one, _ in self._owners}),
+            CLASS_ATTRIBUTES,
+            since,
+        )
+        # what may change without a mark is compared in each opening
+        self._unwatched = [
+            reading
+            for reading in self.readings.values()
+            if not all(one.is_watched for one in reading.each())
+        ]
+
+    def are_in(self, lists: Iterable[list[Any]]) -> bool:
+        """Tell whether lists hold the very same items, in the same order.
+
+        Args:
+            lists: The network's lists.
+
+        Returns:
+            True if they do.
+        """
+        return all(map(same_items, lists, self._snapshots))
+
+    def are_still(self) -> bool:
+        """Tell whether no item has changed.
+
+        Returns:
+            True if none has; False if one perhaps has.
+        """
+        if not self._lookout.is_still():
+            return False
+        return not self._unwatched or all(reading.is_same() for reading in self._unwatched)
+
+    def changed(self, all_of_them: bool) -> list[Reading]:
+        """Look for items that are not what they were.
+
+        Args:
+            all_of_them: Whether to look at items that nothing was written to, too.
+
+        Returns:
+            Their readings.
+        """
+        places = self._lookout.written()
+        if all_of_them or places is None:
+            suspects = list(self.readings.values())
+        else:
+            suspects = [*[self._owners[place][1] for place in places], *self._unwatched]
+        return [one for one in dict.fromkeys(suspects) if not one.is_same()]
+
+    def look_again(self, since: int) -> None:
+        """Go on from a later time: nothing has changed until then.
+
+        Args:
+            since: How many writes there were.
+        """
+        self._lookout.renew(since)
+
+    def read(self, item: Any) -> Reading:
+        """Look up what an item has said; one that is not kept is asked.
+
+        Args:
+            item: The item.
+
+        Returns:
+            What it says.
+        """
+        return self.readings.get(id(item)) or Reading(item, self.table)
+
+    def choose(
+        self, mode: str, ds_id: str | None, current: tuple[Any, ...], sliced: bool = True
+    ) -> tuple[tuple[list[Any], list[Any], list[Any]], list[Reading]]:
+        """Pick the items in force.
+
+        Args:
+            mode: The mode.
+            ds_id: The id of the dataset.
+            current: What the schedulers stand for.
+            sliced: Whether slicers count.
+
+        Returns:
+            What is known of the ops, the postprocessing ops and the slicers in force, and the
+            readings of those that were made up on the spot.
+        """
+        entries = self.entries if sliced else [*self.entries[:2], []]
+        made_up: list[Reading] = []
+        if self.schedulers:
+            values = dict(zip(map(id, self.schedulers), current, strict=True))
+            readings = {id(value): self.read(value) for value in current if is_given(value)}
+            made_up = [one for key, one in readings.items() if key not in self.readings]
+            entries = [
+                [
+                    entry if id(entry) not in values else readings[id(values[id(entry)])].spec
+                    for entry in each
+                    if is_given(values.get(id(entry), entry))
+                ]
+                for each in entries
+            ]
+        ops, after, cutters = (select(each, mode, ds_id) for each in entries)
+        return (ops, after, cutters), made_up
+
+    def _keep(self, item: Any) -> OpSpec | SlicerSpec:
+        reading = self.readings.get(id(item))
+        if reading is None:
+            reading = self.readings[id(item)] = Reading(item, self.table)
+        return reading.spec
+
 
 class LayoutCache:
     """The layouts of one network.
 
-    What an item says of itself (its keys, modes and ids) is read when the network is made, or when
-    it first turns up; a change to the network's lists of items is noticed.
+    What an item says of itself (its keys, modes and ids, its forward, its models and settings) is
+    read when the network is made, or when it first turns up. Before each opening it is compared, at
+    the cost of one number where nothing at all was written to an item; what has changed is read,
+    and laid out, anew. Several threads may ask at once.
 
     Args:
         lists: Gives the network's lists: of its ops, its postprocessing ops and its slicers, each
@@ -88,6 +276,10 @@ class LayoutCache:
             gives the functions to call.
         values: What is done to values on their way in and out: `move`, `release`.
         setting: Given whether an op takes gradients, what must be set while ops run (see `Plan`).
+        build: Gets an op ready for the network's framework.
+        agree: Called after items have changed, before they are settled and after it: refuse what
+            cannot run, or cannot run together.
+        adopt: What is done to values that are no tensors of the framework (see `Plan`), or None.
 
     Attributes:
         worked_out: How often a layout was not there and had to be worked out.
@@ -99,22 +291,22 @@ class LayoutCache:
         bind: Callable[[list[Any], list[Forward], list[int]], list[Forward]],
         values: tuple[NestMap | None, NestMap | None],
         setting: Callable[[bool], Setting | None],
+        build: Callable[[Any], None],
+        agree: tuple[Callable[[], None], Callable[[], None]],
+        adopt: Adopt | None = None,
     ) -> None:
         self._lists = lists
         self._bind = bind
         self._move, self._release = values
         self._setting = setting
-        self._table = KeyTable()
-        self._specs: dict[int, OpSpec | SlicerSpec] = {}
-        # the ids of ops that run other ops, found here so that a long list is not looked through
-        # in each opening
-        self._around_others: set[int] = set()
-        self._layouts: dict[Hashable, Layout] = {}
+        self._adopt = adopt
+        self._build = build
+        self._check, self._agree = agree
+        # around all that is worked out; a scheduler or an op may ask for it again meanwhile
+        self._lock = threading.RLock()
+        self._is_cleared = False
         self.worked_out = 0
-        self._snapshots: tuple[tuple[Any, ...], ...] = ()
-        self._schedulers: list[Any] = []
-        self._entries: list[list[Any]] = []
-        self._read_items()
+        self._items = _Items(lists(), writes(), KeyTable())
 
     def find(
         self,
@@ -136,21 +328,39 @@ class LayoutCache:
 
         Raises:
             ValueError: If slicers clash, or a wanted key is left in pieces.
+            Exception: If what was written to an op is wrong, as when one is made so.
         """
-        current = self._current(epoch)
+        items = self._current()
+        current = _values(items, epoch)
         key = (
             mode,
             ds_id,
             desired,
             tuple([id(value) for value in current]),
         )
-        layout = self._layouts.get(key)
-        if layout is None:
-            layout = self._lay_out(mode, epoch, ds_id, desired, current)
-            self.worked_out += 1
-            while len(self._layouts) >= MOST_LAYOUTS:
-                del self._layouts[next(iter(self._layouts))]
-            self._layouts[key] = layout
+        layout = items.layouts.get(key)
+        if layout is not None and not (layout.made_up and _settle(layout.made_up, self._build)):
+            return layout
+        opening = mode, epoch, ds_id, desired, current
+        return call_within(self._lock, self._add, items, key, layout, opening)
+
+    def _add(
+        self,
+        items: _Items,
+        key: tuple[Any, ...],
+        stale: Layout | None,
+        opening: tuple[str, int, str | None, frozenset[str], tuple[Any, ...]],
+    ) -> Layout:
+        layouts = items.layouts
+        found = layouts.get(key)
+        if found is not None and found is not stale:
+            return found  # another thread was faster
+        layout = self._lay_out(items, *opening)
+        self.worked_out += 1
+        layouts.pop(key, None)
+        while len(layouts) >= MOST_LAYOUTS:
+            del layouts[next(iter(layouts))]
+        layouts[key] = layout
         return layout
 
     def draft(
@@ -175,8 +385,13 @@ class LayoutCache:
 
         Raises:
             ValueError: If slicers clash, or a wanted key is left in pieces.
+            Exception: If what was written to an op is wrong, as when one is made so.
         """
-        return self._lay_out(mode, epoch, ds_id, desired, self._current(epoch), sliced)
+        items = self._current()
+        current = _values(items, epoch)
+        return call_within(
+            self._lock, self._lay_out, items, mode, epoch, ds_id, desired, current, sliced
+        )
 
     def read(self, item: Any) -> OpSpec | SlicerSpec:
         """Look up what an item has said of itself; a new one is asked.
@@ -187,52 +402,65 @@ class LayoutCache:
         Returns:
             What an opening would go by.
         """
-        return self._spec(item)
+        return self._items.read(item).spec
 
     def clear(self) -> None:
-        """Forget what was worked out, so that changed ops are read anew."""
-        self._specs.clear()
-        self._table = KeyTable()
-        self._read_items()
+        """Have all items read anew at the next opening, and all layouts worked out anew."""
+        self._is_cleared = True
+        # another dict, since another thread may go through this one; what was traced goes at once
+        self._items.layouts = {}
 
-    def _current(self, epoch: int) -> tuple[Any, ...]:
-        """Give what schedulers stand for, after a look for items that were added or taken away."""
-        for items, snapshot in zip(self._lists(), self._snapshots, strict=True):
-            if not same_items(items, snapshot):
-                self.clear()
-                break
-        return tuple([one.get_current_value(epoch) for one in self._schedulers])
+    def _current(self) -> _Items:
+        """Give the items, after a look for what was added, taken away or changed."""
+        items = self._items
+        if not self._is_cleared and items.are_in(self._lists()) and items.are_still():
+            return items
+        return call_within(self._lock, self._look_again)
 
-    def _read_items(self) -> None:
-        lists = self._lists()
-        self._layouts.clear()
-        self._snapshots = tuple(tuple(items) for items in lists)
-        self._schedulers = [item for items in lists for item in items if is_scheduler(item)]
-        for item in self._schedulers:
-            for value in item.get_all_values():
-                if is_given(value):
-                    self._keep(value)
-        # a scheduler stands for itself until an epoch is known
-        self._entries = [
-            [item if is_scheduler(item) else self._keep(item) for item in items] for items in lists
-        ]
+    def _look_again(self) -> _Items:
+        try:
+            cleared, self._is_cleared = self._is_cleared, False
+            self._renew(cleared)
+        except BaseException:
+            # whatever was settled until then, the next opening looks at all of it
+            self._is_cleared = True
+            raise
+        return self._items
 
-    def _keep(self, item: Any) -> OpSpec | SlicerSpec:
-        return self._specs.setdefault(id(item), self._spec(item))
-
-    def _spec(self, item: Any) -> OpSpec | SlicerSpec:
-        """Read an item; one that a scheduler made up on the spot is not kept beyond its layout."""
-        spec = self._specs.get(id(item))
-        if spec is not None:
-            return spec
-        if hasattr(item, "slice_inputs"):
-            return SlicerSpec(item, self._table)
-        if isinstance(item, MetaOp):
-            self._around_others.add(id(item))
-        return OpSpec(item, self._table, is_delete(item))
+    def _renew(self, cleared: bool) -> None:
+        items, lists, since = self._items, self._lists(), writes()
+        same_lists = items.are_in(lists)
+        changed = items.changed(all_of_them=cleared)
+        if same_lists and not changed and not cleared:
+            items.look_again(since)
+            return
+        self._check()
+        for reading in changed:
+            reading.settle(self._build)
+        if not same_lists:
+            new = [item for item in _each_of(lists) if id(item) not in items.readings]
+            for item in new:
+                settle_all(item)
+                self._build(item)
+        self._agree()
+        since = writes()
+        same_keys = all(reading.spec.has_keys_as_read() for reading in changed)
+        if cleared or not same_lists or not same_keys:
+            # with a new table: one that is never made anew would grow with each new key
+            self._items = _Items(lists, since, KeyTable())
+            return
+        known = [one for one in items.readings.values() if one not in changed]
+        made = _Items(lists, since, items.table, known)
+        for key, layout in items.layouts.items():
+            mode, ds_id = key[:2]
+            chosen, made_up = made.choose(mode, ds_id, layout.keep_alive)
+            if not made_up and layout.is_of(chosen):
+                made.layouts[key] = layout
+        self._items = made
 
     def _lay_out(
         self,
+        items: _Items,
         mode: str,
         epoch: int,
         ds_id: str | None,
@@ -240,42 +468,64 @@ class LayoutCache:
         current: tuple[Any, ...],
         sliced: bool = True,
     ) -> Layout:
-        entries = self._entries if sliced else [*self._entries[:2], []]
-        if self._schedulers:
-            values = dict(zip(map(id, self._schedulers), current, strict=True))
-            entries = [
-                [
-                    entry if id(entry) not in values else self._spec(values[id(entry)])
-                    for entry in each
-                    if is_given(values.get(id(entry), entry))
-                ]
-                for each in entries
-            ]
-        specs, after, cutters = (select(each, mode, ds_id) for each in entries)
+        chosen, made_up = items.choose(mode, ds_id, current, sliced)
+        specs, after, cutters = chosen
         layout = Layout()
+        layout.chosen, layout.made_up = chosen, made_up
         layout.slicers = [spec.item for spec in cutters]
         check_slicers(layout.slicers)
         context = f"mode={mode!r}, epoch={epoch!r}, ds_id={ds_id!r}"
-        resolution = resolve(self._table, specs, after, cutters, desired, context)
+        resolution = resolve(items.table, specs, after, cutters, desired, context)
         layout.ops, forwards, layout.models, places = gather(specs)
         layout.takes_gradients = bool(places)
         layout.postprocessing = [spec.item for spec in after]
         layout.keep_alive = current
         layout.programs = {}
-        if self._around_others:
+        if items.holds_meta_ops or made_up:
             # these settle ahead what they can, so that each of their steps does without
             for place, op in enumerate(layout.ops):
-                if id(op) in self._around_others:
+                if isinstance(op, MetaOp):
                     forwards[place] = forward_of(op, retain_graph=False)
         bound = self._bind(layout.ops, forwards, places)
-        layout._parts = self._table, specs, bound
+        layout._parts = items.table, specs, bound
         layout.plan = Plan(
-            self._table,
+            items.table,
             specs,
             bound,
             resolution,
             self._move,
             self._release,
             self._setting(layout.takes_gradients),
+            _abandons([layout.ops[place] for place in places]),
+            self._adopt,
         )
         return layout
+
+
+def _abandons(ops: list[Any]) -> list[Callable[[], None]]:
+    """List what lets go of what a step that failed has left behind in ops that take gradients."""
+    return [op.abandon for op in ops if hasattr(op, "abandon")]
+
+
+def _values(items: _Items, epoch: int) -> tuple[Any, ...]:
+    """Ask the schedulers, with no lock held: what they do is up to them."""
+    return tuple([one.get_current_value(epoch) for one in items.schedulers])
+
+
+def _settle(readings: list[Reading], build: Callable[[Any], None]) -> bool:
+    """Let items settle that have changed, and tell whether there are any."""
+    changed = [reading for reading in readings if not reading.is_same()]
+    for reading in changed:
+        reading.settle(build)
+    return bool(changed)
+
+
+def _each_of(lists: Iterable[list[Any]]) -> list[Any]:
+    """List all items there are, those that schedulers stand for among them."""
+    return [
+        value
+        for items in lists
+        for item in items
+        for value in (item.get_all_values() if is_scheduler(item) else [item])
+        if is_given(value)
+    ]

@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Hashable, MutableMapping
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -15,24 +16,27 @@ from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.backend.convert import map_leaves
 from fastnet.backend.tf.graph import (
     KIND,
+    UNKNOWN,
     as_graph_code,
     autograph_status,
     caller,
     forget_gradients,
     source_of,
 )
+from fastnet.backend.tf.lifting import Lifted
 from fastnet.errors import add_note, describe_op
 from fastnet.network.forms import (
-    any_batch,
+    Axis,
     any_size,
     covers,
     difference,
-    join_shapes,
-    same_shapes,
+    open_lengths,
+    other_lengths,
     slots_of,
 )
+from fastnet.network.graph_state import GraphState
 from fastnet.network.layout import Layout
-from fastnet.network.model_states import ModelStates
+from fastnet.network.open_axes import OpenAxes
 from fastnet.types import Forward, State
 
 __all__ = ["InForce", "Program", "TraceRecord"]
@@ -42,6 +46,8 @@ _STAYING = (str, bytes, bool, int, float, complex, type(None), list, tuple, Muta
 # schedules that go round, between optimizers or frozen layers, need not trace anew each time
 _MOST_STATES = 8
 _MANY_TRACES = 8
+# how many traces in a row the values of one key may ask for before somebody is told
+_MANY_IN_A_ROW = 3
 
 # the ids of what schedulers stand for, and of the ops
 InForce = tuple[list[int], list[int]]
@@ -56,7 +62,8 @@ class TraceRecord:
         mode: The mode.
         epoch: The epoch.
         reason: Why what there was did not do.
-        seconds: How long it took.
+        seconds: How long the step took that asked for it: to trace the ops, and to run the graph
+            for the first time, when TensorFlow works it out for the device.
     """
 
     number: int
@@ -79,11 +86,13 @@ class Program:
         record: Told of each trace: its reason, and the seconds that it took.
         latest: What was in force in the latest trace of each mode, warming up or not. The programs
             of a network share it.
+        open_axes: The axes that a graph may leave open.
 
     Attributes:
         keys: What ops read from the batch, in the order of a step's forms.
         mode: The mode.
-        traced: What the models were like in the latest trace, or None.
+        traced: What the latest trace was made of, or None.
+        open_axes: The axes that a graph may leave open.
     """
 
     def __init__(
@@ -92,12 +101,17 @@ class Program:
         state: State,
         record: Callable[[str, float], None],
         latest: dict[Hashable, InForce],
+        open_axes: OpenAxes,
     ) -> None:
+        self.open_axes = open_axes
+        # the keys whose values were warned of
+        self.warned: set[str] = set()
         self.keys = sorted(layout.plan.resolution.device_inputs.names())
         self.mode = str(state["mode"])
-        self.traced: ModelStates | None = None
+        self.traced: GraphState | None = None
         self.record = record
         self._ops = layout.ops
+        self._models = layout.models
         self._latest = latest
         self._setting = state["mode"], state["warmup"]
         self._in_force = list(map(id, layout.keep_alive)), list(map(id, layout.ops))
@@ -107,51 +121,59 @@ class Program:
         self._constant_state: dict[str, Any] = {
             key: state[key] for key in ("warmup", "mode", "req_grad", "eager") if key in state
         }
-        self._steps: dict[Hashable, _Static] = {}
+        self._look = partial(
+            GraphState,
+            layout.models,
+            layout.ops,
+            state["mode"] == "train" or layout.takes_gradients,
+        )
+        self._steps: list[_Static] = []
+        # for all that ask before the first trace: an opening that is measured asks twice
+        self._untraced: _Static | None = None
 
-    def step_for(self, states: ModelStates) -> TracedStep:
-        """Find the step for the models as they are now.
-
-        Args:
-            states: How they are.
+    def step_for_now(self) -> TracedStep:
+        """Find the step for the ops and the models as they are now.
 
         Returns:
             The step, which traces where it must.
         """
-        static = self._steps.get(states.key)
-        if static is None:
-            while len(self._steps) >= _MOST_STATES:
-                del self._steps[next(iter(self._steps))]
-            static = self._steps[states.key] = _Static(self, states)
-        return static.step
+        for static in reversed(self._steps):
+            if static.state is not None and static.state.holds():
+                return static.step
+        if self._untraced is None:
+            self._untraced = _Static(self)
+        return self._untraced.step
 
-    def keep(self, static: _Static, states: ModelStates) -> ModelStates:
-        """Keep what was traced for models that got more layers by that, when they first ran.
+    def look(self) -> GraphState:
+        """Look at what a graph would be made of.
+
+        Returns:
+            How it is now.
+        """
+        return self._look()
+
+    def keep(self, static: _Static) -> None:
+        """Keep what was traced.
 
         Args:
             static: The traces.
-            states: What the models were like before.
-
-        Returns:
-            What they are like.
         """
-        now = states.now()
         self._latest[self._setting] = self._in_force
-        if self._steps.get(states.key) is static:
-            del self._steps[states.key]
-        self._steps[now.key] = static
-        return now
+        self.traced = static.state
+        if static is self._untraced:
+            self._untraced = None
+        if static not in self._steps:
+            while len(self._steps) >= _MOST_STATES:
+                del self._steps[0]
+            self._steps.append(static)
 
-    def first_reason(self, states: ModelStates) -> str:
-        """Say why there is no trace for the models as they are now.
-
-        Args:
-            states: How they are.
+    def first_reason(self) -> str:
+        """Say why there is no trace for the ops and the models as they are now.
 
         Returns:
             The reason, in words.
         """
-        changes = "" if self.traced is None else states.difference(self.traced)
+        changes = "" if self.traced is None else self.traced.difference()
         if changes:
             return changes
         before = self._latest.get(self._setting, self._in_force)
@@ -162,11 +184,12 @@ class Program:
             ", warming up" if self._constant_state["warmup"] else ""
         )
 
-    def trace(self, forms: list[Any]) -> Trace:
+    def trace(self, forms: list[Any], wide: bool) -> Trace:
         """Trace the ops.
 
         Args:
             forms: The form of the value of each key.
+            wide: Whether axes were left open in them.
 
         Returns:
             The trace.
@@ -192,11 +215,26 @@ class Program:
             return self._take_out(self._run_ops(batch, epoch), set(map(id, known)), outputs)
 
         epoch = tf.TensorSpec((), tf.int32, name="epoch")
-        function = tf.function(run, autograph=False)
-        concrete = function.get_concrete_function(epoch, *_specs(self.keys, forms))
+        specs = epoch, *_specs(self.keys, forms)
+        concrete = self._concrete(run, specs)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
-        return Trace(caller(concrete, self._explain), forms, outputs)
+        return Trace(caller(concrete, self._explain), forms, outputs, wide)
+
+    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
+        """Trace a function, once if all variables that it makes are its models'."""
+        lifted = Lifted()
+
+        def run_lifted(*args: tf.Tensor) -> Any:
+            with lifted.scope():
+                return run(*args)
+
+        concrete = tf.function(run_lifted, autograph=False).get_concrete_function(*specs)
+        optimizers = [getattr(model, "current_optimizer", None) for model in self._models]
+        if lifted.are_of(self._models, optimizers):
+            return concrete
+        # whatever makes others may do so each time
+        return tf.function(run, autograph=False).get_concrete_function(*specs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
@@ -298,64 +336,89 @@ class Program:
 
 
 class _Static:
-    """The traces of a program for one state of its models."""
+    """The traces of a program for one state of its ops and models.
 
-    def __init__(self, program: Program, states: ModelStates) -> None:
+    Attributes:
+        state: What they were made of, or None before there is one.
+    """
+
+    def __init__(self, program: Program) -> None:
         self.step = TracedStep(program.keys, KIND, self._trace, context=("epoch",))
+        self.state: GraphState | None = None
         self._program = program
-        self._states = states
         self._latest: list[Any] | None = None
         self._count = 0
-        # how many of the wider ways to trace have failed
-        self._level = 0
+        # the key whose values have asked for the latest traces, and for how many
+        self._asking: tuple[str | None, int] = None, 0
+        # axes whose lengths ops must know
+        self._closed: set[Axis] = set()
 
     def _trace(self, values: list[Any]) -> Trace:
         program = self._program
         started = time.perf_counter()
         exact = [_form_of(*entry) for entry in zip(program.keys, values, strict=True)]
-        if self._latest is None:
-            reason = program.first_reason(self._states)
+        latest = self._latest
+        key: str | None = None
+        changes = "" if self.state is None else self.state.difference()
+        if changes:
+            # in the middle of an opening: what was traced before it no longer stands for this
+            self.step.traces = []
+            self._closed = set()
+            reason = changes
+        elif latest is None:
+            reason = program.first_reason()
         else:
-            reason = difference(program.keys, exact, self._latest)
-        trace, remark = self._trace_widest(exact)
+            key, reason = difference(program.keys, exact, latest)
+        before = program.look()
+        try:
+            trace, remark = self._trace_widest(exact)
+        finally:
+            after = program.look()
+            before.ran(after)
         reason += remark
-        self.step.traces = [one for one in self.step.traces if not covers(trace.inputs, one.inputs)]
+        if trace.wide:
+            self.step.traces = [
+                one
+                for one in self.step.traces
+                if not (one.wide and covers(trace.inputs, one.inputs))
+            ]
         self._latest = trace.inputs
         self._count += 1
-        program.traced = self._states = program.keep(self, self._states)
-        program.record(reason, time.perf_counter() - started)
-        if self._count == _MANY_TRACES:
-            warnings.warn(
-                f"The ops of mode '{program.mode}' were traced {self._count} times, lastly because "
-                f"{reason}. Each trace takes as long as many steps. network.traces tells of all "
-                "of them.",
-                stacklevel=4,
-            )
+        self.state = after
+        program.keep(self)
+        _time_first_call(trace, lambda: program.record(reason, time.perf_counter() - started))
+        for warning in (self._many(reason, exact, latest), self._always(key, exact, reason)):
+            if warning:
+                warnings.warn(warning, stacklevel=4)
         return trace
 
     def _trace_widest(self, exact: list[Any]) -> tuple[Trace, str]:
-        """Trace for as many shapes as the ops can take; some must know how large a batch is."""
-        opened = any_batch(exact)
+        """Trace for these lengths, or for any of the axes that have had other ones.
+
+        Some ops must know a length, and fail where it is open.
+        """
+        axes = self._axes_to_open(exact)
+        first_axes = {axis for axis in axes if axis[1] == 0}
         ways = [
-            (self._join_axes(opened), ""),
-            (opened, "one trace for each shape of a sample"),
-            (exact, "one trace for each batch size"),
+            (axes, ""),
+            (first_axes, "one trace for each shape of a sample"),
+            (set(), f"one trace for each {'batch size' if first_axes else 'shape of a sample'}"),
         ]
+        keys = self._program.keys
         first: Exception | None = None
         last: Exception | None = None
-        for level in range(self._level, len(ways)):
-            forms, meaning = ways[level]
-            if last is not None and same_shapes(forms, ways[level - 1][0]):
+        for place, (opened, meaning) in enumerate(ways):
+            if place and opened == ways[place - 1][0]:
                 continue
             try:
-                trace = self._program.trace(forms)
+                trace = self._program.trace(open_lengths(keys, exact, opened), bool(opened))
             except Exception as error:
                 first = first or error
                 last = error
                 continue
-            self._level = level
+            self._closed |= axes - opened
             if last is None:
-                return trace, ""
+                return trace, _opening_text(opened)
             return trace, f"; {meaning}, because with any an op failed: {_first_line(last)}"
         assert first is not None
         assert last is not None
@@ -369,20 +432,103 @@ class _Static:
         )
         raise last
 
-    def _join_axes(self, forms: list[Any]) -> list[Any]:
-        """Leave open every axis that has had other lengths."""
+    def _axes_to_open(self, exact: list[Any]) -> set[Axis]:
+        """Find the axes that may be left open, and have had other lengths."""
+        keys = self._program.keys
+        may = self._may_open(exact) - self._closed
+        opened = open_lengths(keys, exact, may)
+        axes: set[Axis] = set()
         for other in self.step.traces:
-            if covers(any_size(forms), other.inputs):
-                forms = join_shapes(forms, other.inputs)
-        return forms
+            if covers(opened, other.inputs):
+                axes |= other_lengths(keys, exact, other.inputs)
+        return axes
+
+    def _may_open(self, forms: list[Any]) -> set[Axis]:
+        allowed = self._program.open_axes
+        return {
+            (key, axis)
+            for key, form in zip(self._program.keys, forms, strict=True)
+            for slot in slots_of(form)
+            if slot.shape is not None
+            for axis in allowed.of(key, len(slot.shape))
+        }
+
+    def _many(self, reason: str, exact: list[Any], before: list[Any] | None) -> str | None:
+        """Word a warning of many traces, when there are."""
+        program = self._program
+        if self._count != _MANY_TRACES:
+            return None
+        text = (
+            f"The ops of mode '{program.mode}' were traced {self._count} times, lastly because "
+            f"{reason}. Each trace takes as long as many steps. network.traces tells of all of "
+            "them."
+        )
+        if before is None or not covers(any_size(exact), any_size(before)):
+            return text
+        for key, axis in sorted(other_lengths(program.keys, exact, before)):
+            name = f"axis {axis} of '{key}'"
+            if (key, axis) in self._closed:
+                return f"{text} The ops must know the length of {name}."
+            if (key, axis) not in self._may_open(exact):
+                more = program.open_axes.with_axis(key, axis)
+                return f"{text} One trace does for any length of {name} with Network(..., {more})."
+        return text
+
+    def _always(self, key: str | None, exact: list[Any], reason: str) -> str | None:
+        """Word a warning of values that are other ones in each step."""
+        program = self._program
+        latest, count = self._asking
+        if key is None or isinstance(exact[program.keys.index(key)], (Slot, Parts)):
+            self._asking = None, 0
+            return None
+        self._asking = key, count + 1 if key == latest else 1
+        if self._asking[1] < _MANY_IN_A_ROW or key in program.warned:
+            return None
+        program.warned.add(key)
+        return (
+            f"The values of '{key}' have asked for {_MANY_IN_A_ROW} traces in a row, lastly "
+            f"because {reason}. Each trace takes as long as many steps. Let what varies be a "
+            "tensor, or leave it out of what ops read."
+        )
+
+
+def _time_first_call(trace: Trace, done: Callable[[], None]) -> None:
+    """Have something run when a traced function was called for the first time."""
+    call = trace.call
+
+    def call_first(tensors: list[Any]) -> Any:
+        trace.call = call
+        try:
+            return call(tensors)
+        finally:
+            done()
+
+    trace.call = call_first
+
+
+def _opening_text(axes: set[Axis]) -> str:
+    if not axes:
+        return ""
+    numbers = sorted({axis for _, axis in axes})
+    name = "axis" if len(numbers) == 1 else "axes"
+    return f"; from now on any length of {name} {', '.join(map(str, numbers))} fits"
 
 
 def _form_of(key: str, value: Any) -> Any:
     try:
-        return KIND.form_of(value)
+        return map_form(KIND.form_of(value), _settle, as_form=True)
     except RecursionError as error:
         add_note(error, f"The value under '{key}' holds itself, or is nested too deeply.")
         raise
+
+
+def _settle(part: Slot | Parts) -> Slot | Parts:
+    """Leave open how many rows, or entries, a value has that is made of several tensors."""
+    if isinstance(part, Slot) or part.kind.distributed:
+        return part
+    return Parts(
+        part.kind, [Slot(one.type, one.shape and (None, *one.shape[1:])) for one in part.slots]
+    )
 
 
 def _in_graph(op: Any, place: int, forward: Forward) -> Forward:
@@ -410,9 +556,16 @@ def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
         for slot in slots_of(form)
     ]
     return [
-        tf.TensorSpec(slot.shape, tf.dtypes.as_dtype(slot.type), name=f"{name}_{number}")
+        tf.TensorSpec(_static(slot), tf.dtypes.as_dtype(slot.type), name=f"{name}_{number}")
         for number, (name, slot) in enumerate(named)
     ]
+
+
+def _static(slot: Slot) -> list[int | None] | None:
+    """Give the shape of a slot as far as a graph is to know it."""
+    if slot.shape is None:
+        return None
+    return [None if length == UNKNOWN else length for length in slot.shape]
 
 
 def _strangers(value: Any, known: set[int]) -> list[Any]:

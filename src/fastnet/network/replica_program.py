@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.network.layout import Layout
+from fastnet.network.open_axes import OpenAxes
 from fastnet.network.program import InForce, Program
 from fastnet.network.replicas import Replicas, combine, join_values
 from fastnet.types import State
@@ -25,6 +26,7 @@ class ReplicaProgram(Program):
         replicas: The devices.
         record: Told of each trace: its reason, and the seconds that it took.
         latest: What was in force in the latest trace of each mode, warming up or not.
+        open_axes: The axes that a graph may leave open.
         joins: Whether the graphs put the devices' results together, and do not leave them apart.
     """
 
@@ -35,11 +37,16 @@ class ReplicaProgram(Program):
         replicas: Replicas,
         record: Callable[[str, float], None],
         latest: dict[Hashable, InForce],
+        open_axes: OpenAxes,
         joins: bool,
     ) -> None:
-        super().__init__(layout, state, record, latest)
+        super().__init__(layout, state, record, latest, open_axes)
         self._devices = replicas
         self._combine = join_values if joins else replicas.bundle
+
+    def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
+        # a strategy makes the variables of all devices by itself
+        return tf.function(run, autograph=False).get_concrete_function(*specs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         run = partial(super()._run_ops, epoch=epoch)

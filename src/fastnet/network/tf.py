@@ -13,12 +13,14 @@ import tensorflow as tf
 
 from fastnet._execute import Plan, RecordedPlan
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
+from fastnet.backend.tf.tensors import EAGER
 from fastnet.network.base import BaseNetwork, Step, _Opening
-from fastnet.network.layout import Layout
+from fastnet.network.layout import Adopt, Layout
 from fastnet.network.metering import Ranges, StepMeter, titles
-from fastnet.network.model_states import ModelStates
+from fastnet.network.open_axes import Axes, OpenAxes
 from fastnet.network.program import InForce, Program, TraceRecord
 from fastnet.network.replica_program import ReplicaProgram
 from fastnet.network.replica_slicer import ReplicaSlicer
@@ -39,18 +41,30 @@ class TFNetwork(BaseNetwork):
     in an op's `forward` (a print, a counter, a random number of numpy) runs while it is traced, and
     not in each step. Open the network with ``eager=True`` to run op by op instead.
 
-    A trace is for batches of any size, so that while it is made ``x.shape[0]`` is None, and
-    ``x.shape[0] == 8`` false; ``tf.shape(x)[0]`` is the size. Values in a batch that are no tensors
-    and no arrays (strings, ints, None) are constants of the graph, so that another value is another
-    trace. Optimizers that are assigned, and layers that are frozen, count from the next opening on.
+    The first trace is for batches of just the shapes that it was made with. When a batch of another
+    size comes, a second one is made for batches of any size: while it is, ``x.shape[0]`` is None,
+    and ``x.shape[0] == 8`` false; ``tf.shape(x)[0]`` is the size. Another length of any other axis
+    is a trace of its own, unless `open_axes` says that one does for all; of many the 16 last used
+    are kept. Values in a batch that are no tensors and no arrays (strings, ints, None, objects with
+    their attributes, the order of a dict) are constants of the graph, so that another value is
+    another trace. What a graph was made of is compared at each opening: ops and their attributes,
+    layers, variables and optimizers that were changed or replaced count from the next opening on.
+    A counter in an op is no change where it was tracing that counted; it is one where the op ran by
+    itself, or a `tf.py_function` in it. Globals that a function reads, and what is in objects that
+    are none of these, are not looked at.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.
         postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
         slicers: What cuts a batch into minibatches and joins their results.
+        open_axes: The axes of which one trace may serve any length, once there was a second one: an
+            axis or several for the tensors of all keys, or a dict of keys to such, where the others
+            keep axis 0. An axis below 0 counts from the last. None for axis 0, () for no axis.
+            Values of several tensors (ragged and sparse ones) always leave open how much they hold.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.
+        TypeError: If `open_axes` holds something else.
         ValueError: If only some models have mixed precision, or a postprocessing op would drop or
             make batches.
 
@@ -64,7 +78,14 @@ class TFNetwork(BaseNetwork):
     ["first step in mode 'infer'"]
     """
 
-    def __init__(self, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
+    def __init__(
+        self,
+        ops: Any,
+        postprocessing: Any = None,
+        slicers: Any = None,
+        open_axes: Axes | None = None,
+    ) -> None:
+        self._open_axes = OpenAxes(open_axes)
         self._records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self._programs: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, InForce] = {}
@@ -85,6 +106,9 @@ class TFNetwork(BaseNetwork):
     def traces(self) -> tuple[TraceRecord, ...]:
         """When ops were traced and why, the last of many; each says how many there were with it."""
         return tuple(self._records)
+
+    def _adoption(self) -> Adopt:
+        return EAGER, FOREIGN, ARRAYS
 
     def _check_ops(self, layout: Layout) -> None:
         replicas = Replicas.in_force()
@@ -158,7 +182,7 @@ class TFNetwork(BaseNetwork):
         return run
 
     def _metered_eager_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        plan, state = opening.layout.plan, self._step_state(opening)
+        plan, state = opening.layout.plan, opening.step_state
         first, log = meter.plan_rows(plan), meter.log
         row = meter.row("tape", "gradient tape")
         takes_gradients = opening.layout.takes_gradients
@@ -215,7 +239,7 @@ class TFNetwork(BaseNetwork):
     def _static_step(self, opening: _Opening, replicas: Replicas | None, eager: Step) -> Step:
         layout, state = opening.layout, opening.state
         program = self._find_program(opening, replicas)
-        traced = program.step_for(ModelStates(layout.models, _updates(opening)))
+        traced = program.step_for_now()
         plan = layout.plan
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,10 +276,11 @@ class TFNetwork(BaseNetwork):
         if program is None:
             state = {**state, "eager": False}
             if replicas is None:
-                program = Program(layout, state, self._recorder(), self._latest)
+                program = Program(layout, state, self._recorder(), self._latest, self._open_axes)
             else:
-                record, joins = self._recorder(), not layout.slicers
-                program = ReplicaProgram(layout, state, replicas, record, self._latest, joins)
+                shared = self._recorder(), self._latest, self._open_axes
+                joins = not layout.slicers
+                program = ReplicaProgram(layout, state, replicas, *shared, joins=joins)
             self._programs[key] = program
         layout.programs[key] = program
         return program

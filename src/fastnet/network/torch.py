@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 
+from fastnet._guard import call_within
 from fastnet._nest import NestMap
+from fastnet.backend.torch.companions import TRAINED
+from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.base import BaseNetwork, Step, _Opening
-from fastnet.network.layout import Setting
+from fastnet.network.layout import Adopt, Setting
 from fastnet.network.metering import Ranges, StepMeter, titles
+from fastnet.types import State
 from fastnet.util import NonContext, get_device
 
 __all__ = ["TorchNetwork"]
@@ -73,6 +77,9 @@ class TorchNetwork(BaseNetwork):
 
         return NestMap(torch.Tensor, move), NestMap(torch.Tensor, release)
 
+    def _adoption(self) -> Adopt:
+        return torch.Tensor, FOREIGN, ARRAYS
+
     def _step_setting(self, gradients: bool) -> Setting | None:
         if gradients:
             return None
@@ -96,15 +103,22 @@ class TorchNetwork(BaseNetwork):
             if opening.state["mode"] == "train":
                 move_optimizer(getattr(model, "current_optimizer", None), torch.device("cpu"))
 
+    def _step_state(self, opening: _Opening) -> State:
+        if not opening.layout.takes_gradients:
+            return opening.state
+        # those of other epochs too: a gradient that is left on one would count there
+        models = {id(model): model for model in (*self.models, *opening.layout.models)}
+        trained = [one for one in models.values() if getattr(one, "optimizer", None) is not None]
+        return {**opening.state, TRAINED: trained} if len(trained) > 1 else opening.state
+
     def _make_step(self, opening: _Opening) -> Step | None:
         if not self.mixed_precision:
             return None
-        autocast = torch.autocast(device_type=self.device.type)
-        plan, state = opening.layout.plan, opening.state
+        plan, state, device = opening.layout.plan, opening.step_state, self.device.type
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            with autocast:
-                return plan.step(batch, state)
+            # one for each step: it keeps what to go back to, and steps may be inside of each other
+            return call_within(torch.autocast(device), plan.step, batch, state)
 
         return run
 
@@ -112,13 +126,14 @@ class TorchNetwork(BaseNetwork):
         run_ops = super()._make_metered_step(opening, meter)
         if not self.mixed_precision:
             return run_ops
-        autocast = torch.autocast(device_type=self.device.type)
-        log, row = meter.log, meter.row("autocast", "autocast")
+        log, row, device = meter.log, meter.row("autocast", "autocast"), self.device.type
+
+        def run_inside(batch: Mapping[str, Any]) -> dict[str, Any]:
+            log.stamp(row)
+            return run_ops(batch)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            with autocast:
-                log.stamp(row)
-                result = run_ops(batch)
+            result = call_within(torch.autocast(device), run_inside, batch)
             log.stamp(row)
             return result
 

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 __all__ = [
     "axes_in_order",
+    "check_keys",
     "is_int",
     "is_number",
     "lengths_of",
@@ -128,6 +129,23 @@ def require_function(op: object, name: str, given: object) -> None:
             f"{type(op).__name__}'s {name} is a function, not {given!r} of type "
             f"{type(given).__name__}."
         )
+
+
+def check_keys(ops: Iterable[Any]) -> None:
+    """Ask ops whether their keys are fine, which only those do that have a `check_keys`.
+
+    Not asked when an op is made: outside of a network any keys are as good as others.
+
+    Args:
+        ops: The ops.
+
+    Raises:
+        ValueError: If there are too many keys, or too few, of one.
+    """
+    for op in ops:
+        check = getattr(op, "check_keys", None)
+        if check is not None:
+            check()
 
 
 def require_arguments(

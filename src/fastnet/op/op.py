@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
+from fastnet._watch import Noticing
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
+from fastnet.util.noticed import NoticedList, NoticedSet
 
 __all__ = ["Op", "get_inputs_by_op", "is_delete", "write_outputs_by_op"]
 
 
-class Op:
+class Op(Noticing):
     """One step of a graph: it reads some keys of a batch and writes others.
 
     A network hands the values of `inputs` to the op's ``forward(data, state)``, and stores what
     comes back under `outputs`. The form of both follows from the form of the keys: a string means
     one bare value, a list of strings a list of values. So ``inputs="x"`` makes `data` the value of
-    "x", and ``inputs=["x"]`` makes it a list that holds that value. An op that wants lists however
-    its keys were given sets `in_list`, or `out_list`, to True after ``super().__init__``.
+    "x", and ``inputs=["x"]`` makes it a list that holds that value. In place of a list of values
+    `forward` can return a tuple, or a mapping that has every output among its keys. An op that
+    wants lists however its keys were given sets `in_list`, or `out_list`, to True after
+    ``super().__init__``.
+
+    What is written to an op counts from the next opening of its network on. Until then it may go on
+    with what it had.
 
     Args:
         inputs: The key or keys to read.
@@ -47,6 +55,8 @@ class Op:
     """Whether `forward` returns a list of values rather than one bare value."""
     deletes_inputs: bool = False
     """Whether this op removes its inputs from the batch instead of reading them."""
+    settled_by: ClassVar[tuple[str, ...]] = ()
+    """The attributes that `build` goes by, so that it is called again after one of them changed."""
 
     def __init__(
         self,
@@ -55,16 +65,65 @@ class Op:
         mode: str | Iterable[str] | None = None,
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
-        try:
-            # copies, so that a list that the user goes on changing does not change the op
-            self.inputs = list(check_io_names(to_list(inputs)))
-            self.outputs = list(check_io_names(to_list(outputs)))
-            self.mode = parse_modes(to_set(mode))
-            self.ds_id = set(check_ds_id(to_set(ds_id)))
-        except (AssertionError, TypeError) as error:
-            raise type(error)(f"{type(self).__name__}: {error}") from None
+        self._put_names(inputs, outputs, mode, ds_id)
         self.in_list = not (inputs is None or isinstance(inputs, str))
         self.out_list = not (outputs is None or isinstance(outputs, str))
+
+    def _put_names(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
+        try:
+            # copies, so that a list that the user goes on changing does not change the op
+            self.inputs = NoticedList(check_io_names(to_list(inputs)))
+            self.outputs = NoticedList(check_io_names(to_list(outputs)))
+            self.mode = NoticedSet(parse_modes(to_set(mode)))
+            self.ds_id = NoticedSet(check_ds_id(to_set(ds_id)))
+        except (AssertionError, TypeError) as error:
+            raise type(error)(f"{type(self).__name__}: {error}") from None
+
+    def inner_ops(self) -> list[Any]:
+        """List the ops that this op runs."""
+        return []
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op, and work out what follows from it, as `__init__` does.
+
+        A network calls this when it is opened after the op's keys, modes, dataset ids or settings
+        have changed, and `build` after it where the op has settings.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            AssertionError: As for `__init__`.
+            TypeError: As for `__init__`.
+            ValueError: As for `__init__`.
+        """
+        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+        own = self.library_class()
+        # a class derived from it may have keys of its own, which the library's would refuse
+        if own.settled_by and (changed or type(self) is own):
+            self._take_over(self._anew(own), own.settled_by)
+
+    @classmethod
+    def library_class(cls) -> Any:
+        """Find the class of this library that an op is of, or derives from.
+
+        Returns:
+            The class.
+        """
+        return next(one for one in cls.__mro__ if one.__module__.startswith("fastnet.op."))
+
+    def _anew(self, own: Any) -> Op:
+        """Make an op of the library's class with the settings that this one has now."""
+        settings = {name: getattr(self, name) for name in own.settled_by}
+        made: Op = own(inputs=list(self.inputs), outputs=list(self.outputs), **settings)
+        return made
+
+    def _take_over(self, made: Op, settings: Iterable[str]) -> None:
+        """Take over what another op of the class has worked out."""
+        for name, value in vars(made).items():
+            if name in settings or name.startswith("_"):
+                # past the mark: it is what has just been looked at
+                vars(self)[name] = value
 
 
 def is_delete(op: object) -> bool:

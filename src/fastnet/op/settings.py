@@ -6,7 +6,7 @@ from typing import Any
 
 from fastnet.types import Forward, State
 
-__all__ = ["bind_settings", "takes_gradients"]
+__all__ = ["bind_settings", "is_overridden", "takes_gradients"]
 
 
 def takes_gradients(op: Any) -> bool:
@@ -19,6 +19,19 @@ def takes_gradients(op: Any) -> bool:
         Whether it has something to say on keeping a graph.
     """
     return hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
+
+
+def is_overridden(op: Any, forward: Any) -> bool:
+    """Tell whether an op runs something else than the forward of its class in the library.
+
+    Args:
+        op: The op.
+        forward: The function that the library's class has.
+
+    Returns:
+        True if a derived class, or somebody later, has put something into its place.
+    """
+    return getattr(op.forward, "__func__", None) is not forward
 
 
 def bind_settings(op: Any, defer: bool, retain_graph: bool) -> Forward:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
-from types import TracebackType
 from typing import Any, overload
 
+from fastnet._guard import begin, end
 from fastnet.network import BaseNetwork
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
@@ -48,15 +48,11 @@ class Profiling:
         self._recorder: Recorder | None = None
         self._profile = Profile()
 
-    def __enter__(self) -> Profile:
-        """Begin to measure.
+    # compiled, so that no interrupt leaves a network that nobody profiles any more being profiled
+    __enter__ = begin
+    __exit__ = end
 
-        Returns:
-            The profile, which has its rows when the block is left.
-
-        Raises:
-            ValueError: If the network is being profiled already.
-        """
+    def _begin(self) -> Profile:
         if self._network._meter is not None:
             raise ValueError(
                 f"This {type(self._network).__name__} is being profiled already. Leave that "
@@ -71,13 +67,7 @@ class Profiling:
         self._network._measure_with(self._recorder)
         return self._profile
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        """End it, and sum up what was measured."""
+    def _end(self) -> None:
         self._network._measure_with(None)
         assert self._recorder is not None
         self._profile.fill(self._network, self._recorder)

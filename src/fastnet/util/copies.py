@@ -31,6 +31,6 @@ def twin(item: T) -> T:
     """
     if not hasattr(item, "__dict__"):
         return copy.copy(item)
-    made: T = object.__new__(type(item))
+    made: T = type(item).__new__(type(item))
     vars(made).update(vars(item))
     return made

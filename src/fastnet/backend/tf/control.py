@@ -54,7 +54,11 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
         # what tf.switch_case comes to
         branch: Callable[[], T] = branches[place.numpy().item()]
         return branch()
-    chosen: T = tf.switch_case(tf.squeeze(place), list(branches))
+    # AutoGraph converts what is called where it converts, but TensorFlow calls these
+    autograph = tf.__internal__.autograph
+    status = autograph.control_status_ctx()
+    converted = [autograph.tf_convert(branch, status) for branch in branches]
+    chosen: T = tf.switch_case(tf.squeeze(place), converted)
     return chosen
 
 

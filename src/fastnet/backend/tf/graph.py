@@ -14,10 +14,23 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import TensorKind
+from fastnet.backend.tf.foreign import FOREIGN
 from fastnet.backend.tf.tensors import EAGER
 from fastnet.errors import add_note
 
-__all__ = ["KIND", "as_graph_code", "autograph_status", "caller", "forget_gradients", "source_of"]
+__all__ = [
+    "KIND",
+    "UNKNOWN",
+    "as_graph_code",
+    "autograph_status",
+    "caller",
+    "forget_gradients",
+    "source_of",
+]
+
+# The length of an axis that a tensor of a graph does not tell. A trace for any length takes such a
+# tensor too, but a trace for such tensors no other.
+UNKNOWN = -1
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras", "tf_keras"))
@@ -30,10 +43,13 @@ class Composite:
     Attributes:
         key: What two values have in common that one graph can serve.
         spec: How to make such a value of its tensors.
+        distributed: Whether its tensors are the parts of a batch that devices have, and not what
+            they hold between them, such as the rows of a ragged tensor.
     """
 
     key: Hashable
     spec: Any = dataclasses.field(compare=False)
+    distributed: bool = False
 
 
 def _convert(value: Any) -> Any:
@@ -56,7 +72,8 @@ def _split(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
     tensors = tf.nest.flatten(value, expand_composites=True)
     spec = _any_batch(value, tf.type_spec_from_value(value))
     distributed = isinstance(value, tf.distribute.DistributedValues)
-    return Composite((type(spec), len(tensors)) if distributed else spec, spec), tensors
+    key = (type(spec), len(tensors)) if distributed else spec
+    return Composite(key, spec, distributed), tensors
 
 
 def _any_batch(value: Any, spec: Any) -> Any:
@@ -81,9 +98,11 @@ def _type_of(tensor: tf.Tensor) -> int:
     return number
 
 
-def _shape_of(tensor: tf.Tensor) -> tuple[int | None, ...] | None:
+def _shape_of(tensor: tf.Tensor) -> tuple[int, ...] | None:
     shape = tensor.shape
-    return None if shape.rank is None else tuple(shape)
+    if shape.rank is None:
+        return None
+    return tuple([UNKNOWN if length is None else length for length in shape])
 
 
 def _readers(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -94,7 +113,15 @@ def _readers(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 
 
 # a tensor of an outer graph is of another class, without C's methods
-KIND = TensorKind(EAGER, *_readers(EAGER), _convert, _split, _join, others=(_type_of, _shape_of))
+KIND = TensorKind(
+    EAGER,
+    *_readers(EAGER),
+    _convert,
+    _split,
+    _join,
+    others=(_type_of, _shape_of),
+    adopt=FOREIGN,
+)
 """TensorFlow's tensors, for the kernel."""
 
 

@@ -35,10 +35,13 @@ __all__ = [
     "focal",
     "hinge",
     "huber",
+    "keras_loss",
     "l1_loss",
+    "mean_of_losses",
     "mean_squared_error",
     "smooth_l1_loss",
     "sparse_categorical_crossentropy",
+    "weights_of_indices",
 ]
 
 
@@ -48,6 +51,7 @@ def binary_crossentropy(
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: WeightOfEach | None = None,
+    label_smoothing: float = 0.0,
 ) -> tf.Tensor:
     """Compare yes-or-no predictions with the truth."""
     shape = shape_of(y_pred)
@@ -55,7 +59,10 @@ def binary_crossentropy(
         y_true = tf.reshape(y_true, tf.shape(y_pred))
     dtype = y_pred.dtype
     compare = _entropy_of(dtype, from_logits)
-    loss = compare(_cast(y_true, dtype), y_pred, from_logits=from_logits)
+    truth = _cast(y_true, dtype)
+    if label_smoothing:
+        truth = add(multiply(truth, 1.0 - label_smoothing), label_smoothing / 2)
+    loss = compare(truth, y_pred, from_logits=from_logits)
     if class_weights:
         loss = multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
     rank = rank_of(loss)
@@ -64,7 +71,7 @@ def binary_crossentropy(
         loss = reduce_mean(loss, axis=-1)
         if rank != 2:
             loss = reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
-    return reduce_mean(loss) if average_loss else loss
+    return mean_of_losses(loss) if average_loss else loss
 
 
 def categorical_crossentropy(
@@ -75,12 +82,12 @@ def categorical_crossentropy(
     class_weights: WeightOfEach | None = None,
 ) -> tf.Tensor:
     """Compare class predictions with one-hot truth."""
-    loss = _keras_loss("categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
+    loss = keras_loss("categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
     if class_weights:
         classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
-        weights = _weights_of_indices(classes, class_weights, count, loss.dtype)
+        weights = weights_of_indices(classes, class_weights, count, loss.dtype)
         loss = multiply(loss, weights)
-    return reduce_mean(loss) if average_loss else loss
+    return mean_of_losses(loss) if average_loss else loss
 
 
 def sparse_categorical_crossentropy(
@@ -91,24 +98,37 @@ def sparse_categorical_crossentropy(
     class_weights: WeightOfEach | None = None,
 ) -> tf.Tensor:
     """Compare class predictions with class indices."""
-    compare = _keras_loss("sparse_categorical_crossentropy")
+    compare = keras_loss("sparse_categorical_crossentropy")
     loss = compare(y_true, y_pred, from_logits=from_logits)
     if class_weights:
         classes = y_true
         rank = rank_of(y_true)
         if rank is None or rank != rank_of(loss):
             classes = tf.reshape(y_true, tf.shape(loss))
-        weights = _weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
+        weights = weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
         loss = multiply(loss, weights)
-    return reduce_mean(loss) if average_loss else loss
+    return mean_of_losses(loss) if average_loss else loss
 
 
 def mean_squared_error(
     y_true: tf.Tensor, y_pred: tf.Tensor, average_loss: bool = False
 ) -> tf.Tensor:
     """Average squared differences over the last axis."""
-    loss = _keras_loss("MSE")(y_true, y_pred)
-    return reduce_mean(loss) if average_loss else loss
+    loss = keras_loss("MSE")(y_true, y_pred)
+    return mean_of_losses(loss) if average_loss else loss
+
+
+def mean_of_losses(losses: tf.Tensor) -> tf.Tensor:
+    """Average losses over all axes."""
+    if losses.dtype is not tf.float16:
+        return reduce_mean(losses)
+    # TensorFlow's mean adds halves up to a half, and counts them by one: neither goes beyond 65504,
+    # and the mean is infinite, NaN or 0. Where it is roundings away it is what others compute, to
+    # the bit; the gradient is the wide one's.
+    wide = cast(reduce_mean(cast(losses, tf.float32)), tf.float16)
+    rest = subtract(reduce_mean(losses), wide)
+    rest = where(tf.less_equal(abs(rest), abs(wide) * 2.0**-8), rest, tf.zeros_like(rest))
+    return add(wide, tf.stop_gradient(rest))
 
 
 def _entropy_of(dtype: tf.DType, from_logits: bool) -> Callable[..., tf.Tensor]:
@@ -136,7 +156,8 @@ def _keras_entropy() -> Callable[..., tf.Tensor]:
 
 
 @cache
-def _keras_loss(name: str) -> Callable[..., tf.Tensor]:
+def keras_loss(name: str) -> Callable[..., tf.Tensor]:
+    """Find a function of `keras.losses` by its name."""
     loss: Callable[..., tf.Tensor] = getattr(tf.keras.losses, name)
     return loss
 
@@ -180,10 +201,10 @@ def _constants_of(
     return found
 
 
-def _weights_of_indices(
+def weights_of_indices(
     classes: tf.Tensor, class_weights: WeightOfEach, count: int | None, dtype: tf.DType
 ) -> tf.Tensor:
-    """Look weights up by indices that a loss has been computed with."""
+    """Look weights up by indices that a loss has been computed with, of `count` classes."""
     rows: dict[Any, tf.Tensor] | None = getattr(class_weights, "rows", None)
     if rows is None or count is None:
         return _weights_of(classes, class_weights, dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from fastnet.backend.tf.direct import add, multiply, rest_of, sqrt, subtract
@@ -11,7 +13,7 @@ __all__ = ["cut_mix", "draw_beta", "mix_up", "paste_box"]
 
 
 def mix_up(
-    samples: tf.Tensor, labels: tf.Tensor, alpha: float, shared: bool
+    samples: tf.Tensor, labels: tf.Tensor, alpha: float, shared: bool, beta: Any = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Blend each sample of a batch with the one before it, and their labels too.
 
@@ -20,11 +22,13 @@ def mix_up(
         labels: Labels, shape (batch, ...).
         alpha: Both parameters of the beta distribution.
         shared: Whether to draw one share for the whole batch.
+        beta: What to draw from instead: its `sample()` gives one share, and with a `sample_shape`
+            as many.
 
     Returns:
         The blended samples and the blended labels.
     """
-    share = label_share = draw_beta(alpha, samples, each=not shared)
+    share = label_share = _draw(alpha, samples, beta, each=not shared)
     if not shared:
         share = tf.reshape(share, [-1] + [1] * (len(samples.shape) - 1))
         label_share = tf.reshape(label_share, [-1] + [1] * (len(labels.shape) - 1))
@@ -32,18 +36,21 @@ def mix_up(
     return _blend(samples, share), _blend(labels, label_share)
 
 
-def cut_mix(images: tf.Tensor, labels: tf.Tensor, alpha: float) -> tuple[tf.Tensor, tf.Tensor]:
+def cut_mix(
+    images: tf.Tensor, labels: tf.Tensor, alpha: float, beta: Any = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Paste a box of each image into the next one of a batch, and mix their labels alike.
 
     Args:
         images: Images, shape (batch, height, width, channels).
         labels: Labels, shape (batch, ...).
         alpha: Both parameters of the beta distribution.
+        beta: What to draw from instead, by its `sample()`.
 
     Returns:
         The mixed images and the mixed labels.
     """
-    share = draw_beta(alpha, images, each=False)
+    share = _draw(alpha, images, beta, each=False)
     share = tf.maximum(share, rest_of(share))
     x, y = tf.random.uniform(()), tf.random.uniform(())
     mixed, kept = paste_box(images, tf.roll(images, 1, 0), x, y, share)
@@ -56,6 +63,13 @@ def _blend(values: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         values = tf.cast(values, share.dtype)
     share = cast_like(share, values)
     return add(multiply(values, share), multiply(tf.roll(values, 1, 0), rest_of(share)))
+
+
+def _draw(alpha: float, batch: tf.Tensor, beta: Any, each: bool) -> tf.Tensor:
+    if beta is None:
+        return draw_beta(alpha, batch, each)
+    drawn = beta.sample(sample_shape=(tf.shape(batch)[0],)) if each else beta.sample()
+    return tf.cast(drawn, tf.float32)
 
 
 def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:

@@ -129,7 +129,12 @@ def all_layers(model: Any) -> list[Any]:
     Returns:
         Each layer once, in an order that stays the same as long as the model does.
     """
-    return list(model._flatten_layers(include_self=True, recursive=True))
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers(include_self=True, recursive=True))
+    return [
+        model,
+        *(inner for layer in getattr(model, "layers", ()) for inner in all_layers(layer)),
+    ]
 
 
 def inner_layers(model: Any) -> list[Any]:

@@ -42,13 +42,16 @@ class Trained:
         scales = getattr(optimizer, "get_scaled_loss", None)
         self._scale = scales or getattr(optimizer, "scale_loss", None)
         self._unscale = getattr(optimizer, "get_unscaled_gradients", None)
+        self._own_way = _own_way(optimizer)
         self._takes_its_own = _takes_its_own(optimizer, model, self._before)
         self._apply: Callable[..., Any] = (
             optimizer.apply if self._takes_its_own else optimizer.apply_gradients
         )
 
     def holds(self, optimizer: Any) -> bool:
-        """Tell whether the next step can go by this: layers may have been frozen, or added.
+        """Tell whether the next step can go by this.
+
+        Layers may have been frozen, or added, and the optimizer made ready for other variables.
 
         Args:
             optimizer: The optimizer in force.
@@ -56,6 +59,7 @@ class Trained:
         return (
             optimizer is self._optimizer
             and current_thread() is self._thread
+            and _own_way(optimizer) == self._own_way
             and same_items(trainable(self._model), self._before)
         )
 
@@ -95,6 +99,13 @@ class Trained:
         return partial(self._apply, zip(gradients, self.variables, strict=False))
 
 
+def _own_way(optimizer: Any) -> tuple[Any, ...]:
+    """Tell what an optimizer itself has to say of how it updates, in things that are compared."""
+    own = vars(optimizer)
+    # another list each time that Keras 3 makes it ready for variables
+    return id(own.get("_trainable_variables")), own.get("apply"), own.get("apply_gradients")
+
+
 def _takes_its_own(optimizer: Any, model: Any, variables: tuple[Any, ...]) -> bool:
     """Tell whether an optimizer, given gradients only, updates just these variables.
 
@@ -112,4 +123,6 @@ def _takes_its_own(optimizer: Any, model: Any, variables: tuple[Any, ...]) -> bo
         or "apply_gradients" in vars(optimizer)
     ):
         return False
+    if len(getattr(optimizer, "_trainable_variables_indices", variables)) != len(variables):
+        return False  # made ready more than once: it counts those of before as well
     return same_items(list(getattr(optimizer, "_trainable_variables", ())), variables)

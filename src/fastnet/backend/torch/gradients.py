@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from os.path import dirname
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function, has_torch_function_unary
 
 from fastnet.errors import add_note
 
@@ -15,7 +17,10 @@ __all__ = [
     "backward",
     "drop_gradients",
     "get_gradient",
+    "is_direct",
     "optimizer_of",
+    "owned",
+    "parameters_of",
     "step_optimizer",
     "trainable",
     "update_model",
@@ -26,33 +31,75 @@ __all__ = [
 _run_backward = getattr(
     getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None
 )
+_is_transformed: Callable[[], bool] | None = getattr(
+    torch._C, "_are_functorch_transforms_active", None
+)
+
+
+def _torchs(function: Any) -> Any:
+    """Give a function if it is torch's own, and not one that somebody has put in its place."""
+    code = getattr(function, "__code__", None)
+    return function if code and code.co_filename.startswith(dirname(torch.__file__)) else None
+
+
+_tensor_backward = _torchs(torch.Tensor.backward)
+_backward = _torchs(torch.autograd.backward)
+_grad = _torchs(torch.autograd.grad)
+_zero_grad = _torchs(torch.optim.Optimizer.zero_grad)
+
+
+def is_direct(loss: torch.Tensor) -> bool:
+    """Tell whether autograd's engine alone does what the loss's own `backward` would do.
+
+    Args:
+        loss: The loss.
+
+    Returns:
+        Whether nobody looks on (a mode of torch functions, a transform of `torch.func`) or has put
+        something in the place of `backward`, and the loss is no complex number.
+    """
+    return (
+        _run_backward is not None
+        and not has_torch_function_unary(loss)
+        and loss.is_floating_point()
+        and getattr(loss.backward, "__func__", None) is _tensor_backward
+        and torch.autograd.backward is _backward
+        and _is_transformed is not None
+        and not _is_transformed()
+    )
 
 
 def backward(
-    loss: torch.Tensor, parameters: Sequence[torch.nn.Parameter], retain_graph: bool
+    loss: torch.Tensor, parameters: Sequence[torch.Tensor] | None, retain_graph: bool
 ) -> None:
-    """Add a loss's gradients to those that parameters hold.
+    """Add a loss's gradients to those that leaves of its graph hold.
 
     Args:
         loss: The loss, a scalar.
-        parameters: The parameters; no other leaf of the graph is touched.
+        parameters: The leaves; no other one is touched. None for all.
         retain_graph: Whether the graph can be walked again.
 
     Raises:
         RuntimeError: If the loss has no graph, or its graph is gone or overwritten.
     """
-    if _run_backward is None or type(loss) is not torch.Tensor or loss.is_complex():
-        torch.autograd.backward(loss, inputs=list(parameters), retain_graph=retain_graph)
+    if parameters is not None and not parameters:
+        return  # an empty list would mean all of them
+    if is_direct(loss):
+        _run_backward(  # type: ignore[misc]
+            (loss,),
+            (torch.ones_like(loss),),
+            retain_graph,
+            False,
+            () if parameters is None else tuple(parameters),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
         return
-    _run_backward(
-        (loss,),
-        (torch.ones_like(loss),),
-        retain_graph,
-        False,
-        tuple(parameters),
-        allow_unreachable=True,
-        accumulate_grad=True,
-    )
+    # what stands in the place of `backward` may take no arguments
+    settings: dict[str, Any] = {"retain_graph": True} if retain_graph else {}
+    if parameters is not None:
+        settings["inputs"] = list(parameters)
+    loss.backward(**settings)  # type: ignore[no-untyped-call]
 
 
 def get_gradient(
@@ -77,7 +124,15 @@ def get_gradient(
     """
     single = isinstance(sources, torch.Tensor)
     by = (sources,) if isinstance(sources, torch.Tensor) else tuple(sources)
-    if _run_backward is None or type(target) is not torch.Tensor or target.is_complex() or not by:
+    if (
+        _run_backward is None
+        or not by
+        or has_torch_function((target, *by))
+        or not target.is_floating_point()
+        or torch.autograd.grad is not _grad
+        or _is_transformed is None
+        or _is_transformed()
+    ):
         gradients = torch.autograd.grad(
             target,
             by,
@@ -182,6 +237,31 @@ def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def owned(optimizer: Any) -> list[torch.nn.Parameter]:
+    """List what an optimizer updates, in order.
+
+    Args:
+        optimizer: The optimizer, or None for none.
+    """
+    groups = getattr(optimizer, "param_groups", ())
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def parameters_of(model: torch.nn.Module, optimizer: Any) -> list[torch.nn.Parameter]:
+    """List what a model has, and then what its optimizer updates besides.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer, or None for none.
+
+    Returns:
+        Each parameter once, frozen ones too.
+    """
+    parameters = {id(parameter): parameter for parameter in model.parameters()}
+    parameters.update((id(parameter), parameter) for parameter in owned(optimizer))
+    return list(parameters.values())
+
+
 def model_name(model: torch.nn.Module) -> str:
     """Return the name that `build` gave a model, or its class's."""
     return str(getattr(model, "model_name", type(model).__name__))
@@ -214,8 +294,9 @@ def drop_gradients(optimizer: Any) -> None:
     Args:
         optimizer: The optimizer.
     """
-    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
-        optimizer.zero_grad()
+    zero_grad = optimizer.zero_grad
+    if _zero_grad is None or getattr(zero_grad, "__func__", None) is not _zero_grad:
+        zero_grad()
         return
     # torch's own does just this, inside a profiler range that costs more than the work
     for group in optimizer.param_groups:

@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastnet.backend.numpy.lambertw import ENDS, NEAR, series
+
 __all__ = ["lambertw"]
 
-# each triples the number of right digits, of which the first guess has two
-ROUNDS = 4
+# for so many binary digits: each triples the right ones, of which the first guess has six
+ROUNDS = {24: 2, 53: 3}
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def lambertw(tensor: Tensor) -> Tensor:
@@ -29,35 +33,59 @@ class _LambertW(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor) -> Tensor:
-        small = z.dtype in (torch.float16, torch.bfloat16)
+        small = z.dtype in _HALVES
         return _solve(z.float()).to(z.dtype) if small else _solve(z)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
+        ctx.save_for_backward(*inputs, output)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (w,) = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor | None) -> Tensor | None:
+        (of_w,) = gradients
+        if of_w is None:  # as from a loss that has a slope of its own
+            return None
+        z, w = ctx.saved_tensors
+        if w.dtype in _HALVES:
+            above = 1 + w
+        else:
+            root = _root(z)
+            above = torch.where(root < NEAR[_digits(w)], series(root), 1 + w)
         # steep, but not infinite, at the end of the branch: nothing times it stays nothing
-        slope = (-w).exp() / (1 + w).clamp(min=torch.finfo(w.dtype).eps)
-        gradient: Tensor = gradients[0] * slope
+        slope = (-w).exp() / above.clamp(min=torch.finfo(w.dtype).eps)
+        gradient: Tensor = of_w * slope
         return gradient
 
 
 def _solve(z: Tensor) -> Tensor:
+    digits = _digits(z)
     # a rounded -1/e counts as the end of the branch
     room = 4 * torch.finfo(z.dtype).eps
-    below = (2 * (1 + math.e * z)).clamp(min=0)
-    root = below.sqrt()
-    near = -1 + root - below / 3 + 11 / 72 * below * root
+    root = _root(z)
+    near = series(root) - 1
     log = z.clamp(min=-0.3).log1p()
     far = log * (1 - log.log1p() / (2 + log))
     w = torch.where(z < -0.2649, near, far)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS[digits]):
         # Halley's rule, where nothing overflows
         error = w - z * (-w).exp()
         bottom = 2 * (w + 1) ** 2 - (w + 2) * error
         w = w - 2 * (w + 1) * error / torch.where(bottom == 0, 1, bottom)
+    # which next to the end of the branch is blind: the error has few digits there
+    w = torch.where(root < NEAR[digits], near, w)
     w = torch.where(z == math.inf, z, w)
     return torch.where(z < -(1 + room) / math.e, math.nan, w)
+
+
+def _root(z: Tensor) -> Tensor:
+    """Take the root of how far z is from the end of the branch, times 2 e."""
+    end, rest = ENDS[_digits(z)]
+    above = (z - end) * (2 * math.e) - rest * 2 * math.e
+    # of a root of nothing the slope would be infinite
+    return above.clamp(min=torch.finfo(z.dtype).eps ** 2 / 4).sqrt()
+
+
+def _digits(tensor: Tensor) -> int:
+    """Tell how many binary digits numbers of a type have."""
+    return 53 if tensor.dtype is torch.float64 else 24

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
+from fastnet.backend.torch.reductions import mean_of as mean_of_losses
+
 __all__ = [
     "ClassWeights",
     "binary_crossentropy",
@@ -18,13 +20,20 @@ __all__ = [
     "hinge",
     "huber",
     "l1_loss",
+    "mean_of_losses",
     "mean_squared_error",
+    "row_of",
     "smooth_l1_loss",
     "sparse_categorical_crossentropy",
+    "weights_of_indices",
 ]
 
-# no class has this index, so no target is passed over in silence
-_NO_CLASS = torch.iinfo(torch.int64).min
+# What no label is: too odd to stand for anything, and for no number that is NaN, infinite or too
+# large for an index, all of which become the least index. So none is passed over in silence.
+_NO_CLASS = -8_236_914_705_318_624_517
+
+# Types that torch's mean of a cross entropy is right in on the CPU: of halves it adds up halves.
+_EXACT_MEANS = frozenset((torch.float32, torch.float64))
 
 
 def binary_crossentropy(
@@ -33,6 +42,7 @@ def binary_crossentropy(
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: Mapping[int, float] | None = None,
+    label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Compare yes-or-no predictions with the truth."""
     if y_true.dtype is not y_pred.dtype:
@@ -45,7 +55,8 @@ def binary_crossentropy(
     shape = y_pred.shape
     if y_true.shape != shape:
         y_true = y_true.view(shape)
-    loss = compare(y_pred, y_true, reduction="none")
+    truth = y_true * (1 - label_smoothing) + label_smoothing / 2 if label_smoothing else y_true
+    loss = compare(y_pred, truth, reduction="none")
     if class_weights:
         weights = torch.ones_like(y_true)
         for index, weight in class_weights.items():
@@ -71,7 +82,7 @@ def categorical_crossentropy(
     log_probabilities = functional.log_softmax(y_pred, 1) if from_logits else y_pred.log()
     loss = -(y_true * log_probabilities).sum(1)
     if class_weights:
-        loss = loss * _row_of(class_weights, y_true)[y_true.argmax(1)]
+        loss = loss * row_of(class_weights, y_true)[y_true.argmax(1)]
     return loss.mean() if average_loss else loss
 
 
@@ -90,7 +101,7 @@ def sparse_categorical_crossentropy(
     compare = functional.cross_entropy if from_logits else functional.nll_loss
     if not from_logits:
         y_pred = y_pred.log()
-    if average_loss and not class_weights and y_pred.is_cpu:
+    if average_loss and not class_weights and y_pred.is_cpu and y_pred.dtype in _EXACT_MEANS:
         # One kernel for loss and mean, where a mean over all elements is the mean over the batch.
         # The CPU's kernel says so when it meets an index that is none, such as -100.
         try:
@@ -99,7 +110,7 @@ def sparse_categorical_crossentropy(
             pass
     loss = compare(y_pred, y_true, reduction="none")
     if class_weights:
-        loss = loss * _weights_of_indices(y_true, class_weights, y_pred)
+        loss = loss * weights_of_indices(y_true, class_weights, y_pred)
     return loss.mean() if average_loss else loss
 
 
@@ -157,14 +168,14 @@ def focal(
     return weight * (entropy * torch.rsub(right, 1).pow(gamma))
 
 
-def _weights_of_indices(
+def weights_of_indices(
     indices: torch.Tensor, class_weights: Mapping[int, float], y_pred: torch.Tensor
 ) -> torch.Tensor:
     """Look weights up by indices that a loss has been computed with."""
     if indices.is_cpu:
         # an index that is none, such as -100, is found out here; a GPU only tells when it is late
         try:
-            return _row_of(class_weights, y_pred)[indices]
+            return row_of(class_weights, y_pred)[indices]
         except IndexError:
             pass
     weights = torch.ones_like(indices, dtype=torch.float)
@@ -173,7 +184,7 @@ def _weights_of_indices(
     return weights
 
 
-def _row_of(class_weights: Mapping[int, float], like: torch.Tensor) -> torch.Tensor:
+def row_of(class_weights: Mapping[int, float], like: torch.Tensor) -> torch.Tensor:
     """Make a tensor of the weights of all classes, of which `like` has an entry on axis 1 each."""
     rows = getattr(class_weights, "rows", None)
     place = like.shape[1], like.device

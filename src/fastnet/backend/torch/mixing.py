@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.distributions import Beta
@@ -11,7 +12,7 @@ __all__ = ["cut_mix", "mix_up"]
 
 
 def mix_up(
-    samples: torch.Tensor, labels: torch.Tensor, alpha: float, shared: bool
+    samples: torch.Tensor, labels: torch.Tensor, alpha: float, shared: bool, beta: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Blend each sample of a batch with the one before it, and their labels too.
 
@@ -20,6 +21,8 @@ def mix_up(
         labels: Labels, shape (batch, ...).
         alpha: Both parameters of the beta distribution.
         shared: Whether to draw one share for the whole batch.
+        beta: What to draw from instead: its `sample()` gives one share, and with a `sample_shape`
+            as many.
 
     Returns:
         The blended samples and the blended labels.
@@ -27,11 +30,15 @@ def mix_up(
     dtype = torch.get_default_dtype()
     # not `sample`, which forbids gradients first: its parameters ask for none
     if shared:
-        share = label_share = _beta(alpha, None, dtype).rsample()
+        share = label_share = _draw(alpha, beta, dtype)
         if not samples.is_cpu:
             share = label_share = share.to(samples.device)
     else:
-        drawn = _beta(alpha, samples.device, dtype).rsample((samples.shape[0],))
+        shape = (samples.shape[0],)
+        if beta is None:
+            drawn = _beta(alpha, samples.device, dtype).rsample(shape)
+        else:
+            drawn = torch.as_tensor(beta.sample(sample_shape=shape)).to(samples.device)
         share = drawn.reshape(-1, *(1,) * (samples.dim() - 1))
         label_share = drawn.reshape(-1, *(1,) * (labels.dim() - 1))
     # `rsub`, because torch's operator for it goes through Python
@@ -48,7 +55,7 @@ def mix_up(
 
 
 def cut_mix(
-    images: torch.Tensor, labels: torch.Tensor, alpha: float
+    images: torch.Tensor, labels: torch.Tensor, alpha: float, beta: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Paste a box of each image into the next one of a batch, and mix their labels alike.
 
@@ -56,6 +63,7 @@ def cut_mix(
         images: Images, shape (batch, channels, height, width).
         labels: Labels, shape (batch, ...).
         alpha: Both parameters of the beta distribution.
+        beta: What to draw from instead, by its `sample()`.
 
     Returns:
         The mixed images and the mixed labels.
@@ -63,7 +71,7 @@ def cut_mix(
     height, width = images.shape[-2:]
     # all that decides on the box stays on the CPU, where its edges are needed as ints
     dtype = torch.get_default_dtype()
-    share = _beta(alpha, None, dtype).rsample()
+    share = _draw(alpha, beta, dtype)
     half = torch.sqrt(torch.rsub(torch.maximum(share, torch.rsub(share, 1)), 1)) / 2
     x, y = torch.rand(()), torch.rand(())
     left, right = _span(width, x, half)
@@ -74,6 +82,13 @@ def cut_mix(
     if labels.dtype is not dtype and labels.is_floating_point():
         kept = kept.to(labels.dtype)
     return mixed, labels * kept + labels.roll(1, 0) * torch.rsub(kept, 1)
+
+
+def _draw(alpha: float, beta: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Draw one share, on the CPU."""
+    if beta is None:
+        return _beta(alpha, None, dtype).rsample()
+    return torch.as_tensor(beta.sample()).cpu()
 
 
 @lru_cache(maxsize=32)

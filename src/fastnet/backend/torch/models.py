@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,9 +38,9 @@ class TrainingSwitch:
     """Puts a model into training or evaluation mode, at the least cost that is always right.
 
     `model.train()` walks the whole model in Python. This calls it once, takes down the flags that
-    it left on the modules, and calls it again only if the mode, or one of the flags, has changed:
-    what somebody switched between steps is set right, and a model that overrides `train`, to keep
-    some layers as they are, has its way.
+    it left on the modules, and calls it again only if the mode, one of the flags, or a module has
+    changed: what somebody switched or replaced between steps is set right, and a model that
+    overrides `train`, to keep some layers as they are, has its way.
 
     Args:
         model: The model.
@@ -50,9 +50,11 @@ class TrainingSwitch:
         self._model = model
         self._mode: bool | None = None
         self._flags: tuple[tuple[dict[str, Any], bool], ...] = ()
+        # what each module that has any holds by name, and what that was
+        self._children: tuple[tuple[dict[str, Any], list[Any]], ...] = ()
 
     def refresh(self) -> None:
-        """Ask the model anew at the next call, and notice modules that it has gained or lost."""
+        """Ask the model anew at the next call."""
         self._mode = None
 
     def __call__(self, training: bool) -> None:
@@ -66,14 +68,23 @@ class TrainingSwitch:
                 if attributes["training"] is not flag:
                     break
             else:
-                return
+                for children, before in self._children:
+                    if [*children.values()] != before:
+                        break
+                else:
+                    return
+        self._mode = None
         self._model.train(training)
         modules = [vars(module) for module in self._model.modules()]
         if all("training" in attributes for attributes in modules):
-            self._mode = training
             self._flags = tuple((attributes, attributes["training"]) for attributes in modules)
-        else:
-            self._mode = None  # a scripted module keeps its flag where it cannot be seen
+            self._children = tuple(
+                (attributes["_modules"], [*attributes["_modules"].values()])
+                for attributes in modules
+                if attributes["_modules"]
+            )
+            self._mode = training
+        # else a scripted module keeps its flag where it cannot be seen
 
 
 class InputSpec:
@@ -104,11 +115,7 @@ class InputSpec:
 
 def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
-    return _l2_of(model.parameters(), beta)
-
-
-def _l2_of(weights: Iterable[torch.nn.Parameter], beta: float) -> torch.Tensor:
-    squares = [(one**2).sum() / 2 for one in weights if one.requires_grad]
+    squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
 
 
@@ -116,13 +123,11 @@ class SquaredWeights:
     """Adds the squares of a model's trainable weights to a loss, step by step.
 
     Args:
-        model: The model. Weights that it gains count from the next opening of its network on.
+        model: The model.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._weights: tuple[torch.nn.Parameter, ...] = ()
-        self._opened: State | None = None
 
     def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
         """Do it.
@@ -130,15 +135,12 @@ class SquaredWeights:
         Args:
             loss: The loss.
             beta: What to multiply the squares by, once they are halved.
-            state: The step's context.
+            state: Not used: the weights are those that the model has now.
 
         Returns:
             The sum, of the wider type of the loss and the weights.
         """
-        if state is not self._opened:
-            self._weights = tuple(self._model.parameters())
-            self._opened = state
-        return _l2_of(self._weights, beta) + loss
+        return l2_regularization(self._model, beta) + loss
 
 
 def _map(data: Any, fn: Callable[[Any], Any]) -> Any:

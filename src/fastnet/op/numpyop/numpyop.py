@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fastnet._execute import split_outputs
 from fastnet.backend.convert import copy_to_arrays, to_tensor
-from fastnet.errors import add_note, describe_op, missing_key, too_few_outputs
+from fastnet.errors import add_note, describe_op, missing_key
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.types import Forward
@@ -195,7 +196,7 @@ class Delete(NumpyOp):
             for every dataset.
 
     Raises:
-        ValueError: If there is no key.
+        ValueError: In a network, if there is no key.
 
     >>> data = {"x": 1, "y": 2}
     >>> forward_numpyop([Delete("x")], data, {"mode": "train"})
@@ -212,6 +213,13 @@ class Delete(NumpyOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
+
+    def check_keys(self) -> None:
+        """Refuse no key, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
         if not self.inputs:
             raise ValueError("Delete has nothing to remove: give it a key.")
 
@@ -236,7 +244,7 @@ class LambdaOp(NumpyOp):
 
     Raises:
         TypeError: If `fn` cannot be called.
-        ValueError: If it does not take as many arguments as there are inputs.
+        ValueError: In a network, if it does not take as many arguments as there are inputs.
 
     >>> data = {"x": 3, "y": 4}
     >>> total = LambdaOp(lambda x, y: x + y, inputs=["x", "y"], outputs="total")
@@ -244,6 +252,8 @@ class LambdaOp(NumpyOp):
     >>> data
     {'x': 3, 'y': 4, 'total': 7}
     """
+
+    settled_by = ("fn",)
 
     def __init__(
         self,
@@ -255,10 +265,29 @@ class LambdaOp(NumpyOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
-        if type(self).forward is LambdaOp.forward:
-            require_arguments(self, "fn", fn, self.inputs)
         self.fn = fn
         self.in_list = True
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            TypeError: As for `__init__`.
+        """
+        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+        require_function(self, "fn", self.fn)
+
+    def check_keys(self) -> None:
+        """Refuse a function that takes other arguments, when a network is made of the op.
+
+        Raises:
+            ValueError: If this is what it has.
+        """
+        if type(self).forward is LambdaOp.forward:
+            require_arguments(self, "fn", self.fn, self.inputs)
 
     def forward(self, data: list[Any], state: dict[str, Any]) -> Any:
         """Call the function on one sample.
@@ -377,7 +406,9 @@ def forward_numpyop(
 
     Raises:
         KeyError: If an op reads or deletes a key that is not there.
-        ValueError: If an op returns fewer values than it has outputs.
+        ValueError: If an op returns fewer values than it has outputs, or more, or a mapping that
+            lacks one of them.
+        TypeError: If an op of several outputs returns no list, no tuple and no mapping.
 
     >>> data = {"x": np.array([1.0, 2.0]), "y": "untouched"}
     >>> forward_numpyop([LambdaOp(np.sum, inputs="x", outputs="sum")], data, {}, batched="np")
@@ -400,7 +431,7 @@ def forward_numpyop(
             filtered: FilteredData = result
             return filtered
         if op.outputs:
-            write_outputs_by_op(op, data, result)
+            write_outputs_by_op(op, data, result, position)
     return None
 
 
@@ -442,7 +473,9 @@ def run_on_batch(
 
     Raises:
         KeyError: If an op reads or deletes a key that is not there.
-        ValueError: If an op returns fewer values than it has outputs.
+        ValueError: If an op returns fewer values than it has outputs, or more, or a mapping that
+            lacks one of them.
+        TypeError: If an op of several outputs returns no list, no tuple and no mapping.
     """
     arrays: dict[str, Any] = {}
     read: dict[str, Any] = {}
@@ -469,7 +502,7 @@ def run_on_batch(
             filtered: FilteredData = result
             return filtered
         if op.outputs:
-            write_outputs_by_op(op, arrays, result)
+            write_outputs_by_op(op, arrays, result, position)
             for key in op.outputs:
                 deleted.pop(key, None)
     # all conversions first, so that one that fails leaves the batch whole
@@ -535,10 +568,9 @@ def _forward_samples(op: Any, data: Any, state: dict[str, Any]) -> Any:
     for result in results:
         if _is_filtered(result):
             return result
-        if op.out_list and len(result) < len(op.outputs):
-            raise too_few_outputs(op, None, len(result))
     if op.out_list:
-        return [np.array([result[index] for result in results]) for index in range(len(op.outputs))]
+        rows = [split_outputs(op, result, op.outputs) for result in results]
+        return [np.array([row[index] for row in rows]) for index in range(len(op.outputs))]
     return np.array(results)
 
 

@@ -23,7 +23,7 @@ class PerArray(NumpyOp):
             for every dataset.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or none.
+        ValueError: In a network, if there are not as many outputs as inputs, or none.
     """
 
     def __init__(
@@ -34,12 +34,19 @@ class PerArray(NumpyOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.in_list = self.out_list = True
+
+    def check_keys(self) -> None:
+        """Refuse other than as many outputs as inputs, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
         if not self.inputs or len(self.inputs) != len(self.outputs):
             raise ValueError(
                 f"{type(self).__name__} writes one output for each input, but its inputs are "
                 f"{self.inputs} and its outputs {self.outputs}."
             )
-        self.in_list = self.out_list = True
 
     def apply(self, data: Any) -> Any:
         """Do the op's work on one input of one sample.

@@ -20,7 +20,8 @@ class Argmax(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `axis` is no int.
+        ValueError: If `axis` is no int; in a network also if there are not as many outputs as
+            inputs.
 
     >>> import torch
     >>> Argmax("x", "y", axis=1).forward([torch.tensor([[0.1, 0.9], [0.8, 0.2]])], {})
@@ -28,6 +29,8 @@ class Argmax(PerTensor):
     """
 
     function_name = "argmax"
+
+    settled_by = ("axis",)
 
     def __init__(
         self,

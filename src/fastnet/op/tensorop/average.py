@@ -18,7 +18,7 @@ class Average(TensorOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there is no input, or not one output.
+        ValueError: In a network, if there is no input, or not one output.
 
     >>> import torch
     >>> Average(["a", "b"], "mean").forward([torch.tensor([1.0]), torch.tensor([4.0])], {})
@@ -33,12 +33,19 @@ class Average(TensorOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.in_list, self.out_list = True, False
+
+    def check_keys(self) -> None:
+        """Refuse no input, and other than one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
         if not self.inputs or len(self.outputs) != 1:
             raise ValueError(
                 f"Average writes one output, the mean of its inputs, but its inputs are "
                 f"{self.inputs} and its outputs {self.outputs}."
             )
-        self.in_list, self.out_list = True, False
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Average.

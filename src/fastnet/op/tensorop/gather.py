@@ -31,14 +31,16 @@ class Gather(TensorOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or neither one set of indices nor
-            one for each input.
+        ValueError: In a network, if there are not as many outputs as inputs, or neither one set of
+            indices nor one for each input.
 
     >>> import torch
     >>> op = Gather("x", "y", indices="at")
     >>> op.forward([torch.tensor([1, 0]), torch.tensor([[0.1, 0.9], [0.8, 0.2]])], {})
     [tensor([0.9000, 0.8000])]
     """
+
+    settled_by = ("num_indices",)
 
     def __init__(
         self,
@@ -51,6 +53,20 @@ class Gather(TensorOp):
         places = list(to_list(indices))
         sources = list(to_list(inputs))
         super().__init__(inputs=places + sources, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.in_list = self.out_list = True
+        self.num_indices = len(places)
+        self._functions: Any = None
+        self._gather: Callable[..., Any] = backend.gather_from_batch
+        self._largest: Callable[..., Any] = backend.reduce_max
+
+    def check_keys(self) -> None:
+        """Refuse outputs and indices that are not the inputs', when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        count = self.num_indices
+        places, sources = self.inputs[:count], self.inputs[count:]
         if not sources or len(sources) != len(self.outputs):
             raise ValueError(
                 f"Gather writes one output for each input, but its inputs are {sources} and its "
@@ -61,11 +77,11 @@ class Gather(TensorOp):
                 f"Gather takes one set of indices, or one for each input, but its indices are "
                 f"{places} and its inputs {sources}."
             )
-        self.in_list = self.out_list = True
-        self.num_indices = len(places)
-        self._functions: Any = None
-        self._gather: Callable[..., Any] = backend.gather_from_batch
-        self._largest: Callable[..., Any] = backend.reduce_max
+
+    def _anew(self, own: Any) -> TensorOp:
+        count = self.num_indices
+        made: TensorOp = own(self.inputs[count:], list(self.outputs), self.inputs[:count])
+        return made
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.

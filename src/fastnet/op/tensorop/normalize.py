@@ -28,8 +28,9 @@ class Normalize(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, `mean` and `std` are no numbers or
-            for other counts of channels, or `max_pixel_value` is not positive.
+        ValueError: If `mean` and `std` are no numbers or for other counts of channels, or
+            `max_pixel_value` is not positive; in a network also if there are not as many outputs as
+            inputs.
 
     >>> import torch
     >>> op = Normalize("x", "y", mean=0.5, std=0.25, max_pixel_value=1.0)
@@ -38,6 +39,8 @@ class Normalize(PerTensor):
     """
 
     function_name = "normalize"
+
+    settled_by = ("mean", "std", "max_pixel_value")
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class PerTensor(TensorOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or none.
+        ValueError: In a network, if there are not as many outputs as inputs, or none.
     """
 
     function_name: ClassVar[str | None] = None
@@ -40,14 +40,21 @@ class PerTensor(TensorOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.in_list = self.out_list = True
+        if self.function_name is not None:
+            self._function = getattr(backend, self.function_name)
+
+    def check_keys(self) -> None:
+        """Refuse other than as many outputs as inputs, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
         if not self.inputs or len(self.inputs) != len(self.outputs):
             raise ValueError(
                 f"{type(self).__name__} writes one output for each input, but its inputs are "
                 f"{self.inputs} and its outputs {self.outputs}."
             )
-        self.in_list = self.out_list = True
-        if self.function_name is not None:
-            self._function = getattr(backend, self.function_name)
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's function.

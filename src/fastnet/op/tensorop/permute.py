@@ -29,8 +29,8 @@ class Permute(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `permutation` leaves out an axis
-            or names one twice.
+        ValueError: If `permutation` leaves out an axis or names one twice; in a network also if
+            there are not as many outputs as inputs.
 
     >>> import torch
     >>> Permute("x", "y").forward(torch.ones(8, 28, 30, 3), {}).shape
@@ -38,6 +38,8 @@ class Permute(PerTensor):
     """
 
     function_name = "permute"
+
+    settled_by = ("permutation",)
 
     def __init__(
         self,

@@ -25,7 +25,8 @@ class Reshape(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `shape` is no shape.
+        ValueError: If `shape` is no shape; in a network also if there are not as many outputs as
+            inputs.
 
     >>> import torch
     >>> Reshape("x", "y", shape=(-1, 4)).forward([torch.ones(3, 2, 2)], {})[0].shape
@@ -33,6 +34,8 @@ class Reshape(PerTensor):
     """
 
     function_name = "reshape"
+
+    settled_by = ("shape",)
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ class Resize3D(PerTensor):
 
     Raises:
         AssertionError: If `resize_mode` is neither.
-        ValueError: If there are not as many outputs as inputs, or `output_shape` is not three
-            lengths.
+        ValueError: If `output_shape` is not three lengths; in a network also if there are not as
+            many outputs as inputs.
 
     >>> import torch
     >>> Resize3D("x", "y", output_shape=(2, 2, 3)).forward([torch.ones(1, 1, 4, 4, 4)], {})[0].shape
@@ -34,6 +34,8 @@ class Resize3D(PerTensor):
     """
 
     function_name = "resize_3d"
+
+    settled_by = ("output_shape", "resize_mode")
 
     def __init__(
         self,

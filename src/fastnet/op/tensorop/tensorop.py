@@ -84,10 +84,11 @@ class LambdaOp(TensorOp):
 
     Raises:
         TypeError: If `fn` cannot be called.
-        ValueError: If it does not take as many arguments as there are inputs.
+        ValueError: In a network, if it does not take as many arguments as there are inputs.
     """
 
     calls_user_code = True
+    settled_by = ("fn",)
 
     def __init__(
         self,
@@ -99,10 +100,29 @@ class LambdaOp(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
-        if type(self).forward is LambdaOp.forward:
-            require_arguments(self, "fn", fn, self.inputs)
         self.fn = fn
         self.in_list = True
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            TypeError: As for `__init__`.
+        """
+        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+        require_function(self, "fn", self.fn)
+
+    def check_keys(self) -> None:
+        """Refuse a function that takes other arguments, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        if type(self).forward is LambdaOp.forward:
+            require_arguments(self, "fn", self.fn, self.inputs)
 
     def forward(self, data: list[Tensor], state: State) -> Any:
         """Call the function.
@@ -129,7 +149,7 @@ class Delete(TensorOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there is no key.
+        ValueError: In a network, if there is no key.
     """
 
     deletes_inputs = True
@@ -141,6 +161,13 @@ class Delete(TensorOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
+
+    def check_keys(self) -> None:
+        """Refuse no key, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
         if not self.inputs:
             raise ValueError("Delete has nothing to drop: give it a key.")
 

@@ -35,12 +35,14 @@ class UnHadamard(PerTensor):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or the length is no power of 2 or
-            too short.
+        ValueError: If the length is no power of 2 or too short; in a network also if there are not
+            as many outputs as inputs.
 
     Source: "Error Correcting Output Codes Improve Probability Estimation and Adversarial Robustness
     of Deep Neural Networks" (Verma and Swami, 2019).
     """
+
+    settled_by = ("n_classes", "code_length")
 
     def __init__(
         self,

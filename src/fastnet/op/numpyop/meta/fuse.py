@@ -46,6 +46,10 @@ class Fuse(MetaNumpyOp):
             outputs.extend(key for key in op.outputs if key not in outputs)
         super().__init__(ops, inputs, outputs)
 
+    def _anew(self, own: Any) -> Fuse:
+        made: Fuse = own(self.ops)
+        return made
+
     def run(self, data: list[Any], state: State, batched: str | None) -> Any:
         """Run the ops in order.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fastnet.op.around import AroundOps
+from fastnet.op.checks import check_keys
 from fastnet.op.meta_checks import require_ops
 from fastnet.op.numpyop.numpyop import Batch, NumpyOp, forward_numpyop
 from fastnet.types import State, is_numpy_op
@@ -12,7 +14,7 @@ from fastnet.types import State, is_numpy_op
 __all__ = ["MetaNumpyOp"]
 
 
-class MetaNumpyOp(NumpyOp):
+class MetaNumpyOp(AroundOps, NumpyOp):
     """A numpy op around other numpy ops. Derive from it, and define `run`.
 
     Args:
@@ -25,7 +27,7 @@ class MetaNumpyOp(NumpyOp):
         super().__init__(
             inputs=list(inputs), outputs=list(outputs), mode=ops[0].mode, ds_id=ops[0].ds_id
         )
-        self.ops = list(ops)
+        self.hold(ops)
 
     @classmethod
     def require_ops(cls, ops: Sequence[Any], mismatch: type[Exception] = ValueError) -> None:
@@ -46,6 +48,14 @@ class MetaNumpyOp(NumpyOp):
                     "pipeline only."
                 )
         require_ops(cls.__name__, ops, "NumpyOp", is_numpy_op, mismatch)
+
+    def check_keys(self) -> None:
+        """Ask each of the ops whether its keys are fine, when a network is made of this one.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        check_keys(self.ops)
 
     def forward(self, data: Any, state: State) -> Any:
         """Run the ops on a sample.

@@ -33,6 +33,8 @@ class OneOf(MetaNumpyOp):
     2
     """
 
+    settled_by = ("probs",)
+
     def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
         self.require_ops(numpy_ops, AssertionError)
         require_same_keys(numpy_ops)
@@ -40,6 +42,24 @@ class OneOf(MetaNumpyOp):
         first = numpy_ops[0]
         super().__init__(numpy_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op, or to those in it, and run them as they are now.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            AssertionError: As for `__init__`.
+            TypeError: As for `__init__`.
+            ValueError: As for `__init__`.
+        """
+        super().settle(changed)
+        self.in_list, self.out_list = self.ops[0].in_list, self.ops[0].out_list
+
+    def _anew(self, own: Any) -> OneOf:
+        made: OneOf = own(*self.ops, probs=self.probs)
+        return made
 
     def run(self, data: Any, state: State, batched: str | None) -> Any:
         """Run an op, drawn with numpy's global generator.

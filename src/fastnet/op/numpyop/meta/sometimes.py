@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.around import AroundOne
 from fastnet.op.meta_checks import require_prob
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
@@ -13,7 +14,7 @@ from fastnet.types import State
 __all__ = ["Sometimes"]
 
 
-class Sometimes(MetaNumpyOp):
+class Sometimes(AroundOne, MetaNumpyOp):
     """Runs a numpy op for some samples or batches, drawn anew for each.
 
     For the others its outputs stay what they were, so that they must be there before: an op in
@@ -33,13 +34,18 @@ class Sometimes(MetaNumpyOp):
     (['x', 'y'], [2])
     """
 
+    settled_by = ("prob",)
+
     def __init__(self, numpy_op: Any, prob: float = 0.5) -> None:
         self.require_ops([numpy_op])
         require_prob(prob)
         self.extra_inputs = [key for key in numpy_op.outputs if key not in numpy_op.inputs]
         super().__init__([numpy_op], list(numpy_op.inputs) + self.extra_inputs, numpy_op.outputs)
-        self.op = numpy_op
         self.prob = prob
+
+    def _anew(self, own: Any) -> Sometimes:
+        made: Sometimes = own(self.op, self.prob)
+        return made
 
     def run(self, data: list[Any], state: State, batched: str | None) -> Any:
         """Run the op, or leave its outputs as they are; drawn with numpy's global generator.

@@ -24,11 +24,14 @@ class Binarize(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `threshold` is no number.
+        ValueError: If `threshold` is no number; in a network also if there are not as many outputs
+            as inputs.
 
     >>> Binarize(0.5, "x", "y").forward([np.array([0.2, 0.5])], {})
     [array([0., 1.], dtype=float32)]
     """
+
+    settled_by = ("threshold",)
 
     def __init__(
         self,

@@ -25,12 +25,14 @@ class ChannelTranspose(PerArray):
             channels of an image first.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `axes` leave out an axis or name
-            one twice.
+        ValueError: If `axes` leave out an axis or name one twice; in a network also if there are
+            not as many outputs as inputs.
 
     >>> ChannelTranspose("x", "y").forward([np.ones((4, 5, 3))], {})[0].shape
     (3, 4, 5)
     """
+
+    settled_by = ("axes",)
 
     def __init__(
         self,

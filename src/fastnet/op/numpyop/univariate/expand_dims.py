@@ -24,11 +24,14 @@ class ExpandDims(PerArray):
         axis: Where the new axis is to be.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `axis` is no int.
+        ValueError: If `axis` is no int; in a network also if there are not as many outputs as
+            inputs.
 
     >>> ExpandDims("x", "y").forward([np.ones(2)], {})[0].shape
     (2, 1)
     """
+
+    settled_by = ("axis",)
 
     def __init__(
         self,

@@ -28,12 +28,14 @@ class Hadamard(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or the length is no power of 2 or
-            too short.
+        ValueError: If the length is no power of 2 or too short; in a network also if there are not
+            as many outputs as inputs.
 
     >>> Hadamard("x", "y", n_classes=2).forward([1], {})
     [array([ 1., -1.], dtype=float32)]
     """
+
+    settled_by = ("n_classes", "code_length")
 
     def __init__(
         self,

@@ -27,11 +27,14 @@ class Minmax(PerArray):
 
     Raises:
         AssertionError: If `new_max` is not more than `new_min`.
-        ValueError: If there are not as many outputs as inputs, or a setting is no number.
+        ValueError: If a setting is no number; in a network also if there are not as many outputs as
+            inputs.
 
     >>> Minmax("x", "y").forward([np.array([1, 2, 5])], {})
     [array([0.  , 0.25, 1.  ], dtype=float32)]
     """
+
+    settled_by = ("epsilon", "new_min", "new_max")
 
     def __init__(
         self,

@@ -26,11 +26,14 @@ class Onehot(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or a number is out of its range.
+        ValueError: If a number is out of its range; in a network also if there are not as many
+            outputs as inputs.
 
     >>> Onehot("x", "y", num_classes=3).forward([2], {})
     [array([0., 0., 1.], dtype=float32)]
     """
+
+    settled_by = ("num_classes", "label_smoothing")
 
     def __init__(
         self,

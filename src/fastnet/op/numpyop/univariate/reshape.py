@@ -24,11 +24,14 @@ class Reshape(PerArray):
         ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or `shape` is no shape.
+        ValueError: If `shape` is no shape; in a network also if there are not as many outputs as
+            inputs.
 
     >>> Reshape((2, -1), "x", "y").forward([np.ones(6)], {})[0].shape
     (2, 3)
     """
+
+    settled_by = ("shape",)
 
     def __init__(
         self,

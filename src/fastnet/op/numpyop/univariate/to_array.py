@@ -23,11 +23,14 @@ class ToArray(PerArray):
         dtype: The type of the arrays, by its name. None for what numpy makes of the values.
 
     Raises:
-        ValueError: If there are not as many outputs as inputs, or numpy has no such type.
+        ValueError: If numpy has no such type; in a network also if there are not as many outputs as
+            inputs.
 
     >>> ToArray("x", "y", dtype="float32").forward([[1, 2]], {})
     [array([1., 2.], dtype=float32)]
     """
+
+    settled_by = ("dtype",)
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ class CutMixBatch(Mixer):
     """
 
     function_name = "cut_mix"
+    settled_by = ("alpha",)
 
     def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
         """Paste a box, the same for the whole batch.
@@ -46,4 +47,4 @@ class CutMixBatch(Mixer):
                 f"CutMixBatch reads images, which have 4 axes with the batch and the channels, but "
                 f"'{self.inputs[0]}' has {len(images.shape)}."
             )
-        return (self._mix or self.function_for(images))(images, labels, self.alpha)
+        return (self._mix or self.function_for(images))(images, labels, self.alpha, self.beta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastnet.backend.dispatch import module_for
 from fastnet.op.checks import is_number
@@ -24,6 +24,9 @@ class Mixer(TensorOp):
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         alpha: Both parameters of the beta distribution that shares are drawn from, more than 0.
+
+    Attributes:
+        beta: What to draw shares from instead, by its `sample`; None for the beta distribution.
 
     Raises:
         AssertionError: If there are not two inputs and two outputs, or `alpha` is not positive.
@@ -50,6 +53,7 @@ class Mixer(TensorOp):
                 f"{self.inputs} and its outputs {self.outputs}."
             )
         self.alpha = alpha
+        self.beta: Any = None
         self._mix: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:

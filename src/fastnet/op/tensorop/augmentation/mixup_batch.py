@@ -30,6 +30,7 @@ class MixUpBatch(Mixer):
     """
 
     function_name = "mix_up"
+    settled_by = ("alpha", "shared_beta")
 
     def __init__(
         self,
@@ -55,4 +56,4 @@ class MixUpBatch(Mixer):
         """
         samples, labels = data
         mix = self._mix or self.function_for(samples)
-        return mix(samples, labels, self.alpha, self.shared_beta)
+        return mix(samples, labels, self.alpha, self.shared_beta, self.beta)

@@ -35,6 +35,8 @@ class FGSM(GradientTaker):
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
 
+    settled_by = ("epsilon", "clip_low", "clip_high")
+
     def __init__(
         self,
         data: str,
@@ -50,8 +52,6 @@ class FGSM(GradientTaker):
             if not isinstance(key, str):
                 raise ValueError(f"FGSM reads one key as its {setting}, but got {key!r}.")
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
-        if len(self.outputs) != 1:
-            raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
         if not is_number(epsilon):
             raise ValueError(f"FGSM's epsilon is a number, not {epsilon!r}.")
         for setting, value in (("clip_low", clip_low), ("clip_high", clip_high)):
@@ -67,6 +67,24 @@ class FGSM(GradientTaker):
         self.clip_low = clip_low
         self.clip_high = clip_high
         self._functions: Any = None
+
+    def _anew(self, own: Any) -> FGSM:
+        if len(self.inputs) != 2:
+            raise ValueError(
+                f"FGSM reads two keys, the inputs and their loss, but its inputs are {self.inputs}."
+            )
+        settings = {name: getattr(self, name) for name in own.settled_by}
+        made: FGSM = own(*self.inputs, list(self.outputs), **settings)
+        return made
+
+    def check_keys(self) -> None:
+        """Refuse other than one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        if len(self.outputs) != 1:
+            raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.

@@ -34,6 +34,8 @@ class GradientOp(GradientTaker):
             if there are not as many outputs and inputs as finals.
     """
 
+    settled_by = ("model",)
+
     def __init__(
         self,
         finals: str | Iterable[str],
@@ -71,6 +73,12 @@ class GradientOp(GradientTaker):
         self._trainable: Any = framework and (
             import_module(f"fastnet.backend.{framework}.gradients").trainable
         )
+
+    def _anew(self, own: Any) -> GradientOp:
+        count = len(self.inputs) - self._count
+        sources, finals = self.inputs[:count], self.inputs[count:]
+        made: GradientOp = own(finals, list(self.outputs), sources or None, self.model)
+        return made
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's function.

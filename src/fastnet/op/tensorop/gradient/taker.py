@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
 from fastnet.errors import add_note
+from fastnet.op.settings import is_overridden
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, State
 
@@ -75,9 +76,10 @@ class GradientTaker(TensorOp):
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            What to call instead of `forward`, or None where a derived class has its own.
+            What to call instead of `forward`, or None where that was overridden, be it by a derived
+            class, in the class itself, or on this op.
         """
-        if type(self).forward is not GradientTaker.forward:
+        if is_overridden(self, _FORWARD):
             return None
         return self.make_take(retain_graph)
 
@@ -104,6 +106,10 @@ class GradientTaker(TensorOp):
             the values of the outputs.
         """
         raise NotImplementedError(f"{type(self).__name__} must define make_take.")
+
+
+# as it is here, whatever is put into its place
+_FORWARD = GradientTaker.forward
 
 
 def _with_advice(gradient: Callable[..., Any], *args: Any) -> Any:

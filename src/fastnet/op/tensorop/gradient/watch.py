@@ -23,7 +23,7 @@ class Watch(GradientTaker):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there is no input.
+        ValueError: In a network, if there is no input.
 
     >>> import torch
     >>> Watch("x").forward([torch.ones(2)], {"tape": None})
@@ -37,10 +37,17 @@ class Watch(GradientTaker):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=inputs, mode=mode, ds_id=ds_id)
-        if not self.inputs:
-            raise ValueError("Watch has nothing to watch: give it the key of a tensor.")
         self.in_list = self.out_list = True
         self._watch: Callable[..., Any] = backend.watch
+
+    def check_keys(self) -> None:
+        """Refuse no input, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        if not self.inputs:
+            raise ValueError("Watch has nothing to watch: give it the key of a tensor.")
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.

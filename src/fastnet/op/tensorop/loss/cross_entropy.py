@@ -8,7 +8,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
-from fastnet.op.checks import require_weights
+from fastnet.backend.dispatch import module_for
+from fastnet.op.checks import is_int, is_number, require_weights
+from fastnet.op.tensorop.loss.class_axis import (
+    class_axis,
+    form_along,
+    has_classes_last,
+    lengths,
+    shape_problem,
+)
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 
@@ -34,11 +42,33 @@ class CrossEntropy(LossOp):
             see it from the shapes: predictions of rank 2 with several columns make it categorical
             if the truth is likewise, else sparse; all else is binary.
         class_weights: Weights by class index; a class without one weighs 1.
+        axis: The axis of the classes, which may be counted from the end, for a truth of indices
+            (of the predictions' shape without it) or a one-hot one. None for the second in torch
+            and the last in TensorFlow, with `form` seen from the shapes as told there.
+        ignore_index: The index of elements that are left out, of the mean too (sparse only).
+        label_smoothing: How much of the truth is spread over all classes, from 0 to 1.
 
     Raises:
         AssertionError: If `class_weights` is no dict of int to float.
-        ValueError: If there are not two inputs and one output, or `form` is none of the three.
+        ValueError: If `form` is none of the three, or it has no use for another setting; in a
+            network also if there are not two inputs and one output.
+
+    >>> import torch
+    >>> op = CrossEntropy(("p", "t"), "loss", from_logits=True, axis=-1, ignore_index=-1)
+    >>> scores = torch.zeros(2, 5, 4)  # (batch, time, classes)
+    >>> op.forward([scores, torch.tensor([[0, 1, 2, -1, -1]] * 2)], {})
+    tensor(1.3863)
     """
+
+    settled_by = (
+        "average_loss",
+        "from_logits",
+        "form",
+        "class_weights",
+        "axis",
+        "ignore_index",
+        "label_smoothing",
+    )
 
     def __init__(
         self,
@@ -50,18 +80,36 @@ class CrossEntropy(LossOp):
         average_loss: bool = True,
         form: str | None = None,
         class_weights: dict[int, float] | None = None,
+        axis: int | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
-        self.require_pair()
+        # a bare one even where a list of one key was given
+        self.out_list = False
         if form is not None and form not in _FORMS:
             raise ValueError(f"CrossEntropy's form is one of {list(_FORMS)} or None, not {form!r}.")
         if class_weights is not None:
             require_weights(self, "class_weights", "class", class_weights)
+        for name, value in (("axis", axis), ("ignore_index", ignore_index)):
+            if value is not None and not is_int(value):
+                raise ValueError(f"CrossEntropy's {name} is an int or None, not {value!r}.")
+            if value is not None and form == "binary":
+                raise ValueError(_without_classes(name, value))
+        if ignore_index is not None and form == "categorical":
+            raise ValueError(_without_indices(ignore_index))
+        if not is_number(label_smoothing) or not 0 <= label_smoothing <= 1:
+            raise ValueError(
+                f"CrossEntropy's label_smoothing is a number from 0 to 1, not {label_smoothing!r}."
+            )
         self.from_logits = from_logits
         self.form = form
         self.class_weights = class_weights
+        self.axis = axis
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
         self._losses: dict[str, Callable[..., Tensor]] = {
             "binary": backend.binary_crossentropy,
             "categorical": backend.categorical_crossentropy,
@@ -69,6 +117,16 @@ class CrossEntropy(LossOp):
         }
         self._weights: Any = class_weights
         self._shape_of: Callable[[Tensor], Any] = attrgetter("shape")
+        self._functions: tuple[Any, Any] | None = None
+        self._classes_last: bool | None = None
+
+    def check_keys(self) -> None:
+        """Refuse anything but two inputs and one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If there are more or fewer.
+        """
+        self.require_pair()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.
@@ -80,6 +138,8 @@ class CrossEntropy(LossOp):
         functions = import_module(f"fastnet.backend.{framework}")
         losses = functions.losses
         self._shape_of = functions.shape_of
+        self._classes_last = framework == "tf"
+        self._functions = losses, import_module(f"fastnet.backend.{framework}.class_losses")
         self._losses = {
             "binary": losses.binary_crossentropy,
             "categorical": losses.categorical_crossentropy,
@@ -99,8 +159,58 @@ class CrossEntropy(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        compare = self._losses[self.form or self._form_of(y_pred, y_true)]
-        return compare(y_pred, y_true, self.from_logits, self.average_loss, self._weights)
+        if self.axis is not None or self.ignore_index is not None or self.label_smoothing:
+            return self._compare_along(y_pred, y_true)
+        form = self.form or self._form_of(y_pred, y_true)
+        compare = self._losses[form]
+        try:
+            return compare(y_pred, y_true, self.from_logits, self.average_loss, self._weights)
+        except Exception as error:
+            shapes = lengths(y_pred), lengths(y_true)
+            problem = shape_problem(form, *shapes, self.axis, self._has_classes_last(y_pred))
+            if problem is None:
+                raise
+            raise ValueError(problem) from error
+
+    def _has_classes_last(self, y_pred: Tensor) -> bool:
+        # an op that was not built for a framework asks the predictions
+        return has_classes_last(y_pred) if self._classes_last is None else self._classes_last
+
+    def _compare_along(self, y_pred: Tensor, y_true: Tensor) -> Tensor:
+        """Compute the loss by an axis, with labels left out or smoothed."""
+        losses, class_losses = self._functions or (
+            module_for(self, y_pred, "losses"),
+            module_for(self, y_pred, "class_losses"),
+        )
+        shapes = pred, true = lengths(y_pred), lengths(y_true)
+        if pred is None or true is None:
+            raise ValueError(
+                "CrossEntropy needs to know how many axes predictions and truth have for its axis, "
+                "ignore_index and label_smoothing."
+            )
+        last = self._has_classes_last(y_pred)
+        form = self.form
+        if form is None:
+            form = self._form_of(y_pred, y_true)
+            if self.axis is not None:
+                form = form_along(pred, true, self.axis)
+        problem = shape_problem(form, *shapes, self.axis, last)
+        if problem is not None:
+            raise ValueError(problem)
+        settings = self.from_logits, self.average_loss, self._weights
+        smoothing = float(self.label_smoothing)
+        if form == "binary":
+            if self.ignore_index is not None:
+                raise ValueError(_without_classes("ignore_index", self.ignore_index))
+            return losses.binary_crossentropy(y_pred, y_true, *settings, smoothing)
+        axis = class_axis(len(pred), self.axis, last)
+        if form == "sparse":
+            return class_losses.sparse(
+                y_pred, y_true, axis, *settings, self.ignore_index, smoothing
+            )
+        if self.ignore_index is not None:
+            raise ValueError(_without_indices(self.ignore_index))
+        return class_losses.categorical(y_pred, y_true, axis, *settings, smoothing)
 
     def _form_of(self, y_pred: Tensor, y_true: Tensor) -> str:
         shape = self._shape_of(y_pred)
@@ -108,3 +218,17 @@ class CrossEntropy(LossOp):
             return "binary"
         shape = self._shape_of(y_true)
         return "categorical" if len(shape) == 2 and shape[1] > 1 else "sparse"
+
+
+def _without_classes(name: str, value: object) -> str:
+    return (
+        f"CrossEntropy's {name} is of classes, of which the form 'binary' has none, but it is "
+        f"{value!r}."
+    )
+
+
+def _without_indices(ignore_index: object) -> str:
+    return (
+        "CrossEntropy's ignore_index is of a truth of indices, which the form 'categorical' has "
+        f"not, but it is {ignore_index!r}."
+    )

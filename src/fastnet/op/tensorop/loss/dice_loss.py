@@ -35,8 +35,11 @@ class DiceLoss(LossOp):
 
     Raises:
         AssertionError: If `channel_weights` is no dict of int to float.
-        ValueError: If there are not two inputs and one output, or `epsilon` is no number.
+        ValueError: If `epsilon` is no number; in a network also if there are not two inputs and one
+            output.
     """
+
+    settled_by = ("soft_dice", "average_loss", "channel_average", "channel_weights", "epsilon")
 
     def __init__(
         self,
@@ -53,7 +56,8 @@ class DiceLoss(LossOp):
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
-        self.require_pair()
+        # a bare one even where a list of one key was given
+        self.out_list = False
         if not is_number(epsilon):
             raise ValueError(f"DiceLoss's epsilon is a number, not {epsilon!r}.")
         self.soft_dice = soft_dice
@@ -63,6 +67,14 @@ class DiceLoss(LossOp):
         self._row = None if not channel_weights else _row_of(self, channel_weights)
         self._rows: dict[int, Any] = {}
         self._functions: Any = None
+
+    def check_keys(self) -> None:
+        """Refuse anything but two inputs and one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If there are more or fewer.
+        """
+        self.require_pair()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.

@@ -37,11 +37,20 @@ class FocalLoss(LossOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If there are not two inputs and one output, a number is out of its range, or a
-            reduction is none of the three.
+        ValueError: If a number is out of its range, or a reduction is none of the three; in a
+            network also if there are not two inputs and one output.
 
     Source: "Focal Loss for Dense Object Detection" (Lin et al., 2017).
     """
+
+    settled_by = (
+        "gamma",
+        "alpha",
+        "sample_reduction",
+        "shape_reduction",
+        "from_logits",
+        "normalize",
+    )
 
     def __init__(
         self,
@@ -57,7 +66,8 @@ class FocalLoss(LossOp):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        self.require_pair()
+        # a bare one even where a list of one key was given
+        self.out_list = False
         if not _within(gamma, math.inf):
             raise ValueError(f"FocalLoss's gamma is 0 or more, not {gamma!r}.")
         if not _within(alpha, 1):
@@ -77,6 +87,14 @@ class FocalLoss(LossOp):
         self.from_logits = from_logits
         self.normalize = normalize
         self._functions: Any = None
+
+    def check_keys(self) -> None:
+        """Refuse anything but two inputs and one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If there are more or fewer.
+        """
+        self.require_pair()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.

@@ -17,7 +17,8 @@ class Hinge(PairLoss):
         average_loss: Whether to write the mean, rather than a loss for each sample.
 
     Raises:
-        ValueError: If there are not two inputs and one output.
+        ValueError: In a network, if there are not two inputs and one output.
     """
 
     function_name = "hinge"
+    settled_by = ("average_loss",)

@@ -34,11 +34,13 @@ class L1_Loss(PairLoss):
         beta: Where squares end, more than 0.
 
     Raises:
-        ValueError: If there are not two inputs and one output, there is no such type, or `beta` is
-            not positive.
+        ValueError: If there is no such type, or `beta` is not positive; in a network also if there
+            are not two inputs and one output.
     """
 
     function_name = "l1_loss"
+
+    settled_by = ("average_loss", "loss_type", "beta")
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class L1_Loss(PairLoss):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
+        self.function_name = _FUNCTIONS[self.loss_type]
         super().build(framework, device)
         self._take(self._loss)
 

@@ -27,8 +27,11 @@ class L2Regularization(TensorOp):
         beta: What to multiply the squares by.
 
     Raises:
-        ValueError: If there are not one input and one output, or `model` is no model.
+        ValueError: If `model` is no model; in a network also if there are not one input and one
+            output.
     """
+
+    settled_by = ("model", "beta")
 
     def __init__(
         self,
@@ -40,11 +43,6 @@ class L2Regularization(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode)
         name = type(self).__name__
-        if len(self.inputs) != 1 or len(self.outputs) != 1:
-            raise ValueError(
-                f"{name} reads one loss and writes one, but its inputs are {self.inputs} and its "
-                f"outputs {self.outputs}."
-            )
         framework = framework_of(model)
         if framework is None:
             raise ValueError(
@@ -58,6 +56,18 @@ class L2Regularization(TensorOp):
         self._add_squares: Callable[..., Any] = import_module(
             f"fastnet.backend.{framework}.models"
         ).SquaredWeights(model)
+
+    def check_keys(self) -> None:
+        """Refuse other than one input and one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        if len(self.inputs) != 1 or len(self.outputs) != 1:
+            raise ValueError(
+                f"{type(self).__name__} reads one loss and writes one, but its inputs are "
+                f"{self.inputs} and its outputs {self.outputs}."
+            )
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework.

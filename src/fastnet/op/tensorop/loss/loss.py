@@ -30,10 +30,7 @@ class LossOp(TensorOp):
         self.average_loss = average_loss
 
     def require_pair(self) -> None:
-        """Refuse anything but two inputs and one output.
-
-        For losses that compare predictions with the truth. The output is a bare one then, even
-        where a list of one key was given.
+        """Refuse anything but two inputs and one output, for losses that compare two values.
 
         Raises:
             ValueError: If there are more or fewer.
@@ -48,7 +45,6 @@ class LossOp(TensorOp):
                 f"{type(self).__name__} writes one key, the loss, but its outputs are "
                 f"{self.outputs}."
             )
-        self.out_list = False
 
     @property
     def true_key(self) -> str:

@@ -18,10 +18,11 @@ class MeanSquaredError(PairLoss):
         average_loss: Whether to write the mean, rather than a loss for each sample.
 
     Raises:
-        ValueError: If there are not two inputs and one output.
+        ValueError: In a network, if there are not two inputs and one output.
     """
 
     function_name = "mean_squared_error"
+    settled_by = ("average_loss",)
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.

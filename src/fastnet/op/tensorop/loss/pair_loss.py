@@ -26,7 +26,7 @@ class PairLoss(LossOp):
         average_loss: Whether to write the mean, rather than a loss for each sample.
 
     Raises:
-        ValueError: If there are not two inputs and one output.
+        ValueError: In a network, if there are not two inputs and one output.
     """
 
     function_name: str
@@ -43,9 +43,18 @@ class PairLoss(LossOp):
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
-        self.require_pair()
+        # a bare one even where a list of one key was given
+        self.out_list = False
         self._loss: Callable[..., Tensor] = getattr(backend, self.function_name)
         self._mean: Callable[..., Tensor] = backend.reduce_mean
+
+    def check_keys(self) -> None:
+        """Refuse anything but two inputs and one output, when a network is made of the op.
+
+        Raises:
+            ValueError: If there are more or fewer.
+        """
+        self.require_pair()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's functions.
@@ -54,9 +63,9 @@ class PairLoss(LossOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        functions = import_module(f"fastnet.backend.{framework}")
-        self._loss = getattr(functions.losses, self.function_name)
-        self._mean = functions.mean_of
+        losses = import_module(f"fastnet.backend.{framework}.losses")
+        self._loss = getattr(losses, self.function_name)
+        self._mean = losses.mean_of_losses
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.

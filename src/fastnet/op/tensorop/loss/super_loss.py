@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastnet.backend.dispatch import implementation, module_for
-from fastnet.op.checks import is_number
+from fastnet.op.checks import check_keys, is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
 from fastnet.util import to_number
 from fastnet.util.copies import twin
+from fastnet.util.lazy import import_late
 
 if TYPE_CHECKING:
     import torch
 
-# slightly more than -2 / e, where the Lambert function ends
-_LEAST = -1.9999998 / math.e
 _MODES = ("train", "eval", "test", "infer")
+
+# what weighs losses, and what averages them
+_Functions: TypeAlias = "tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]"
 
 
 class SuperLoss(LossOp):
@@ -40,6 +42,7 @@ class SuperLoss(LossOp):
     """
 
     calls_user_code = True
+    settled_by = ("threshold", "regularization", "average_loss")
 
     def __init__(
         self,
@@ -74,7 +77,40 @@ class SuperLoss(LossOp):
         self.threshold = threshold
         self.regularization = regularization
         self._averages: dict[str, Any] = {}
-        self._functions: Any = None
+        self._functions: _Functions | None = None
+
+    def check_keys(self) -> None:
+        """Ask the loss whether its keys are fine, when a network is made of the op.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        check_keys([self.loss])
+
+    def inner_ops(self) -> list[Any]:
+        """List the loss that is weighed."""
+        return [self.loss]
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op or to its loss; moving averages go on.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            ValueError: As for `__init__`.
+        """
+        averages = self._averages
+        super().settle(changed)
+        self._averages = averages
+        self.loss.average_loss = False
+
+    def _anew(self, own: Any) -> SuperLoss:
+        settings = {name: getattr(self, name) for name in own.settled_by}
+        confidence = self.outputs[1] if len(self.outputs) > 1 else None
+        made: SuperLoss = own(self.loss, output_confidence=confidence, **settings)
+        self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
+        return made
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get the loss ready for a framework, and the moving averages of each mode.
@@ -84,10 +120,11 @@ class SuperLoss(LossOp):
             device: The device that ops run on (torch only).
         """
         self.loss.build(framework, device)
-        self._functions = import_module(f"fastnet.backend.{framework}")
+        self._functions = _functions_of(f"fastnet.backend.{framework}")
         if self.threshold == "exp":
             averages = import_module(f"fastnet.backend.{framework}.averages")
-            self._averages = {mode: averages.MovingAverage() for mode in _MODES}
+            for mode in _MODES:
+                self._averages.setdefault(mode, averages.MovingAverage())
 
     def forward(self, data: list[Tensor], state: State) -> Any:
         """Compute the loss.
@@ -100,28 +137,21 @@ class SuperLoss(LossOp):
             The loss, or a list of the loss and the confidences.
         """
         losses = self.loss.forward(data, state)
-        functions = self._functions or implementation(losses)
-        excess = losses - self._threshold(losses, state, functions)
-        regularization = self.regularization
-        beta = excess if regularization == 1 else excess / regularization
-        confidence_log = -functions.lambertw(0.5 * functions.clip_by_value(beta, _LEAST, None))
-        confidence = functions.exp(confidence_log)
-        squared = confidence_log**2
-        if regularization != 1:
-            squared = regularization * squared
-        result = excess * confidence + squared
+        weigh, mean_of = self._functions or _functions_for(losses)
+        excess = losses - self._threshold(losses, state, mean_of)
+        result, confidence = weigh(excess, self.regularization)
         if self.average_loss:
-            result = functions.reduce_mean(result, None, False)
+            result = mean_of(result, None, False)
         return [result, confidence] if len(self.outputs) == 2 else result
 
-    def _threshold(self, losses: Tensor, state: State, functions: Any) -> Any:
+    def _threshold(self, losses: Tensor, state: State, mean_of: Callable[..., Tensor]) -> Any:
         if self.threshold != "exp":
             return self.threshold
         mode = state["mode"]
         if mode not in self._averages:  # an op that was not built for a framework
             averages = module_for(self, losses, "averages")
             self._averages[mode] = averages.MovingAverage()
-        mean = functions.reduce_mean(losses, None, False)
+        mean = mean_of(losses, None, False)
         return self._averages[mode].update(mean, keep=not state["warmup"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,3 +171,12 @@ class SuperLoss(LossOp):
         for mode, value in state["averages"].items():
             if mode in self._averages:
                 self._averages[mode].value = value
+
+
+def _functions_of(package: str) -> _Functions:
+    return import_late(f"{package}.curriculum").weigh, import_late(package).reduce_mean
+
+
+def _functions_for(losses: Tensor) -> _Functions:
+    """Find the functions for an op that was not built for a framework."""
+    return _functions_of(implementation(losses).__name__)

@@ -48,6 +48,10 @@ class Fuse(MetaOp):
         takers = [place for place, op in enumerate(ops) if takes_gradients(op)]
         self._last_taker = takers[-1] if takers else -1
 
+    def _anew(self, own: Any) -> Fuse:
+        made: Fuse = own(self.ops)
+        return made
+
     def make_run(self, retain_graph: bool) -> Forward:
         """Settle what runs the ops in order.
 

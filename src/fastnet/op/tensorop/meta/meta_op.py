@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import module_for
+from fastnet.op.around import AroundOps
+from fastnet.op.checks import check_keys
 from fastnet.op.meta_checks import require_ops
-from fastnet.op.settings import takes_gradients
+from fastnet.op.settings import is_overridden, takes_gradients
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor, is_tensor_op
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class MetaOp(TensorOp):
+class MetaOp(AroundOps, TensorOp):
     """An op around other ops. Derive from it, and define `make_run`.
 
     Args:
@@ -35,7 +37,7 @@ class MetaOp(TensorOp):
         super().__init__(
             inputs=list(inputs), outputs=list(outputs), mode=ops[0].mode, ds_id=ops[0].ds_id
         )
-        self.ops = list(ops)
+        self.hold(ops)
         self._retain_graph = False
         self._control: Any = None
         self._runs: dict[bool, Forward] = {}
@@ -57,6 +59,14 @@ class MetaOp(TensorOp):
             TypeError: If something is no op.
         """
         require_ops(cls.__name__, ops, "TensorOp", is_tensor_op, mismatch)
+
+    def check_keys(self) -> None:
+        """Ask each of the ops whether its keys are fine, when a network is made of this one.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        check_keys(self.ops)
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get the ops ready for a framework.
@@ -97,6 +107,12 @@ class MetaOp(TensorOp):
             self._retain_graph = retain
         return self._retain_graph
 
+    def abandon(self) -> None:
+        """Let the ops go of what a step that failed has left."""
+        for op in self.ops:
+            if hasattr(op, "abandon"):
+                op.abandon()
+
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
         """Give a forward with the settings that a network has for the op, which keeps its own.
 
@@ -105,9 +121,10 @@ class MetaOp(TensorOp):
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            What to call instead of `forward`, or None where a derived class has its own.
+            What to call instead of `forward`, or None where that was overridden, be it by a derived
+            class, in the class itself, or on this op.
         """
-        if type(self).forward is not MetaOp.forward:
+        if is_overridden(self, _FORWARD):
             return None
         return self._run(retain_graph)
 
@@ -156,3 +173,7 @@ class MetaOp(TensorOp):
             return self._control
         first = data[0] if isinstance(data, (list, tuple)) else data
         return module_for(self, first, "control")
+
+
+# as it is here, whatever is put into its place
+_FORWARD = MetaOp.forward

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fastnet.op.around import AroundOne
 from fastnet.op.meta_checks import require_times
 from fastnet.op.op import is_delete
 from fastnet.op.tensorop.meta.chain import chain, step_of
@@ -12,7 +13,7 @@ from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State, Tensor
 
 
-class Repeat(MetaOp):
+class Repeat(AroundOne, MetaOp):
     """Runs an op several times in a row, a number of times or while a condition holds.
 
     Args:
@@ -34,6 +35,8 @@ class Repeat(MetaOp):
     [tensor(128)]
     """
 
+    settled_by = ("repeat", "max_iter")
+
     def __init__(
         self, op: Any, repeat: int | Callable[..., bool] = 1, max_iter: int | None = None
     ) -> None:
@@ -42,9 +45,12 @@ class Repeat(MetaOp):
         read = list(op.inputs)
         read += [key for key in self.repeat_inputs if key not in [*op.outputs, *read]]
         super().__init__([op], read, op.outputs)
-        self.op = op
         self.repeat = repeat
         self.max_iter = max_iter
+
+    def _anew(self, own: Any) -> Repeat:
+        made: Repeat = own(self.op, self.repeat, self.max_iter)
+        return made
 
     def make_run(self, retain_graph: bool) -> Forward:
         """Settle what runs the op, again and again.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastnet.op.around import AroundOne
 from fastnet.op.meta_checks import require_prob
 from fastnet.op.tensorop.meta.chain import chain, step_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State, Tensor
 
 
-class Sometimes(MetaOp):
+class Sometimes(AroundOne, MetaOp):
     """Runs an op in some steps, drawn anew in each.
 
     In the other steps its outputs stay what they were, so that they must be there before: an op in
@@ -31,13 +32,18 @@ class Sometimes(MetaOp):
     (['x', 'y'], [tensor(2)])
     """
 
+    settled_by = ("prob",)
+
     def __init__(self, tensor_op: Any, prob: float = 0.5) -> None:
         self.require_ops([tensor_op])
         require_prob(prob)
         self.extra_inputs = [key for key in tensor_op.outputs if key not in tensor_op.inputs]
         super().__init__([tensor_op], list(tensor_op.inputs) + self.extra_inputs, tensor_op.outputs)
-        self.op = tensor_op
         self.prob = prob
+
+    def _anew(self, own: Any) -> Sometimes:
+        made: Sometimes = own(self.op, self.prob)
+        return made
 
     def make_run(self, retain_graph: bool) -> Forward:
         """Settle what runs the op, or leaves its outputs as they are.

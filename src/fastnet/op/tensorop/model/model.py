@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastnet._execute import split_outputs
 from fastnet.backend.framework import framework_of
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -14,6 +16,9 @@ from fastnet.util import to_list
 if TYPE_CHECKING:
     import torch
 
+    from fastnet.op.tensorop.model.tf_pass import TFPass
+    from fastnet.op.tensorop.model.torch_pass import TorchPass
+
 
 class ModelOp(TensorOp):
     """Runs a model on a batch.
@@ -22,7 +27,9 @@ class ModelOp(TensorOp):
         model: A model from `fastnet.build`.
         inputs: Key(s) of the model's input(s). Several go to a model whose `forward` (in Keras:
             whose own `call`) takes several arguments as such, to another one as a list.
-        outputs: Key(s) for what the model returns, and after it one for each intermediate layer.
+        outputs: Key(s) for what the model returns, and after it one for each intermediate layer. A
+            model that returns a mapping, and is given a list of keys, has its values written by
+            name.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         trainable: Whether layers such as dropout act as in training while the mode is "train".
@@ -38,6 +45,8 @@ class ModelOp(TensorOp):
         ValueError: If there are fewer outputs than values to write, or more inputs than those of a
             Keras model that knows its own.
     """
+
+    settled_by = ("model", "trainable", "gradients", "intermediate_layers")
 
     def __init__(
         self,
@@ -74,7 +83,33 @@ class ModelOp(TensorOp):
         self.trainable = trainable
         self.gradients = gradients
         self.intermediate_layers = layers
-        self._pass: Callable[[Any, State], Any] = _make_pass(self, framework_of(model))
+        self._pass: TorchPass | TFPass = _make_pass(self, framework_of(model))
+        self._settled = self._settings()
+
+    def _settings(self) -> tuple[Any, ...]:
+        layers = tuple(to_list(self.intermediate_layers))
+        return self.model, self.trainable, self.gradients, layers, list(self.inputs)
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op, and get ready to run the model it has now.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            AssertionError: As for `__init__`.
+            KeyError: As for `__init__`.
+            IndexError: As for `__init__`.
+            ValueError: As for `__init__`.
+        """
+        if self._settled == self._settings() and not changed:
+            # another network may be running it at this moment
+            self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+            return
+        former = self._pass
+        super().settle(changed)
+        if self._pass is not former:  # nobody else listens to the layers
+            former.close()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework.
@@ -105,7 +140,7 @@ class ModelOp(TensorOp):
         return self._pass(data, state)
 
 
-def _make_pass(op: ModelOp, framework: str | None) -> Callable[[Any, State], Any]:
+def _make_pass(op: ModelOp, framework: str | None) -> TorchPass | TFPass:
     if framework == "torch":
         from fastnet.op.tensorop.model.torch_pass import TorchPass
 
@@ -115,6 +150,7 @@ def _make_pass(op: ModelOp, framework: str | None) -> Callable[[Any, State], Any
             trainable=op.trainable,
             gradients=op.gradients,
             layers=op.intermediate_layers,
+            split=partial(_own_outputs, op),
         )
     if framework == "tf":
         from fastnet.op.tensorop.model.tf_pass import TFPass, require_inputs
@@ -127,8 +163,18 @@ def _make_pass(op: ModelOp, framework: str | None) -> Callable[[Any, State], Any
             trainable=op.trainable,
             gradients=op.gradients,
             layers=op.intermediate_layers,
+            split=partial(_own_outputs, op),
         )
     raise ValueError(
         f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, of "
         "no known framework."
     )
+
+
+def _own_outputs(op: ModelOp, returned: Any) -> Sequence[Any]:
+    """Take what a model returned apart, a value for each output but those of the layers."""
+    keys = op.outputs[: len(op.outputs) - len(op.intermediate_layers)]
+    is_bare = not isinstance(returned, (list, tuple, Mapping))
+    if len(keys) == 1 and is_bare:
+        return (returned,)
+    return split_outputs(op, returned, keys, source="model")

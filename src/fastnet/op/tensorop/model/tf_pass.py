@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,6 +26,7 @@ class TFPass:
         trainable: Whether the model runs in training mode while the step's mode is "train".
         gradients: Whether gradients flow through it.
         layers: The layers whose outputs are wanted too, by name or place.
+        split: With layers: takes what the model returns apart, a value for each of its own outputs.
 
     Raises:
         KeyError: If no layer has a name.
@@ -39,8 +40,10 @@ class TFPass:
         trainable: bool,
         gradients: bool,
         layers: Sequence[str | int],
+        split: Callable[[Any], Iterable[Any]],
     ) -> None:
         self._model = model
+        self._split = split
         self._trainable = trainable
         self._gradients = gradients
         self._spread = several_inputs and takes_several_arguments(model)
@@ -76,6 +79,9 @@ class TFPass:
         with tape.stop_recording():
             return self._run(data, training)
 
+    def close(self) -> None:
+        """Do nothing: layers are listened to while they run."""
+
     def _may_make_variables(self) -> None:
         """Refuse to make variables where Keras 3 would make each device its own."""
         if replica_count() > 1 and is_keras3(self._model):
@@ -90,9 +96,8 @@ class TFPass:
             return self._call(data, training)
         with ExitStack() as stack:
             captures = [stack.enter_context(LayerCapture(*layer)) for layer in self._layers]
-            output = self._call(data, training)
-            outputs = list(output) if isinstance(output, (list, tuple)) else [output]
-            return outputs + [capture.result() for capture in captures]
+            own = self._split(self._call(data, training))
+            return [*own, *[capture.result() for capture in captures]]
 
     def _call(self, data: Any, training: bool) -> Any:
         # passed on to the layers by a model whose `call` has no such argument

@@ -220,6 +220,13 @@ class TFUpdate:
                 if gradient is not None and id(variable) not in self._sums:
                     self._sums[id(variable)] = _Sum(variable)
 
+    def abandon(self) -> None:
+        """Let go of what a step that failed has left.
+
+        That is nothing here: gradients are values of the step, and what it has merged is put back
+        by what it has deferred.
+        """
+
     def merged(self) -> tuple[int, list[Any]]:
         """Give the gradients that were added up since the last update.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ class TorchPass:
         trainable: Whether the model is in training mode while the step's mode is "train".
         gradients: Whether gradients flow through it.
         layers: The layers whose outputs are wanted too, by name or place.
+        split: With layers: takes what the model returns apart, a value for each of its own outputs.
 
     Raises:
         KeyError: If no layer has a name.
@@ -37,14 +39,18 @@ class TorchPass:
         trainable: bool,
         gradients: bool,
         layers: Sequence[str | int],
+        split: Callable[[Any], Iterable[Any]],
     ) -> None:
         self._model = model
+        self._split = split
         self._trainable = trainable
         self._gradients = gradients
         arguments = inspect.signature(unwrap(model).forward).parameters
         self._spread = several_inputs and len(arguments) > 1
         self._switch = TrainingSwitch(model)
-        self._captures = [_Capture(_find_layer(model, layer), layer) for layer in layers]
+        # the replicas of such a model run in threads of its own
+        spread = isinstance(model, torch.nn.DataParallel)
+        self._captures = [_Capture(_find_layer(model, layer), layer, spread) for layer in layers]
         self._opened: State | None = None
         self._epoch: Any = None
 
@@ -67,6 +73,11 @@ class TorchPass:
             return self._run_capturing(data)
         return self._run(data)
 
+    def close(self) -> None:
+        """Listen to the layers no more."""
+        for capture in self._captures:
+            capture.close()
+
     def _run(self, data: Any) -> Any:
         if self._gradients:
             return self._model(*data) if self._spread else self._model(data)
@@ -74,47 +85,63 @@ class TorchPass:
             return self._model(*data) if self._spread else self._model(data)
 
     def _run_capturing(self, data: Any) -> list[Any]:
-        for capture in self._captures:
-            capture.start()
         try:
-            output = self._run(data)
-            outputs = list(output) if isinstance(output, (list, tuple)) else [output]
-            return outputs + [capture.result() for capture in self._captures]
+            for capture in self._captures:
+                capture.start()
+            own = self._split(self._run(data))
+            return [*own, *[capture.result() for capture in self._captures]]
         finally:
             for capture in self._captures:
                 capture.stop()
 
     def _open(self, data: Any, state: State) -> None:
         """Do what is needed once each time that a network is opened, at the first step."""
-        self._opened = state
         self._switch.refresh()
         if state["epoch"] != self._epoch:
-            self._epoch = state["epoch"]
             self._model.fe_input_spec = InputSpec(data)  # type: ignore[assignment]
+            self._epoch = state["epoch"]
+        # last: what comes in between is done anew
+        self._opened = state
 
 
 class _Capture:
-    """Takes down what a layer returns, for as long as somebody listens."""
+    """Takes down what a layer returns, for each thread that listens, as long as it does.
 
-    def __init__(self, layer: torch.nn.Module, name: str | int) -> None:
+    Args:
+        layer: The layer.
+        name: What it was asked for by, for error texts.
+        spread: Whether the model runs its layers in other threads than the one that listens.
+    """
+
+    def __init__(self, layer: torch.nn.Module, name: str | int, spread: bool) -> None:
         self._name = name
-        self._outputs: dict[Any, Any] | None = None
-        layer.register_forward_hook(self._take)
+        self._spread = spread
+        # by thread, and there by device; no threading.local, as a model is copied with its hooks
+        self._outputs: dict[int, dict[Any, Any]] = {}
+        self._hook = layer.register_forward_hook(self._take)
+
+    def _listener(self) -> int:
+        return 0 if self._spread else get_ident()
 
     def _take(self, layer: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._outputs is not None:
+        outputs = self._outputs.get(self._listener())
+        if outputs is not None:
             # a model spread over devices runs its layer once on each
             device = output.device if isinstance(output, torch.Tensor) else None
-            self._outputs[device] = output
+            outputs[device] = output
 
     def start(self) -> None:
-        self._outputs = {}
+        self._outputs[self._listener()] = {}
 
     def stop(self) -> None:
-        self._outputs = None
+        self._outputs.pop(self._listener(), None)
+
+    def close(self) -> None:
+        self._hook.remove()
 
     def result(self) -> Any:
-        if not self._outputs:
+        found = self._outputs[self._listener()]
+        if not found:
             raise RuntimeError(
                 f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
                 "so it has no output. Name a layer that runs on every pass."
@@ -122,7 +149,7 @@ class _Capture:
         outputs = [
             output
             for _, output in sorted(
-                self._outputs.items(), key=lambda item: (item[0].index or 0) if item[0] else 0
+                found.items(), key=lambda item: (item[0].index or 0) if item[0] else 0
             )
         ]
         if not all(isinstance(output, torch.Tensor) for output in outputs):

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from fastnet.backend.torch.companions import TRAINED, Aside, backward_apart
 from fastnet.backend.torch.gradients import (
     DeferredStep,
     apply_gradients,
     backward,
     drop_gradients,
     optimizer_of,
+    parameters_of,
     step_optimizer,
     trainable,
 )
+from fastnet.backend.torch.graph import reached
 from fastnet.types import State
 from fastnet.util import get_num_gpus
 
@@ -37,16 +40,31 @@ class _Merged(NamedTuple):
 
 
 class _Settling:
-    """What a step has merged, on its way to count."""
+    """What a step has merged, on its way to count: once nothing can fail any more.
 
-    def __init__(self, update: TorchUpdate, merged: _Merged) -> None:
+    Args:
+        update: The update.
+        merged: What counts from then on.
+        deferred: The functions that the step has put off, by the names of what they are for.
+    """
+
+    def __init__(
+        self, update: TorchUpdate, merged: _Merged, deferred: dict[str, list[Any]] | None
+    ) -> None:
         self._update = update
         self._merged = merged
+        self._deferred = deferred
 
     def __call__(self) -> None:
-        self._update.settle(self._merged)
+        """Let it count, or wait until all that was put off has run."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is None:
+            self._update.settle(self._merged)
+        else:
+            deferred[_key_of(self._update)] = [self]
 
     def discard(self) -> None:
+        """Forget it, because the step failed."""
         self._update.settle(None)
 
 
@@ -72,8 +90,9 @@ class TorchUpdate:
         self._merge = op.merge_grad
         self._merged = _Merged(0, {})
         self._unsettled: _Merged | None = None
-        self._parameters: tuple[torch.nn.Parameter, ...] = ()
         self._opened: State | None = None
+        # the models that are trained beside this one, in the network that ran it last
+        self._others: list[torch.nn.Module] = []
 
     def __call__(
         self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
@@ -93,47 +112,61 @@ class TorchUpdate:
         """
         if state["warmup"]:
             return
-        first = state is not self._opened
-        if first:
-            self._parameters = tuple(self._model.parameters())
-            self._opened = state
         optimizer = optimizer_of(self._model)
-        parameters = [p for p in self._parameters if p.requires_grad]
-        if not parameters:
-            raise ValueError(
-                f"Model '{self._op.model.model_name}' is to be updated, but none of its parameters "
-                "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
-            )
+        self._require_trainable(optimizer)
+        self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
         merged = None
         try:
             if self._merge > 1:
-                merged = self._merge_gradients(data, optimizer, parameters, retain_graph)
+                merged = self._merge_gradients(data, optimizer, retain_graph, state)
                 if merged.times:
                     self._settle_later(merged, state)
                     return
             elif self._given:
+                parameters = trainable(self._model)
                 apply_gradients(parameters, self._checked(data, parameters))
             else:
-                backward(self._loss(data, optimizer), parameters, retain_graph)
+                self._backward(data, optimizer, retain_graph)
+            if state is not self._opened:
+                grads = [one.grad for one in parameters_of(self._model, optimizer)]
+                self._look(data, optimizer, grads, state)
         except BaseException as error:
-            drop_gradients(optimizer)
+            self.abandon()
             self._explain(error)
             raise
-        if first and all(p.grad is None for p in parameters):
-            self._warn_unconnected()
         deferred = state["deferred"]
         name = self._op.model.model_name
         if defer or op.defer:
-            deferred[name] = [DeferredStep(optimizer, name)]
             if merged is not None:
-                self._settle_later(merged, state)
+                self._unsettled = merged
+                deferred[_key_of(self)] = [_Settling(self, merged, None)]
+            # put in anew, so that sums are used up before their step begins: it may break off
+            deferred.pop(name, None)
+            deferred[name] = [DeferredStep(optimizer, name)]
             return
+        if merged is not None:
+            self.settle(merged)
         step_optimizer(optimizer, name)
         if deferred:
             # the gradients that an earlier update put off have just been used
             deferred.pop(name, None)
-        if merged is not None:
-            self.settle(merged)
+
+    def abandon(self) -> None:
+        """Let go of what a step that failed has left, wherever it did; there may be nothing.
+
+        No gradient stays on what the model has and its optimizer updates, what the step has merged
+        does not count, and models that are trained beside this one have theirs again.
+        """
+        self._unsettled = None
+        for other in self._others:
+            Aside.of(other).give_back()
+        Aside.of(self._model).forget()
+        optimizer = getattr(self._model, "current_optimizer", None)
+        for parameter in parameters_of(self._model, optimizer):
+            parameter.grad = None
+        if optimizer is not None:
+            # it may hold on to more than gradients
+            drop_gradients(optimizer)
 
     def settle(self, merged: _Merged | None) -> None:
         """Make what a step has merged count, or forget it.
@@ -149,9 +182,10 @@ class TorchUpdate:
         """Give the gradients that were added up since the last update.
 
         Returns:
-            Of how many steps, and the sum for each trainable parameter: an array, or None.
+            Of how many steps, and the sum for each trainable parameter, of the model and then of
+            its optimizer: an array, or None.
         """
-        sums = [self._merged.sums.get(parameter) for parameter in trainable(self._model)]
+        sums = [self._merged.sums.get(parameter) for parameter in self._trained()]
         return self._merged.times, [None if one is None else _array(one) for one in sums]
 
     def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
@@ -165,15 +199,39 @@ class TorchUpdate:
             times,
             {
                 parameter: torch.as_tensor(gradient).to(parameter)
-                for parameter, gradient in zip(trainable(self._model), gradients, strict=True)
+                for parameter, gradient in zip(self._trained(), gradients, strict=True)
                 if gradient is not None
             },
         )
 
+    def _trained(self) -> list[torch.nn.Parameter]:
+        """List what can be trained: of the model, and then of what its optimizer updates."""
+        optimizer = getattr(self._model, "current_optimizer", None)
+        return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
+
+    def _require_trainable(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    return
+        if not any(parameter.requires_grad for parameter in self._model.parameters()):
+            raise ValueError(
+                f"Model '{self._op.model.model_name}' is to be updated, but none of its parameters "
+                "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
+            )
+
     def _settle_later(self, merged: _Merged, state: State) -> None:
         # what a step that fails has merged must not count, so it counts at the step's end
         self._unsettled = merged
-        state["deferred"][f"merge_grad of {id(self)}"] = [_Settling(self, merged)]
+        deferred = state["deferred"]
+        deferred[_key_of(self)] = [_Settling(self, merged, deferred)]
+
+    def _backward(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        loss = self._loss(data, optimizer)
+        if self._others:
+            backward_apart(loss, retain_graph, self._model, optimizer, self._others)
+        else:
+            backward(loss, None, retain_graph)
 
     def _loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor):
@@ -188,22 +246,17 @@ class TorchUpdate:
         return scaled
 
     def _merge_gradients(
-        self,
-        data: Any,
-        optimizer: Any,
-        parameters: Sequence[torch.nn.Parameter],
-        retain_graph: bool,
+        self, data: Any, optimizer: Any, retain_graph: bool, state: State
     ) -> _Merged:
         """Add gradients up; once there are enough, hand their averages to the parameters."""
         if self._given:
+            parameters = trainable(self._model)
             gradients = self._checked(data, parameters)
         else:
-            gradients = torch.autograd.grad(
-                self._loss(data, optimizer),
-                parameters,
-                retain_graph=retain_graph,
-                allow_unused=True,
-            )
+            parameters = self._trained()
+            gradients = self._gradients(data, optimizer, parameters, retain_graph)
+        if state is not self._opened:
+            self._look(data, optimizer, gradients, state)
         before = self._unsettled or self._merged
         sums = dict(before.sums)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -214,9 +267,29 @@ class TorchUpdate:
                 sums[parameter] = gradient.clone() if total is None else total + gradient
         if before.times + 1 < self._merge:
             return _Merged(before.times + 1, sums)
-        averages = [sums[p] / self._merge if p in sums else None for p in parameters]
-        apply_gradients(parameters, averages)
+        everything = parameters_of(self._model, optimizer)
+        counted = [parameter for parameter in everything if parameter in sums]
+        if len(counted) < len(sums):
+            self._warn_lost(len(sums) - len(counted))
+        # a parameter may be of another type than when it was added up
+        apply_gradients(counted, [(sums[one] / self._merge).to(one) for one in counted])
         return _Merged(0, {})
+
+    def _gradients(
+        self,
+        data: Any,
+        optimizer: Any,
+        parameters: Sequence[torch.nn.Parameter],
+        retain_graph: bool,
+    ) -> list[torch.Tensor | None]:
+        """Take gradients apart from those that parameters hold, as an update that waits leaves."""
+        own = Aside.of(self._model)
+        try:
+            own.put_aside(parameters)
+            self._backward(data, optimizer, retain_graph)
+            return [parameter.grad for parameter in parameters]
+        finally:
+            own.give_back()
 
     def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
         if not isinstance(gradients, (list, tuple)) or len(gradients) != len(parameters):
@@ -248,12 +321,37 @@ class TorchUpdate:
                 "that work together with this one."
             ) from error
 
-    def _warn_unconnected(self) -> None:
+    def _look(
+        self, data: Any, optimizer: Any, gradients: Sequence[torch.Tensor | None], state: State
+    ) -> None:
+        """Warn, in the first step of an opening, if the loss has nothing to do with the model."""
+        self._opened = state
+        if all(gradient is None for gradient in gradients) and not self._reaches(data, optimizer):
+            warnings.warn(
+                f"The loss '{self._op.loss_name}' has no gradients for any parameter of "
+                f"'{self._op.model.model_name}': its graph does not reach the model.",
+                stacklevel=3,
+            )
+
+    def _warn_lost(self, count: int) -> None:
         warnings.warn(
-            f"The loss '{self._op.loss_name}' has no gradients for any parameter of "
-            f"'{self._op.model.model_name}': its graph does not reach the model.",
-            stacklevel=2,
+            f"UpdateOp of '{self._op.model.model_name}' has added up gradients of {count} "
+            "parameters that neither the model nor its optimizer has any more: these are lost. "
+            "Replace parameters right after an update.",
+            stacklevel=4,
         )
+
+    def _reaches(self, data: Any, optimizer: Any) -> bool:
+        """Tell whether gradients came, though a hook may have taken them."""
+        if self._given:
+            return False
+        leaves, hidden = reached(data)
+        own = set(map(id, parameters_of(self._model, optimizer)))
+        return hidden or any(id(leaf) in own for leaf in leaves)
+
+
+def _key_of(update: TorchUpdate) -> str:
+    return f"merge_grad of {id(update)}"
 
 
 def _array(tensor: torch.Tensor) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
 from fastnet.op.checks import is_int
+from fastnet.op.settings import is_overridden
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor
@@ -45,6 +46,8 @@ class UpdateOp(TensorOp):
             and `gradients` are given, or if `merge_grad` is less than 1, or more on several
             devices.
     """
+
+    settled_by = ("model", "loss_name", "gradients", "merge_grad", "defer")
 
     def __init__(
         self,
@@ -87,6 +90,37 @@ class UpdateOp(TensorOp):
         self.defer = defer
         self.retain_graph = False
         self._update: TorchUpdate | TFUpdate = _make_update(self, framework_of(model))
+        self._settled = self._settings()
+
+    def settle(self, changed: Sequence[str] = ()) -> None:
+        """Check what was written to the op, and get ready to update the model it has now.
+
+        Gradients that were added up so far stay, if the model is the same.
+
+        Args:
+            changed: The names of the settings that changed.
+
+        Raises:
+            AssertionError: As for `__init__`.
+            ValueError: As for `__init__`.
+        """
+        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
+        was, now = self._settled, self._settings()
+        if was == now:
+            return
+        made = UpdateOp(
+            self.model, self.loss_name, self.gradients, merge_grad=self.merge_grad, defer=self.defer
+        )
+        if was[:2] != now[:2]:
+            self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
+        former = self._update
+        self._update = _make_update(self, framework_of(self.model))
+        if was[2] is now[2] and self.merge_grad > 1:
+            self._update.set_merged(*former.merged())
+        self._settled = now
+
+    def _settings(self) -> tuple[Any, ...]:
+        return self.loss_name, self.gradients, self.model, self.merge_grad
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework.
@@ -135,8 +169,9 @@ class UpdateOp(TensorOp):
 
         Returns:
             Under "merged" of how many steps gradients were added up since the last update; under
-            "gradients" their sums, as arrays in the order of the model's trainable parameters, with
-            None for those that have none.
+            "gradients" their sums, as arrays in the order of the model's trainable parameters (in
+            torch followed by others that its optimizer updates), with None for those that have
+            none.
         """
         merged, gradients = self._update.merged()
         return {"merged": merged, "gradients": gradients}
@@ -159,6 +194,13 @@ class UpdateOp(TensorOp):
             )
         self._update.set_merged(state["merged"], state["gradients"])
 
+    def abandon(self) -> None:
+        """Let go of what a step that failed has left: gradients, and what it has merged.
+
+        It can be called at any time, also if there is nothing.
+        """
+        self._update.abandon()
+
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
         """Give a forward with the settings that a network has for the op, which keeps its own.
 
@@ -168,11 +210,16 @@ class UpdateOp(TensorOp):
             retain_graph: Whether a later op takes gradients of the same graph.
 
         Returns:
-            What to call instead of `forward`, or None where a derived class has its own.
+            What to call instead of `forward`, or None where that was overridden, be it by a derived
+            class, in the class itself, or on this op.
         """
-        if type(self).forward is not UpdateOp.forward:
+        if is_overridden(self, _FORWARD):
             return None
         return partial(self._update, op=self, defer=defer, retain_graph=retain_graph)
+
+
+# as it is here, whatever is put into its place
+_FORWARD = UpdateOp.forward
 
 
 def _make_update(op: UpdateOp, framework: str | None) -> TorchUpdate | TFUpdate:

@@ -1,0 +1,381 @@
+"""What of the objects around a graph is baked into it when it is traced, and how to look at that.
+
+Keras's bookkeeping is told by its private names, which are here and nowhere else. A name that a
+version of Keras does not have does no harm, and what it keeps under a name that is not here is
+looked at like anything else: at worst it traces once more than it must.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from types import FunctionType, MethodType, SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from fastnet.types import is_op
+
+__all__ = [
+    "CLASS",
+    "Look",
+    "is_plain",
+    "is_variable",
+    "look_at",
+    "looks_at_variables",
+    "own_classes",
+]
+
+# larger containers are compared by what is in them, but not by what is in that; larger arrays by
+# which they are
+_MOST_ITEMS = 1_000
+_MOST_BYTES = 1 << 16
+
+_PLAIN = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    np.generic,
+    range,
+    slice,
+    tf.DType,
+    tf.TensorShape,
+    tf.TypeSpec,
+)
+
+_KERAS = frozenset({"keras", "tf_keras"})
+_LIBRARIES = _KERAS | {"tensorflow", "numpy", "torch", "fastnet", "fastestimator", "h5py"}
+
+_TRACKING = frozenset(
+    {
+        "_self_setattr_tracking",
+        "_self_unconditional_checkpoint_dependencies",
+        "_self_unconditional_dependency_names",
+        "_self_unconditional_deferred_dependencies",
+        "_self_update_uid",
+        "_self_name_based_restores",
+        "_self_saveable_object_factories",
+        "_obj_reference_counts_dict",
+        "_tracker",
+        "_tracked",
+        "_lock",
+    }
+)
+# of layers, variables and the like: what calls leave behind, and what a graph does not depend on
+_OF_KERAS = _TRACKING | {
+    "_auto_config",
+    "_build_input_shape",
+    "_build_shapes_dict",
+    "_call_context_args",
+    "_call_has_context_arg",
+    "_call_signature",
+    "_called",
+    "_captured_weight_regularizer",
+    "_dropout_mask_cache",
+    "_inbound_nodes",
+    "_inbound_nodes_value",
+    "_initializer",
+    "_losses",
+    "_losses_override",
+    "_loss_ids",
+    "_metrics_lock",
+    "_outbound_nodes",
+    "_outbound_nodes_value",
+    "_parent_path",
+    "_path",
+    "_recurrent_dropout_mask_cache",
+    "_saved_model_arg_spec",
+    "_saved_model_inputs_spec",
+    "_seed",
+    "_thread_local",
+    "_updates",
+    "_built",
+    "built",
+    "call_signature_parameters",
+}
+# of models: what `compile` and `fit` keep, and the nodes of which a functional model is made
+_OF_MODELS = _OF_KERAS | {
+    "_autotune_steps_per_execution",
+    "_checkpoint",
+    "_cluster_coordinator",
+    "_compile_config",
+    "_compile_loss",
+    "_compile_metrics",
+    "_compiled_trainable_state",
+    "_compute_loss_has_training_arg",
+    "_created_nodes",
+    "_distribute_reduction_method",
+    "_distribute_strategy",
+    "_distribution_strategy",
+    "_initial_epoch",
+    "_inputs",
+    "_inputs_struct",
+    "_is_compiled",
+    "_jit_compile",
+    "_layer_call_argspecs",
+    "_loss_tracker",
+    "_metrics",
+    "_network_nodes",
+    "_nodes",
+    "_nodes_by_depth",
+    "_operations_by_depth",
+    "_output_mask_cache",
+    "_output_shape_cache",
+    "_output_tensor_cache",
+    "_outputs",
+    "_outputs_struct",
+    "_predict_counter",
+    "_pss_evaluation_shards",
+    "_run_eagerly",
+    "_steps_per_execution",
+    "_steps_per_execution_tuner",
+    "_tensor_usage_count",
+    "_test_counter",
+    "_train_counter",
+    "_training_state",
+    "auto_scale_loss",
+    "compiled",
+    "compiled_loss",
+    "compiled_metrics",
+    "current_optimizer",
+    "fe_compiled",
+    "history",
+    "jit_compile",
+    "loss",
+    "model_name",
+    "optimizer",
+    "predict_function",
+    "pss_evaluation_shards",
+    "run_eagerly",
+    "steps_per_execution",
+    "stop_training",
+    "test_function",
+    "train_function",
+    "train_tf_function",
+    "unrolled_steps_per_execution",
+}
+# of optimizers: variables of their own, which are made when they are needed
+_OF_OPTIMIZERS = _OF_KERAS | {
+    "_deferred_slot_restorations",
+    "_distribution_strategy",
+    "_hypers_created",
+    "_mesh",
+    "_slot_names",
+    "_slots",
+    "_u_product_counter",
+    "_variables",
+    "_weights",
+}
+
+
+Kind = Literal["attributes", "mapping", "sequence", "function"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How to look at an object that can change.
+
+    Attributes:
+        kind: How its values are read (see `Seen`).
+        passed_over: The names that do not matter, of values that have names.
+        only: The only names that matter; None for all others.
+        private_passed_over: Whether no name matters that begins with an underscore.
+        by_value: Whether another object in its place, with the same values, is as good.
+        goes_on: Whether what is in it is to be looked at as well.
+    """
+
+    kind: Kind | Callable[[Any], list[Any]]
+    passed_over: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+    private_passed_over: bool = False
+    by_value: bool = False
+    goes_on: bool = True
+
+    def names(self, owner: Any, values: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Give the values that matter, each with its name, if it has one.
+
+        Args:
+            owner: The object.
+            values: What `Seen` reads of it, now or before.
+
+        Returns:
+            Pairs; where values have no names, these are the empty string.
+        """
+        if self.kind == "function":
+            cells = owner.__code__.co_freevars
+            names: Sequence[Any] = ["__code__", "__defaults__", "__kwdefaults__", *cells]
+            return list(zip(names, values, strict=False))
+        if self.kind not in ("attributes", "mapping"):
+            return [("", value) for value in values]
+        half = len(values) // 2
+        pairs = zip(values[:half], values[half:], strict=False)
+        return [
+            (name, value)
+            for name, value in pairs
+            if self._matters(name) and not _is_own_method(owner, name, value)
+        ]
+
+    def _matters(self, name: Any) -> bool:
+        if self.only is not None:
+            return name in self.only
+        return name not in self.passed_over and not (
+            self.private_passed_over and isinstance(name, str) and name.startswith("_")
+        )
+
+
+def _is_own_method(owner: Any, name: Any, value: Any) -> bool:
+    """Tell whether an attribute is the class's own method, as Keras 2 leaves it after saving."""
+    return (
+        type(value) is MethodType
+        and value.__self__ is owner
+        and getattr(type(owner), name, None) is value.__func__
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether a value is nothing but a value: a number, a string, None and the like."""
+    return isinstance(value, _PLAIN)
+
+
+def is_variable(value: Any) -> bool:
+    """Tell whether something is a variable, of TensorFlow or of Keras 3."""
+    return isinstance(value, tf.Variable) or (
+        _is_of_keras(value.__class__) and hasattr(value, "overwrite_with_gradient")
+    )
+
+
+def looks_at_variables(owner: Any) -> bool:
+    """Tell whether the variables that something holds are its to say what they are like.
+
+    Args:
+        owner: The object.
+
+    Returns:
+        False for optimizers, whose variables nobody freezes, and for variables of Keras 3 around
+        those of TensorFlow.
+    """
+    return not (hasattr(owner, "apply_gradients") or is_variable(owner))
+
+
+def look_at(value: Any, called: bool = False) -> Look | None:
+    """Find how to look at an object.
+
+    Args:
+        value: The object.
+        called: Whether it stands where a function would, or is what a method is bound to, so that
+            its attributes are read when that is called.
+
+    Returns:
+        How; None for one that can only be told from another by which it is.
+    """
+    if isinstance(value, type):
+        return None
+    # TensorFlow's wrappers of dicts say what they are around, and are of no such class
+    look = _look_at(value.__class__)
+    if look is _SEQUENCE or look is _MAPPING:
+        return _large(look) if len(value) > _MOST_ITEMS else look
+    if look is _FUNCTION:
+        return None if _is_library(value.__module__) else look
+    if look is _ARRAY:
+        return look if value.nbytes <= _MOST_BYTES and not value.dtype.hasobject else None
+    if look is not None or not hasattr(value, "__dict__"):
+        return look
+    if is_op(value):
+        return _OWN_OP if _package(type(value)) == "fastnet" else _OP
+    # whatever it is: a function, with what it remembers
+    if (called or callable(value)) and not _is_library(type(value).__module__):
+        return _OBJECT
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _look_at(kind: type) -> Look | None:
+    for base, look in _KINDS:
+        if issubclass(kind, base):
+            return look
+    if _is_of_keras(kind):
+        if any(base.__name__ == "Initializer" for base in kind.__mro__):
+            return None  # what it has made is there
+        if hasattr(kind, "apply_gradients"):
+            return _OPTIMIZER
+        return _MODEL if hasattr(kind, "train_step") else _KERAS_OBJECT
+    if issubclass(kind, (tf.Module, SimpleNamespace)) or dataclasses.is_dataclass(kind):
+        has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
+        return _OBJECT if has_dict else None
+    return None
+
+
+@lru_cache(maxsize=1024)
+def own_classes(kind: type) -> tuple[type, ...]:
+    """List the classes among a class and its bases that the user has written."""
+    return tuple(base for base in kind.__mro__ if not _is_library(base.__module__))
+
+
+@lru_cache(maxsize=1024)
+def _is_of_keras(kind: type) -> bool:
+    return any(_package(base) in _KERAS for base in kind.__mro__)
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+@lru_cache(maxsize=1024)
+def _is_library(module: str | None) -> bool:
+    package = (module or "builtins").partition(".")[0]
+    return package in _LIBRARIES or (package != "__main__" and package in sys.stdlib_module_names)
+
+
+def _partial(value: Any) -> list[Any]:
+    return [value.func, *value.args, *value.keywords, *value.keywords.values()]
+
+
+def _method(value: Any) -> list[Any]:
+    return [value.__self__, value.__func__]
+
+
+def _array(value: Any) -> list[Any]:
+    return [f"{value.dtype.str} {value.shape}", value.tobytes()]
+
+
+_OBJECT = Look("attributes", passed_over=_TRACKING)
+# which ops are in force is not for a graph of them to say
+_OP = Look("attributes", passed_over=frozenset({"mode", "ds_id"}))
+_OWN_OP = Look("attributes", passed_over=frozenset({"mode", "ds_id"}), private_passed_over=True)
+_KERAS_OBJECT = Look("attributes", passed_over=_OF_KERAS)
+_MODEL = Look("attributes", passed_over=_OF_MODELS)
+_OPTIMIZER = Look("attributes", passed_over=_OF_OPTIMIZERS)
+_SEQUENCE = Look("sequence", by_value=True)
+_SET = Look("sequence", by_value=True, goes_on=False)
+_MAPPING = Look("mapping", by_value=True)
+_FUNCTION = Look("function")
+_PARTIAL = Look(_partial, by_value=True)
+_METHOD = Look(_method, by_value=True)
+_ARRAY = Look(_array, by_value=True, goes_on=False)
+_VARIABLE = Look("attributes", only=frozenset({"_trainable", "_constraint"}))
+CLASS = Look("attributes", passed_over=frozenset({"__doc__", "__annotations__"}), goes_on=False)
+"""How to look at a class that the user has written."""
+
+_KINDS: tuple[tuple[type, Look], ...] = (
+    (tf.Variable, _VARIABLE),
+    (list, _SEQUENCE),
+    (tuple, _SEQUENCE),
+    (set, _SET),
+    (frozenset, _SET),
+    (dict, _MAPPING),
+    (np.ndarray, _ARRAY),
+    (FunctionType, _FUNCTION),
+    (MethodType, _METHOD),
+    (partial, _PARTIAL),
+)
+
+
+@lru_cache(maxsize=8)
+def _large(look: Look) -> Look:
+    return dataclasses.replace(look, goes_on=False)

@@ -1,0 +1,43 @@
+"""Tensors of other frameworks, and arrays, as TensorFlow's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from fastnet.backend.foreign import NUMPY, adopter, array_of
+
+__all__ = ["ARRAYS", "FOREIGN"]
+
+
+def _adopt(value: Any) -> tf.Tensor | None:
+    if hasattr(value, "__tf_tensor__"):
+        return None
+    array = array_of(value)
+    try:
+        tensor = _from_dlpack(value) if array is None else tf.convert_to_tensor(array)
+    except Exception:  # an array of objects, of dates
+        return None
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return tf.cast(tensor, tf.bfloat16)
+    return tensor
+
+
+def _from_dlpack(value: Any) -> tf.Tensor:
+    # a copy: the other framework may write to the memory that it has handed out
+    return tf.constant(tf.experimental.dlpack.from_dlpack(value.__dlpack__()).numpy())
+
+
+_OWN = (
+    tf.Tensor,
+    tf.Variable,
+    tf.__internal__.CompositeTensor,
+    tf.distribute.DistributedValues,
+)
+
+FOREIGN = adopter((*_OWN, *NUMPY), _adopt)
+"""Makes tensors of those of other frameworks."""
+
+ARRAYS = adopter(_OWN, _adopt)
+"""Makes tensors of those of other frameworks, and of numpy's arrays."""
