@@ -120,20 +120,35 @@ class TestOutputs:
                 "ModelOp (op 4, outputs ['y']) has 1 output, but its forward returned 0 values. "
                 "Return one value for each of ['y'], in that order.",
             ),
+            (
+                ["y"],
+                2,
+                "ModelOp (op 4, outputs ['y']) has 1 output, but its forward returned 2 values. "
+                "Return one value for each of ['y'], in that order.",
+            ),
         ],
     )
-    def test_too_few(self, outputs: list[str], returned: int, text: str) -> None:
-        error = errors.too_few_outputs(ModelOp(None, outputs), 4, returned)
+    def test_wrong_count(self, outputs: list[str], returned: int, text: str) -> None:
+        error = errors.wrong_count(ModelOp(None, outputs), 4, outputs, returned)
         assert type(error) is ValueError
         assert str(error) == text
 
     def test_not_a_sequence(self) -> None:
-        error = errors.not_a_sequence(ModelOp("x", ["y"]), None, 3)
+        error = errors.not_a_sequence(ModelOp("x", ["y"]), None, ["y"], 3)
         assert type(error) is TypeError
         assert str(error) == (
             "ModelOp (inputs ['x'], outputs ['y']) writes a list of outputs, but its forward "
             "returned int, which has no parts. Return a list with one value for each of ['y']; an "
             "op that returns a bare value names its output as a string, not a list."
+        )
+
+    def test_other_keys(self) -> None:
+        error = errors.other_keys(ModelOp("x", ["y"]), 1, ["y"], {"z": 3})
+        assert type(error) is ValueError
+        assert str(error) == (
+            "ModelOp (op 1, inputs ['x'], outputs ['y']) writes ['y'] by name from the dict that "
+            "its forward returned, but the keys there are ['z']. Name the outputs as its keys, or "
+            "return a list with one value for each of ['y'], in that order."
         )
 
 

@@ -245,6 +245,30 @@ def cross_entropy(form: str, from_logits: bool, weights: dict[int, float] | None
     )
 
 
+def spread_out(form: str, ignored: int | None) -> Row:
+    """Give the row of a cross entropy with an axis, smoothed labels and some left out."""
+
+    def compute(b: Any) -> dict[str, Any]:
+        classes = b["t"] if form == "sparse" else b["t"].argmax(1)
+        logs = log_softmax(b["p"])
+        losses = -(0.9 * logs[np.arange(4), classes] + 0.1 * logs.mean(1))
+        return {"y": losses[classes != ignored].mean()}
+
+    def make(fw: Framework, when: When) -> list[Any]:
+        options: dict[str, Any] = {"axis": -1, "ignore_index": ignored, "label_smoothing": 0.1}
+        return [CrossEntropy(("p", "t"), "y", from_logits=True, **options, **when)]
+
+    return Row(
+        CrossEntropy,
+        make,
+        {"p": X, "t": CLASSES if form == "sparse" else ONE_HOT},
+        reads=("p", "t"),
+        compute=compute,
+        by="p",
+        form=f"{form} smoothed",
+    )
+
+
 def pair(cls: type, form: str, compute: Callable[..., Any], t: Array = Z, **options: Any) -> Row:
     """Give the row of a loss that compares `X` with the truth."""
     return Row(
@@ -470,6 +494,8 @@ ROWS = [
         for from_logits in (True, False)
         for weights in (None, {0: 0.5, 1: 2.0})
     ],
+    spread_out("sparse", 2),
+    spread_out("categorical", None),
     *[
         Row(
             DiceLoss,

@@ -241,8 +241,8 @@ class TestOutputs:
             {"x": np.array(2.0)},
             {"x": np.array(2.0), "y": np.array(2.0), "z": np.array(2.0)},
             ValueError,
-            "LambdaOp (inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned "
-            "1 value. Return one value for each of ['y', 'z'], in that order.",
+            "LambdaOp (op 0, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward "
+            "returned 1 value. Return one value for each of ['y', 'z'], in that order.",
             [IN_POSTPROCESSING],
         )
 

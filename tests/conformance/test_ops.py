@@ -160,6 +160,9 @@ class TestChains:
     @conforms
     def test_more_values_than_outputs(self, fw: Framework) -> Any:
         network = fw.network([LambdaOp(lambda x: [x, x + 1, x + 2], "x", ["y", "z"])])
+        with pytest.raises(ValueError, match="has 2 outputs, but its forward returned 3 values"):
+            fw.step(network, {"x": X})
+        network.ops[0].fn = lambda x: [x, x + 1]
         result = fw.step(network, {"x": X})
         assert_same(result, {"x": X, "y": X, "z": X + 1})
         return result

@@ -225,9 +225,9 @@ def test_what_a_loss_says_of_itself(sides: Sides, name: str) -> None:
     def program(lib: Any) -> Any:
         op = getattr(lib.op.tensorop.loss, name)(("y", "truth"), "loss")
         return {
-            "mode": op.mode,
-            "inputs": op.inputs,
-            "outputs": op.outputs,
+            "mode": set(op.mode),
+            "inputs": list(op.inputs),
+            "outputs": list(op.outputs),
             "lists": (op.in_list, op.out_list),
             "average": op.average_loss,
             "keys": (op.true_key, op.pred_key, op.true_key_idx, op.pred_key_idx),

@@ -69,7 +69,7 @@ def test_fuse_and_repeat(sides: Sides, fw: Any) -> None:
             meta.Repeat(add(lib, 3), lambda x: mean(x) < 20),
             meta.Repeat(add(lib, 3), lambda x: mean(x) < 90, max_iter=2),
         ]
-        keys = [(op.inputs, op.outputs) for op in ops]
+        keys = [(list(op.inputs), list(op.outputs)) for op in ops]
         return keys, fw.steps(make(fw, lib, ops), fw.batches(2))
 
     # graphs add up constants first, each in its own order: one rounding
@@ -84,7 +84,7 @@ def test_choices_that_are_certain(sides: Sides, fw: Any) -> None:
             meta.Sometimes(add(lib, 10), 0.0),
             meta.OneOf(add(lib, 100), add(lib, 200), probs=[0.0, 1.0]),
         ]
-        keys = [(op.inputs, op.outputs) for op in ops]
+        keys = [(list(op.inputs), list(op.outputs)) for op in ops]
         return keys, fw.steps(make(fw, lib, ops), fw.batches(2))
 
     fw.agree(sides, program)
@@ -145,7 +145,7 @@ class TestNumpy:
             )
             state = {"mode": "train"}
             data = [np.asarray(op.forward([np.zeros(1)], state)[0]) for _ in range(40)]
-            return op.inputs, op.outputs, data
+            return list(op.inputs), list(op.outputs), data
 
         sides.agree(program)
 

@@ -67,10 +67,14 @@ def test_files_have_the_same_names_but_for_those_of_functions(
 
 # What fastnet takes beyond that, which the page tells of.
 ADDED_PARAMETERS = {
+    "CrossEntropy": ["axis", "ignore_index", "label_smoothing"],
     "FocalLoss": ["ds_id"],
+    "Network": ["open_axes"],
+    "TFNetwork": ["open_axes"],
     "transform": ["progress"],
     "mean_squared_error": ["average_loss"],
     "move_tensors_to_device": ["non_blocking"],
+    "write_outputs_by_op": ["position"],
 }
 
 # For FastEstimator's own reports and RandAugment, which fastnet takes no part in.

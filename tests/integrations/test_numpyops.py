@@ -189,7 +189,8 @@ def test_batches(sides: Sides, name: str, framework: str) -> None:
 def test_what_an_op_says_of_itself(sides: Sides, name: str) -> None:
     def program(n: Any) -> Any:
         (op,) = rows(n, name)
-        return op.inputs, op.outputs, op.in_list, op.out_list, op.mode, op.ds_id
+        limits = set(op.mode), set(op.ds_id)
+        return list(op.inputs), list(op.outputs), op.in_list, op.out_list, *limits
 
     agree(sides, program)
 
@@ -230,7 +231,8 @@ class TestBatch:
                 {"x": np.ones((size if settings.get("pad_value") else 2, 2)), "y": size}
                 for size in (1, 3, 2)
             ]
-            about = op.batch_size, op.drop_last, op.mode, op.ds_id, op.inputs, op.outputs
+            limits = set(op.mode), set(op.ds_id)
+            about = op.batch_size, op.drop_last, *limits, list(op.inputs), list(op.outputs)
             return about, dict(op.collate_fn(samples))
 
         agree(sides, program)

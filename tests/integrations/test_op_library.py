@@ -405,9 +405,9 @@ def test_averages_of_two_types(sides: Sides, first: str) -> None:
     compare([average(sides.fastnet)], [(given[0].astype("float32") + given[1]) / 2])
 
 
-@pytest.mark.parametrize(("framework", "rtol"), [("torch", 2e-7), ("tf", 3e-4), ("graph", 3e-4)])
-def test_super_loss_far_below_its_threshold(sides: Sides, framework: str, rtol: float) -> None:
-    """There W is cut off next to its end, where float32 leaves four digits of it."""
+@pytest.mark.parametrize("framework", ["torch", "tf", "graph"])
+def test_super_loss_far_below_its_threshold(sides: Sides, framework: str) -> None:
+    """There W is cut off next to its end, where FastEstimator has four digits of it."""
     given = [X, X + SHARES / 10]
 
     def program(lib: Any) -> list[np.ndarray]:
@@ -418,7 +418,7 @@ def test_super_loss_far_below_its_threshold(sides: Sides, framework: str, rtol: 
 
     for one, other in zip(program(sides.fastnet), program(sides.fastestimator), strict=True):
         assert one.dtype == other.dtype
-        np.testing.assert_allclose(one, other, rtol=rtol)
+        np.testing.assert_allclose(one, other, rtol=3e-4)
 
 
 @pytest.mark.parametrize("framework", ["torch", "tf"])

@@ -322,8 +322,8 @@ class TestTraces:
     def test_are_made_for_batch_sizes(self, sides: Sides) -> None:
         assert self.count(sides.fastestimator) > 1
 
-    def test_are_made_once(self, sides: Sides) -> None:
-        assert self.count(sides.fastnet) == 1
+    def test_are_made_for_one_size_and_for_any(self, sides: Sides) -> None:
+        assert self.count(sides.fastnet) == 2
 
 
 class TestFrozenLayersOfInnerModels:

@@ -84,7 +84,7 @@ class TestCache:
         for _ in range(3):
             with pytest.raises(ValueError, match="in pieces"):
                 network(mode="train", epoch=1)
-        assert not network._layouts._layouts
+        assert not network._layouts._items.layouts
 
 
 class TestBounds:
@@ -126,23 +126,23 @@ class TestBounds:
             assert place == "slicers" or torch.equal(result["y"], torch.full((2,), float(epoch)))
         assert len(ever.made) >= epochs
         assert ever.alive() <= MOST_LAYOUTS
-        assert len(network._layouts._layouts) <= MOST_LAYOUTS
-        assert len(network._layouts._specs) <= 2
+        assert len(network._layouts._items.layouts) <= MOST_LAYOUTS
+        assert len(network._layouts._items.readings) <= 2
 
     def test_of_ever_new_desired_keys(self) -> None:
         network = TorchNetwork([plus(1)])
-        keys = len(network._layouts._table)
+        keys = len(network._layouts._items.table)
         for number in range(3 * MOST_LAYOUTS):
             desired = {"y", f"key {number}"}
             assert run(network, {"x": 1}, desired_output_keys=desired)["y"] == 2
-        assert len(network._layouts._layouts) <= MOST_LAYOUTS
-        assert len(network._layouts._table) == keys
+        assert len(network._layouts._items.layouts) <= MOST_LAYOUTS
+        assert len(network._layouts._items.table) == keys
 
     def test_of_ever_new_datasets(self) -> None:
         network = TorchNetwork([plus(1, ds_id="!a")])
         for number in range(3 * MOST_LAYOUTS):
             assert run(network, {"x": 1}, ds_id=f"b{number}")["y"] == 2
-        assert len(network._layouts._layouts) <= MOST_LAYOUTS
+        assert len(network._layouts._items.layouts) <= MOST_LAYOUTS
 
     def test_an_address_that_is_used_again_is_another_item(self) -> None:
         """A layout is found by the identity of scheduled items, so it must keep them alive."""
@@ -154,16 +154,24 @@ class TestBounds:
 
 
 class TestChanges:
-    def test_the_ops_attributes_are_read_once(self) -> None:
+    def test_the_ops_attributes_are_read_at_the_next_opening(self) -> None:
         op = plus(1)
         network = TorchNetwork([op])
         assert run(network, {"x": 1}) == {"x": 1, "y": 2}
         op.outputs = ["z"]
         op.mode = {"train"}
-        assert run(network, {"x": 1}) == {"x": 1, "y": 2}
-        network.clear_plans()
         assert run(network, {"x": 1}) == {"x": 1}
         assert run(network, {"x": 1}, "train") == {"x": 1, "z": 2}
+
+    def test_what_is_written_past_an_op_counts_when_plans_are_cleared(self) -> None:
+        op = plus(1)
+        network = TorchNetwork([op])
+        first = layout_of(network)
+        vars(op)["outputs"] = ["z"]
+        network.clear_plans()
+        assert run(network, {"x": 1}) == {"x": 1, "z": 2}
+        network.clear_plans()
+        assert layout_of(network) is not first
 
     def test_clear_plans_while_open_is_for_the_next_opening(self) -> None:
         op = plus(1)

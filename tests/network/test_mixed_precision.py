@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -28,6 +31,8 @@ from tests.network.programs import (
     twins,
     weights,
 )
+
+WAIT = 30  # seconds, after which something hangs
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU it is float16; see test_cuda.py"
@@ -113,6 +118,69 @@ def test_the_setting_ends_with_an_op_that_raises() -> None:
     with pytest.raises(ZeroDivisionError):
         run(network, {"x": torch.ones(2, 2)})
     assert not torch.is_autocast_enabled("cpu")
+
+
+def measured(network: TorchNetwork, profiled: bool) -> AbstractContextManager[Any]:
+    """Have the times of a network's steps taken, or not."""
+    return fastnet.profile(network) if profiled else nullcontext()
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_an_op_that_runs_the_network_again(profiled: bool) -> None:
+    seen: list[bool] = []
+
+    def again(y: torch.Tensor) -> torch.Tensor:
+        if len(y) > 1:
+            network.run_step({"x": torch.ones(1, 2)})
+            seen.append(torch.is_autocast_enabled("cpu"))
+        return y
+
+    model = built(line, None, mixed_precision=True)
+    network = TorchNetwork([ModelOp(model, "x", "y"), LambdaOp(again, "y", "y")])
+    with measured(network, profiled), network(mode="infer", epoch=1):
+        for _ in range(2):
+            network.run_step({"x": torch.ones(2, 2)})
+            assert not torch.is_autocast_enabled("cpu")
+    assert seen == [True, True]
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_steps_of_two_threads_at_once(profiled: bool) -> None:
+    """One of them is run by a program that has an autocast of its own."""
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+
+    def meet(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(x) == 1:
+            first_is_in.set()
+            assert second_is_in.wait(WAIT)
+        else:
+            second_is_in.set()
+            assert first_is_out.wait(WAIT)
+        return y
+
+    model = built(line, None, mixed_precision=True)
+    network = TorchNetwork([ModelOp(model, "x", "y"), LambdaOp(meet, ["x", "y"], "y")])
+
+    def first() -> bool:
+        try:
+            network.run_step({"x": torch.ones(1, 2)})
+            return torch.is_autocast_enabled("cpu")
+        finally:
+            first_is_out.set()
+
+    def second() -> bool:
+        assert first_is_in.wait(WAIT)
+        with torch.autocast("cpu"):
+            network.run_step({"x": torch.ones(2, 2)})
+            return torch.is_autocast_enabled("cpu")
+
+    with (
+        measured(network, profiled),
+        network(mode="infer", epoch=1),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        found = [one.result(WAIT) for one in (pool.submit(first), pool.submit(second))]
+    assert found == [False, True]
 
 
 def test_models_must_agree() -> None:

@@ -158,6 +158,17 @@ class TestToggledByOthers:
         assert torch.equal(run(network, batch, "eval")["y"], run(network, batch, "eval")["y"])
         assert not model.drop[0].training
 
+    def test_a_layer_that_is_new_within_an_opening(self) -> None:
+        model = built(Image)
+        network = fastnet.Network([ModelOp(model, "x", "y")])
+        (batch,) = images()
+        with network(mode="eval", epoch=1):
+            network.run_step(batch)
+            model.drop = nn.Sequential(nn.Dropout(0.9))
+            first = network.run_step(batch)["y"]
+            assert torch.equal(first, network.run_step(batch)["y"])
+        assert not model.drop[0].training
+
 
 class TestOverriddenTrain:
     def test_from_the_first_step_on(self) -> None:

@@ -109,9 +109,9 @@ class TestSteps:
         network = TFNetwork(op)
         with network(mode="infer", epoch=1):
             for size in range(1, 9):
-                network.run_step({"x": ones(2, size)})
+                network.run_step({"x": ones(size, 2)})
         assert op.runs == 2
-        assert graphs() == 1
+        assert graphs() == 2
 
 
 class TestGone:

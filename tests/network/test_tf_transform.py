@@ -19,7 +19,7 @@ from fastnet.op.tensorop.model import ModelOp
 from fastnet.slicer import AxisSlicer
 from tests.network.keras_models import infer, line, regression, same_weights, tf, train, twins
 from tests.network.programs import is_free
-from tests.network.tf_programs import Counting, Doing, first, ones, reasons
+from tests.network.tf_programs import FITS, Counting, Doing, first, noting, ones, reasons
 
 pytestmark = pytest.mark.tf
 
@@ -45,13 +45,14 @@ class TestOneBatch:
 
     def test_uses_a_trace_that_fits(self) -> None:
         op, network = double()
-        infer(network, {"x": ones(2)})
-        assert op.runs == 1
+        for size in (2, 4):
+            infer(network, {"x": ones(size)})
+        assert op.runs == 2
         for size in (2, 3, 0):
             result = network.transform({"x": ones(size)}, "infer", epoch=7)
             assert result["y"].numpy().tolist() == [2.0] * size
-        assert op.runs == 1
-        assert reasons(network) == [first()]
+        assert op.runs == 2
+        assert reasons(network) == [first(), f"'x' has the shape (4), where (2) was traced{FITS}"]
 
     @pytest.mark.parametrize(
         ("batch", "mode"),
@@ -75,15 +76,15 @@ class TestOneBatch:
 
     def test_after_other_layers_were_frozen_runs_op_by_op(self) -> None:
         model = fastnet.build(line, None)
-        op = Counting("x", "x")
+        op, runs = noting("x", "x")
         network = TFNetwork([op, ModelOp(model, "x", "y")])
         infer(network, {"x": ones(2, 2)})
         model.trainable = False
         network.transform({"x": ones(2, 2)}, "infer")
-        assert op.runs == 2
+        assert len(runs) == 2
         model.trainable = True
         network.transform({"x": ones(2, 2)}, "infer")
-        assert op.runs == 2
+        assert len(runs) == 2
         model.trainable = False
         infer(network, {"x": ones(2, 2)})
         assert len(reasons(network)) == 2
@@ -171,9 +172,10 @@ class TestManyBatches:
     def test_of_any_iterable_are_static(self, kind: Any) -> None:
         op, network = double()
         assert values(network.transform(kind(batches()), "infer")) == WANTED
-        assert op.runs == 1
+        # one trace for just this size, and one for any
+        assert op.runs == 2
         assert values(network.transform(kind(batches()), "infer", epoch=2)) == WANTED
-        assert reasons(network) == [first()]
+        assert reasons(network) == [first(), f"'x' has the shape (1), where (3) was traced{FITS}"]
 
     def test_of_a_dataset(self) -> None:
         op, network = double()
@@ -182,7 +184,7 @@ class TestManyBatches:
         results = network.transform(data, "infer")
         assert values(results) == WANTED
         assert values(results, "id") == [[0, 1, 2], [3, 4, 5], [6]]
-        assert op.runs == 1
+        assert op.runs == 2
 
     def test_of_a_dataset_of_unknown_shapes(self) -> None:
         op, network = double()
@@ -190,7 +192,7 @@ class TestManyBatches:
             lambda: iter(batches()), output_signature={"x": tf.TensorSpec(None)}
         )
         assert values(network.transform(data, "infer")) == WANTED
-        assert op.runs == 1
+        assert op.runs == 2
 
     def test_of_a_dataset_of_ragged_and_sparse_tensors(self) -> None:
         rows = tf.ragged.constant([[1, 2], [3], [], [4, 5, 6], [7]])
@@ -214,7 +216,7 @@ class TestManyBatches:
         results = network.transform(loader, "infer")
         assert values(results) == [[0.0, 0.0, 0.0], [2.0]]
         assert [result["name"] for result in results] == [["0", "0", "0"], ["1"]]
-        assert op.runs == 1
+        assert op.runs == 2
 
     def test_of_what_gives_a_loader(self) -> None:
         seen: list[Any] = []
@@ -227,7 +229,7 @@ class TestManyBatches:
         op, network = double()
         assert values(network.transform(pipeline, "eval", epoch=3, ds_id="d")) == WANTED
         assert seen == [{"mode": "eval", "epoch": 3, "ds_id": "d", "shuffle": False}]
-        assert op.runs == 1
+        assert op.runs == 2
 
     def test_leave_the_callers_batches_alone(self) -> None:
         data = batches()
@@ -253,7 +255,8 @@ class TestManyBatches:
         network.transform(data, "train")
         train(other, data)
         assert same_weights(model, twin)
-        assert reasons(network) == [first("train")]
+        second = f"'x' has the shape (2, 2), where (3, 2) was traced{FITS}"
+        assert reasons(network) == [first("train"), second]
 
     def test_that_are_none(self) -> None:
         op, network = double()

@@ -112,7 +112,6 @@ CONSTANTS = [
     collections.OrderedDict(a=1),
     np.array([THING, None]),
     np.array(["2020-01-01"], "datetime64[D]"),
-    torch.ones(2),
     SimpleNamespace(a=1),
     MappingProxyType({"a": 1}),
 ]
@@ -150,7 +149,7 @@ class TestThroughOps:
                 assert type(result["b"]) is type(value)
         assert len(seen) == (2 if eager else 1)
         for one in (*seen, result["b"]):
-            if isinstance(value, (np.ndarray, torch.Tensor)):
+            if isinstance(value, np.ndarray):
                 assert np.array_equal(one, value)
             else:
                 assert one == value

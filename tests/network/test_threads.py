@@ -186,3 +186,80 @@ class TestOneNetwork:
             "train",
             "eval",
         ]
+
+
+class TestChangesWhileOthersOpen:
+    """What is known of the ops is worked out in one thread; another one finds all of it or none."""
+
+    def test_an_opening_while_the_ops_are_read_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")])
+        run(network, {"x": 1})
+        reading, looked = threading.Event(), threading.Event()
+
+        class Waiting(LambdaOp):
+            """Is read in the middle of the network's ops, and lets the other thread go on."""
+
+            def get_fe_models(self) -> set[Any]:
+                if threading.current_thread() is first and not reading.is_set():
+                    reading.set()
+                    looked.wait(0.5)
+                return set()
+
+        seen: list[Any] = []
+        ops = [LambdaOp(lambda x: x * 2, "x", "y"), Waiting(lambda y: y, "y", "z")]
+        ops += [LambdaOp(lambda z: z * 10, "z", "w")]
+        first = threading.Thread(target=lambda: seen.append(network._layouts.find(*opening)))
+        opening = ("infer", 1, "", frozenset[str]())
+        network.ops[:] = ops
+        first.start()
+        assert reading.wait(WAIT)
+        layout = network._layouts.find(*opening)
+        looked.set()
+        first.join(WAIT)
+        for each in (layout, *seen):
+            assert each.ops == ops
+            assert each.plan.keys == ("x", "y", "z", "w")
+        assert run(network, {"x": 1}) == {"x": 1, "y": 2, "z": 2, "w": 20}
+
+    def test_many_openings_after_changes(self) -> None:
+        for _ in range(50):
+            network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")])
+            run(network, {"x": 1})
+            network.ops.append(LambdaOp(lambda y: y * 2, "y", "z"))
+
+            def look(network: TorchNetwork = network) -> tuple[str, ...]:
+                return network._layouts.find("infer", 1, "", frozenset()).plan.keys
+
+            assert together(look, look, network.clear_plans, look) == [
+                ("x", "y", "z"),
+                ("x", "y", "z"),
+                None,
+                ("x", "y", "z"),
+            ]
+            assert run(network, {"x": 1}) == {"x": 1, "y": 2, "z": 4}
+
+    def test_a_scheduler_that_asks_the_network_and_another_thread(self) -> None:
+        """Nothing is locked while a scheduler says what it stands for."""
+        op = LambdaOp(lambda x: x + 1, "x", "y")
+
+        class Asking:
+            asks = False
+
+            def get_current_value(self, epoch: int) -> Any:
+                if self.asks:
+                    self.asks = False
+                    network.explain("infer")
+                    thread = threading.Thread(target=network.explain, args=("train",), daemon=True)
+                    thread.start()
+                    thread.join(WAIT)
+                    assert not thread.is_alive()
+                return op
+
+            def get_all_values(self) -> list[Any]:
+                return [op]
+
+        scheduler = Asking()
+        network = TorchNetwork([scheduler])
+        op.outputs = ["z"]
+        scheduler.asks = True
+        assert run(network, {"x": 1}) == {"x": 1, "z": 2}

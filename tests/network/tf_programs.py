@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ TRACING = (
     "open the network with eager=True."
 )
 CONSTANT = "; a value that is no tensor is part of the graph"
+FITS = "; from now on any length of axis 0 fits"
 
 
 class Counting(TensorOp):
@@ -41,6 +43,20 @@ class Doing(TensorOp):
 
     def forward(self, data: Any, state: dict[str, Any]) -> Any:
         return self.fn(data, state)
+
+
+def noting(inputs: str, outputs: str) -> tuple[Doing, deque[None]]:
+    """Return an op that hands its input through, and notes runs where no graph looks for changes.
+
+    A count in the op is a change to it, when the op was run one by one between two graphs.
+    """
+    runs: deque[None] = deque()
+
+    def note(data: Any, state: Any) -> Any:
+        runs.append(None)
+        return data
+
+    return Doing(note, inputs, outputs), runs
 
 
 def reasons(network: TFNetwork) -> list[str]:

@@ -39,9 +39,16 @@ def model() -> Model:
 
 def refusal(make: Callable[[], Any], kind: type[Exception] = ValueError) -> str:
     with pytest.raises(kind) as caught:
-        make()
+        in_a_network(make())
     assert type(caught.value) is kind
     return str(caught.value)
+
+
+def in_a_network(op: Any) -> fastnet.network.TorchNetwork:
+    """Make a network of an op, which then has to have the keys that it reads and writes."""
+    if isinstance(op, numpyop.NumpyOp):
+        return fastnet.network.TorchNetwork([], op)
+    return fastnet.network.TorchNetwork([op])
 
 
 class TestKeys:
@@ -72,6 +79,41 @@ class TestKeys:
             f"{cls.__name__} reads two keys, the predictions and the truth, but its inputs are "
             f"{given}."
         )
+
+    @pytest.mark.parametrize("cls", LOSSES)
+    def test_a_loss_by_hand_has_any(self, cls: Any) -> None:
+        """As in users' tests of an op, which call it with what its keys would stand for."""
+        pair = [torch.full((2, 1, 1, 1), 0.25), torch.ones(2, 1, 1, 1)]
+        wanted = cls(PAIR, "y").forward(pair, {})
+        for keys in ("x", None, ["a", "b", "c"]):
+            op = cls(inputs=keys, outputs=keys)
+            assert torch.equal(op.forward(pair, {}), wanted)
+            op.build("torch", torch.device("cpu"))
+            assert torch.equal(op.forward(pair, {}), wanted)
+            with pytest.raises(ValueError, match=cls.__name__):
+                in_a_network(op)
+
+    def test_other_ops_by_hand_have_any(self) -> None:
+        x = torch.arange(6.0)
+        reshape = tensorop.LambdaOp(fn=torch.reshape)
+        reshape.build("torch", torch.device("cpu"))
+        assert reshape.forward([x, (2, 3)], {}).shape == (2, 3)
+        assert numpyop.LambdaOp(fn=np.reshape).forward([x.numpy(), (2, 3)], {}).shape == (2, 3)
+        assert tensorop.Average(None, None).forward([x, x + 2], {}).tolist() == (x + 1).tolist()
+        assert tensorop.Argmax([], []).forward([x], {})[0] == 5
+        assert univariate.Minmax(["a"], ["y", "z"]).forward([x.numpy()], {})[0].max() == 1
+
+    @pytest.mark.parametrize("kind", ["meta", "super", "scheduled"])
+    def test_those_inside_of_others(self, kind: str) -> None:
+        op: Any = loss.Hinge("p", "y")
+        if kind == "meta":
+            op = meta.Sometimes(tensorop.Average([], "p"))
+        elif kind == "super":
+            op = loss.SuperLoss(op)
+        else:
+            op = fastnet.schedule.EpochScheduler({1: None, 3: op})
+        with pytest.raises(ValueError, match=r"(Hinge reads two keys|Average writes one output), "):
+            fastnet.network.TorchNetwork([op])
 
     @pytest.mark.parametrize(("setting", "key"), [("loss_name", None), ("loss_name", ["a", "b"])])
     def test_an_update_reads_one_loss(self, model: Model, setting: str, key: Any) -> None:

@@ -59,7 +59,17 @@ def wheel_metadata(distributions: Distributions) -> Message:
 
 
 def test_modules_of_the_kernel() -> None:
-    assert KERNEL == ["_execute", "_nest", "_resolve", "_slice", "_stamps", "_trace"]
+    assert KERNEL == [
+        "_baked",
+        "_execute",
+        "_guard",
+        "_nest",
+        "_resolve",
+        "_slice",
+        "_stamps",
+        "_trace",
+        "_watch",
+    ]
 
 
 @pytest.mark.parametrize("name", KERNEL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from typing import Any
@@ -100,27 +99,28 @@ class TestRows:
         assert names(section, "cut") == ["cut by AxisSlicer"]
         assert names(section, "join") == ["join by AxisSlicer, MeanUnslicer"]
 
-    def test_the_step_is_what_a_clock_around_it_tells(self) -> None:
+    def test_the_step_is_between_a_clock_in_it_and_one_around_it(self) -> None:
+        inside: list[float] = []
+        around: list[float] = []
+
         def work(x: Any) -> Any:
             start = time.perf_counter()
-            while time.perf_counter() < start + 2e-3:
+            while time.perf_counter() < start + 2e-4:
                 pass
+            inside.append(time.perf_counter() - start)
             return x
 
         network = chain(work, *[identity] * 5)
-        taken = []
         with fastnet.profile(network) as profile, network("infer", 1):
             for _ in range(31):
                 start = time.perf_counter()
                 network.run_step(X)
-                taken.append(time.perf_counter() - start)
+                around.append(time.perf_counter() - start)
         section = only(profile)
         (measuring,) = [row for row in section.rows if row.kind == "measuring"]
         assert not measuring.in_step
-        assert section.step.total + measuring.total <= sum(taken)
-        # of most steps: the system may take the processor away between the two clocks
-        usual = section.step.p50 + measuring.p50
-        assert usual == pytest.approx(statistics.median(taken), rel=0.01)
+        # whatever else the processor does meanwhile
+        assert sum(inside) <= section.step.total + measuring.total <= sum(around)
 
     def test_a_slow_op_is_found(self) -> None:
         section = only(fastnet.profile(chain(identity, sleep, identity), X, mode="infer", steps=20))

@@ -57,6 +57,39 @@ class TestTrainingSwitch:
         switch(True)
         assert model[1].training
 
+    def test_a_layer_that_was_replaced_added_or_taken_away(self) -> None:
+        model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
+        switch = TrainingSwitch(model)
+        switch(False)
+        model[1][0] = nn.Dropout()
+        switch(False)
+        assert not model[1][0].training
+        model[1].append(nn.Dropout())
+        switch(False)
+        assert not model[1][1].training
+        del model[1][0]
+        calls = model.calls
+        switch(False)
+        switch(False)
+        assert model.calls == calls + 1
+
+    def test_a_model_that_raises_is_asked_again(self) -> None:
+        class Moody(Counting):
+            def train(self, mode: bool = True) -> Moody:
+                super().train(mode)
+                if self.calls == 2:
+                    self[0].train(not mode)
+                    raise OSError("as told")
+                return self
+
+        model = Moody(nn.Dropout())
+        switch = TrainingSwitch(model)
+        switch(True)
+        with pytest.raises(OSError, match="as told"):
+            switch(False)
+        switch(False)
+        assert not model[0].training
+
     def test_a_model_that_keeps_a_part_in_evaluation(self) -> None:
         class Frozen(Image):
             def train(self, mode: bool = True) -> Frozen:

@@ -143,8 +143,8 @@ class TestSamples:
         with pytest.raises(ValueError, match="outputs") as caught:
             forward_numpyop([op], {"x": 1}, STATE)
         assert str(caught.value) == (
-            "LambdaOp (inputs ['x'], outputs ['a', 'b']) has 2 outputs, but its forward returned 1 "
-            "value. Return one value for each of ['a', 'b'], in that order."
+            "LambdaOp (op 0, inputs ['x'], outputs ['a', 'b']) has 2 outputs, but its forward "
+            "returned 1 value. Return one value for each of ['a', 'b'], in that order."
         )
 
 

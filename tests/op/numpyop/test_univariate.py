@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.op.numpyop.univariate import (
     Binarize,
@@ -121,7 +122,7 @@ class TestErrors:
         name = type(make("x", "y")).__name__
         for inputs, outputs in ((["x", "y"], ["z"]), (["x"], ["y", "z"]), ([], [])):
             with pytest.raises(ValueError, match="one output") as caught:
-                make(inputs, outputs)
+                TorchNetwork([], make(inputs, outputs))
             assert str(caught.value) == (
                 f"{name} writes one output for each input, but its inputs are {inputs} and its "
                 f"outputs {outputs}."

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import Gather
 
 VALUES = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
@@ -14,7 +15,7 @@ VALUES = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
 @pytest.mark.parametrize(("inputs", "outputs"), [(["a", "b"], ["y"]), ([], [])])
 def test_count_of_keys(inputs: list[str], outputs: list[str]) -> None:
     with pytest.raises(ValueError, match="Gather") as caught:
-        Gather(inputs, outputs, indices="i")
+        TorchNetwork([Gather(inputs, outputs, indices="i")])
     assert str(caught.value) == (
         f"Gather writes one output for each input, but its inputs are {inputs} and its outputs "
         f"{outputs}."
@@ -23,7 +24,7 @@ def test_count_of_keys(inputs: list[str], outputs: list[str]) -> None:
 
 def test_count_of_indices() -> None:
     with pytest.raises(ValueError, match="Gather") as caught:
-        Gather(["a", "b", "c"], ["x", "y", "z"], indices=["i", "j"])
+        TorchNetwork([Gather(["a", "b", "c"], ["x", "y", "z"], indices=["i", "j"])])
     assert str(caught.value) == (
         "Gather takes one set of indices, or one for each input, but its indices are ['i', 'j'] "
         "and its inputs ['a', 'b', 'c']."

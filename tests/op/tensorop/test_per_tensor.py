@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import Argmax, Normalize, Permute, Reshape, Resize3D, UnHadamard
 from fastnet.op.tensorop.per_tensor import PerTensor
 
@@ -28,7 +29,7 @@ class TestKeys:
     )
     def test_of_other_counts(self, name: str, inputs: list[str], outputs: list[str]) -> None:
         with pytest.raises(ValueError, match="writes one output") as caught:
-            MAKERS[name](inputs, outputs)
+            TorchNetwork([MAKERS[name](inputs, outputs)])
         assert str(caught.value) == (
             f"{name} writes one output for each input, but its inputs are {inputs} and its outputs "
             f"{outputs}."

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 
 
@@ -74,7 +75,7 @@ class TestGradientOp:
 class TestOthers:
     @pytest.mark.parametrize("keys", [None, []])
     def test_nothing_to_watch(self, keys: Any) -> None:
-        assert refusal(ValueError, lambda: Watch(keys)) == (
+        assert refusal(ValueError, lambda: TorchNetwork([Watch(keys)])) == (
             "Watch has nothing to watch: give it the key of a tensor."
         )
 
@@ -90,6 +91,7 @@ class TestOthers:
         assert op.forward([x, (x**2).sum()], {"tape": None}).tolist() == [1.5, -3.5]
 
     def test_fgsm_has_one_output(self) -> None:
-        assert refusal(ValueError, lambda: FGSM("x", "loss", ["a", "b"])) == (  # type: ignore[arg-type]
+        op = FGSM("x", "loss", ["a", "b"])  # type: ignore[arg-type]
+        assert refusal(ValueError, lambda: TorchNetwork([op])) == (
             "FGSM writes one output, but its outputs are ['a', 'b']."
         )

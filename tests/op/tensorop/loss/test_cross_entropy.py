@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,48 @@ class TestIndices:
         y[2] = index
         with pytest.raises(IndexError, match=f"Target {index} is out of bounds"):
             op_of(from_logits=True, average_loss=average).forward([y_pred, y], {})
+
+    @pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+    @pytest.mark.parametrize("average", [True, False])
+    @pytest.mark.parametrize("weights", [None, WEIGHTS])
+    @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+    def test_one_that_is_no_number(
+        self, label: float, average: bool, weights: Any, kind: torch.dtype
+    ) -> None:
+        """An error as in torch, that tells where the label came from."""
+        y_pred, y = data_of("sparse", (6, 3), True)
+        y = y.to(kind)
+        y[2] = label
+        with pytest.raises(IndexError) as torchs:
+            functional.cross_entropy(y_pred, y.long())
+        op = op_of(False, from_logits=True, average_loss=average, class_weights=weights)
+        network = TorchNetwork([op])
+        with pytest.raises(IndexError) as caught:
+            run(network, {"y_pred": y_pred, "y": y}, "train")
+        assert str(torchs.value) in str(caught.value)
+        notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
+        assert "Raised by CrossEntropy (op 0, inputs ['y_pred', 'y'], outputs ['loss'])." in notes
+        # the network stays of use
+        y[2] = 1
+        assert torch.isfinite(run(network, {"y_pred": y_pred, "y": y}, "train")["loss"]).all()
+
+
+@pytest.mark.parametrize("form", list(SHAPES))
+@pytest.mark.parametrize("logits", [False, True])
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rest", [(), (16,), (4, 4)])
+def test_means_of_many_halves(
+    form: str, logits: bool, kind: torch.dtype, rest: tuple[int, ...]
+) -> None:
+    """As near as the type can tell, however many there are."""
+    for points in (320, 65_536):
+        shape = (points // math.prod(rest), 10, *rest)
+        y_pred, y = data_of(form, shape, logits)
+        y_pred = y_pred.to(kind)
+        wide = op_of(form=form, from_logits=logits).forward([y_pred.double(), y], {})
+        loss = op_of(form=form, from_logits=logits).forward([y_pred, y], {})
+        spacing = torch.finfo(kind).eps
+        torch.testing.assert_close(loss.double(), wide.double(), rtol=spacing, atol=spacing / 10)
 
 
 class TestClassWeights:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import L1_Loss
 
 
@@ -27,7 +28,7 @@ def test_settings(settings: dict[str, Any], text: str) -> None:
 
 def test_keys() -> None:
     with pytest.raises(ValueError, match="L1_Loss") as caught:
-        L1_Loss(["p"], "loss")
+        TorchNetwork([L1_Loss(["p"], "loss")])
     assert str(caught.value) == (
         "L1_Loss reads two keys, the predictions and the truth, but its inputs are ['p']."
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import L2Regularizaton
 
 
 def test_keys() -> None:
+    op = L2Regularizaton(["a", "b"], "y", model=torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="L2Regularizaton") as caught:
-        L2Regularizaton(["a", "b"], "y", model=torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+        TorchNetwork([op])
     assert str(caught.value) == (
         "L2Regularizaton reads one loss and writes one, but its inputs are ['a', 'b'] and its "
         "outputs ['y']."
@@ -33,3 +35,14 @@ def test_only_what_is_trained_counts() -> None:
     assert loss.item() == 1 + 0.5 * (9 + 9) / 2
     loss.backward()
     assert torch.equal(model.weight.grad, 0.5 * model.weight)
+
+
+def test_weights_that_come_between_steps() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False))
+    op = L2Regularizaton("a", "y", model=model, beta=0.5)
+    state = {"mode": "train"}
+    for weight in (3.0, 5.0):
+        torch.nn.init.constant_(model[0].weight, weight)
+        loss = op.forward(torch.tensor(1.0), state)
+        assert loss.item() == 1 + 0.5 * weight**2
+        model[0] = torch.nn.Linear(2, 1, bias=False)

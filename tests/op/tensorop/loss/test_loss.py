@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy, LossOp, MeanSquaredError
 
@@ -59,8 +60,9 @@ def test_by_itself_hands_its_input_through() -> None:
 @pytest.mark.parametrize("inputs", ["y", ["y"], ["y", "t", "w"]])
 def test_a_loss_that_compares_reads_two_keys(cls: type[LossOp], inputs: str | list[str]) -> None:
     keys = [inputs] if isinstance(inputs, str) else inputs
+    op = cls(inputs=inputs, outputs="loss")
     with pytest.raises(ValueError, match="reads two keys") as caught:
-        cls(inputs=inputs, outputs="loss")
+        TorchNetwork([op])
     assert str(caught.value) == (
         f"{cls.__name__} reads two keys, the predictions and the truth, but its inputs are {keys}."
     )

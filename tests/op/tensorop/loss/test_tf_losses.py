@@ -5,6 +5,7 @@ Their classes are on the last axis, not on the second one as in torch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ tf = pytest.importorskip("tensorflow")
 import fastnet.backend
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
-from fastnet.op.tensorop.loss import CrossEntropy, MeanSquaredError
+from fastnet.op.tensorop.loss import CrossEntropy, Hinge, MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
     BY_NAME,
@@ -236,7 +237,7 @@ class TestStatic:
                 wanted = tf.nn.sparse_softmax_cross_entropy_with_logits(truth, scores)
                 # not clipped, as the probabilities alone would have to be
                 np.testing.assert_allclose(result["loss"], wanted, rtol=1e-4, atol=1e-5)
-        assert len(network.traces) == 1
+        assert len(network.traces) == 2  # one for the first size, and one for all others
 
     def test_after_a_sigmoid(self) -> None:
         def make() -> Any:
@@ -254,7 +255,7 @@ class TestStatic:
                 truth = tf.cast(batch["t"], "float32")
                 wanted = tf.nn.sigmoid_cross_entropy_with_logits(truth[:, None], scores)[:, 0]
                 np.testing.assert_allclose(loss, wanted * (1 + truth), rtol=1e-4, atol=1e-5)
-        assert len(network.traces) == 1
+        assert len(network.traces) == 2  # one for the first size, and one for all others
 
     def test_training_from_probabilities(self) -> None:
         model, twin = twins(softmax)
@@ -281,7 +282,38 @@ class TestStatic:
                 wanted = expected(form, y_pred, y, False, weights).mean()
                 np.testing.assert_allclose(result["loss"], wanted, rtol=1e-5)
                 np.testing.assert_allclose(result["mse"], (y_pred**2).mean(), rtol=1e-5)
-        assert len(network.traces) == 1
+        assert len(network.traces) == 2  # one for the first size, and one for all others
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", [*SHAPES, "hinge"])
+def test_means_of_many_halves(form: str, kind: str, static: bool) -> None:
+    """As near as the type can tell, however many there are, and so are their gradients."""
+    # too many for a sum of halves, for a count, and for both
+    for points in (400, 50_000, 66_000, 100_000):
+        y_pred, y = data_of("binary" if form == "hinge" else form, (points, 4), True)
+        y_pred = tf.cast(y_pred, kind)
+        op: Any = Hinge(("p", "t"), "loss")
+        if form != "hinge":
+            op = CrossEntropy(("p", "t"), "loss", form=form, from_logits=True)
+        op.build("tf")
+
+        truth = tf.constant(y)
+
+        def loss_of(y_pred: Any, op: Any = op, truth: Any = truth) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(y_pred)
+                loss = op.forward([y_pred, truth], {})
+            return loss, tape.gradient(loss, y_pred)
+
+        loss, slopes = tf.function(partial(loss_of, y_pred))() if static else loss_of(y_pred)
+        wide, wide_slopes = loss_of(tf.cast(y_pred, "float64"))
+        spacing = {"float16": 2.0**-10, "bfloat16": 2.0**-7}[kind]
+        assert float(loss) == pytest.approx(float(wide), rel=3 * spacing)
+        # the least that float16 can tell from nothing is as large as a sample's share of many
+        near = 4 * spacing * float(tf.reduce_max(tf.abs(wide_slopes))) + 2.0**-23
+        np.testing.assert_allclose(tf.cast(slopes, "float64"), wide_slopes, atol=near)
 
 
 class TestMeanSquaredError:
@@ -362,6 +394,17 @@ class TestErrors:
         op = op_of(form="sparse", from_logits=True)
         with pytest.raises(tf.errors.InvalidArgumentError, match="label value"):
             op.forward([tf.zeros((2, 3)), tf.constant([0, label])], {})
+
+    @pytest.mark.parametrize("label", [np.nan, np.inf, -np.inf, 1e30])
+    @pytest.mark.parametrize("eager", [False, True])
+    @pytest.mark.parametrize("weights", [None, WEIGHTS])
+    def test_a_label_that_is_no_number(self, label: float, eager: bool, weights: Any) -> None:
+        op = CrossEntropy(("p", "t"), "loss", from_logits=True, class_weights=weights)
+        batch = {"p": tf.zeros((3, 3)), "t": tf.constant([0, label, 2.0], tf.float32)}
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            infer(TFNetwork([op]), batch, "eval", eager)
+        notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
+        assert "Raised by CrossEntropy (op 0, inputs ['p', 't'], outputs ['loss'])." in notes
 
     @pytest.mark.parametrize("eager", [False, True])
     def test_truth_of_another_length(self, eager: bool) -> None:

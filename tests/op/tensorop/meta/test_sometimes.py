@@ -39,7 +39,7 @@ FORMS = {
     "lists of one": (LambdaOp(lambda x: [x + 1], ["x"], ["x"]), {"x": 2.0}),
     "two of two": (LambdaOp(lambda x, y: [y, x], ["x", "y"], ["x", "y"]), {"x": 5.0, "y": 1.0}),
     "new ones": (LambdaOp(lambda x: (x, -x), "x", ["y", "z"]), {"x": 1.0, "y": 1.0, "z": -1.0}),
-    "more than are written": (LambdaOp(lambda x: [x + 1, x, x], "x", ["x"]), {"x": 2.0}),
+    "by name": (LambdaOp(lambda x: {"y": x, "x": x + 1}, "x", ["x"]), {"x": 2.0}),
     "one key twice": (LambdaOp(lambda a, b: a + b, ["x", "x"], "x"), {"x": 2.0}),
     "one bare input": (bare("x"), {"x": 2.0}),
     "the first of two": (bare("y", "x"), {"x": 6.0}),
@@ -66,8 +66,9 @@ def test_forms(form: str, prob: float) -> None:
 
 
 @pytest.mark.parametrize("built", [True, False])
-def test_too_few_outputs(built: bool) -> None:
-    op = Sometimes(LambdaOp(lambda x: [x], "x", ["x", "y"]), 1.0)
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_count_of_outputs(built: bool, count: int) -> None:
+    op = Sometimes(LambdaOp(lambda x: [x] * count, "x", ["x", "y"]), 1.0)
     if built:
         op.build("torch")
     with pytest.raises(ValueError, match="2 outputs") as caught:

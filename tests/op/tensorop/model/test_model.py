@@ -6,6 +6,7 @@ import gc
 import sys
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,18 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import batches, built, line, mlp, raising, run, run_all, sgd, twins
+
+
+class Returning(nn.Module):
+    """Gives its line's output in some form."""
+
+    def __init__(self, returns: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.line = nn.Linear(2, 1)
+        self.returns = returns
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.returns(self.line(x))
 
 
 class Layers(nn.Module):
@@ -206,6 +219,59 @@ class TestIntermediateLayers:
         assert torch.equal(result["h"], result["y"])
         assert torch.equal(result["z"], 2 * result["y"])
 
+    @pytest.mark.parametrize(
+        ("returns", "keys"),
+        [
+            (lambda y: {"z": 2 * y, "w": -y, "y": y}, ["y", "z"]),
+            (lambda y: {"y": y, "w": -y}, ["y"]),
+            (lambda y: [y], ["y"]),
+            (lambda y: y, ["y"]),
+        ],
+    )
+    def test_a_model_s_own_outputs_by_name(self, returns: Any, keys: list[str]) -> None:
+        op = ModelOp(built(Returning(returns), None), "x", [*keys, "h"], intermediate_layers="line")
+        result = run(TorchNetwork([op]), {"x": self.X})
+        assert torch.equal(result["y"], result["h"])
+        assert "z" not in keys or torch.equal(result["z"], 2 * result["h"])
+
+    @pytest.mark.parametrize(
+        ("returns", "keys", "text"),
+        [
+            (
+                lambda y: {"a": y},
+                ["y"],
+                "from the dict that its model returned, but the keys there are ['a']",
+            ),
+            (
+                lambda y: (y, y),
+                ["y"],
+                "has 1 output besides its last 1, but its model returned 2 values",
+            ),
+            (
+                lambda y: [y],
+                ["y", "z"],
+                "has 2 outputs besides its last 1, but its model returned 1 value",
+            ),
+            (lambda y: y, ["y", "z"], "but its model returned Tensor, which is no list"),
+        ],
+    )
+    def test_a_model_that_returns_other_values(
+        self, returns: Any, keys: list[str], text: str
+    ) -> None:
+        op = ModelOp(built(Returning(returns), None), "x", [*keys, "h"], intermediate_layers="line")
+        with pytest.raises((ValueError, TypeError)) as caught:
+            run(TorchNetwork([op]), {"x": self.X})
+        assert str(caught.value).startswith(f"ModelOp (inputs ['x'], outputs {[*keys, 'h']}) ")
+        assert text in str(caught.value)
+
+    def test_a_model_that_returns_a_mapping(self) -> None:
+        model = built(Returning(lambda y: {"z": 2 * y, "w": -y, "y": y}), None)
+        result = run(TorchNetwork([ModelOp(model, "x", ["y", "z"])]), {"x": self.X})
+        assert torch.equal(result["z"], 2 * result["y"])
+        assert set(result) == {"x", "y", "z"}
+        with pytest.raises(ValueError, match=r"by name from the dict that its forward returned"):
+            run(TorchNetwork([ModelOp(model, "x", ["y", "logits"])]), {"x": self.X})
+
     def test_a_layer_that_runs_twice_shows_its_last_output(self) -> None:
         class Twice(nn.Module):
             def __init__(self) -> None:
@@ -376,7 +442,7 @@ class TestSpreadOverDevices:
         (capture,) = op._pass._captures
         capture.start()
         for index in (1, 0):
-            capture._outputs[torch.device("cuda", index)] = torch.full((2, 1), float(index))
+            capture._outputs[0][torch.device("cuda", index)] = torch.full((2, 1), float(index))
         assert capture.result().tolist() == [[0.0], [0.0], [1.0], [1.0]]
         capture.stop()
 

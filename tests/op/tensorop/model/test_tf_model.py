@@ -370,6 +370,21 @@ class TestIntermediateLayers:
         result = infer(TFNetwork([op]), {"x": X}, eager=eager)
         assert [tuple(result[key].shape) for key in "abh"] == [(2, 1), (2, 3), (2, 2)]
 
+    def test_own_outputs_by_name(self, eager: bool) -> None:
+        x = layers.Input((4,))
+        hidden = layers.Dense(2, name="hidden")(x)
+        model = made(keras.Model(x, {"b": layers.Dense(3)(hidden), "a": layers.Dense(1)(hidden)}))
+        op = ModelOp(model, "x", ["a", "b", "h"], intermediate_layers="hidden")
+        result = infer(TFNetwork([op]), {"x": X}, eager=eager)
+        assert [tuple(result[key].shape) for key in "abh"] == [(2, 1), (2, 3), (2, 2)]
+        result = infer(TFNetwork([ModelOp(model, "x", ["a", "b"])]), {"x": X}, eager=eager)
+        assert [tuple(result[key].shape) for key in "ab"] == [(2, 1), (2, 3)]
+        for keys, count in ((["a", "c", "h"], "['a', 'c'] by name"), (["c", "h"], "['c'] by name")):
+            op = ModelOp(model, "x", keys, intermediate_layers="hidden")
+            with pytest.raises(ValueError, match="that its model returned") as caught:
+                infer(TFNetwork([op]), {"x": X}, eager=eager)
+            assert count in str(caught.value)
+
     def test_two_ops_of_one_model(self, eager: bool) -> None:
         model = made(functional())
         network = TFNetwork(

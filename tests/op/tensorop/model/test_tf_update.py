@@ -236,7 +236,8 @@ class TestMerging:
         data = [batches(1, size=size, seed=size)[0] for size in (8, 5, 3, 8)]
         network = TFNetwork(supervised(made(model, sgd()), merge_grad=2))
         train(network, data, eager)
-        assert eager or len(network.traces) == 1
+        # one for the first size, and one for all others
+        assert eager or len(network.traces) == 2
         loop(twin, BY_NAME.SGD(0.1), data, classify, 2)
         assert_close(model, twin)
 
@@ -749,8 +750,7 @@ class TestTape:
         step = [True, True, False] if defer else [True, False, True]
         if fails and not defer:
             del step[-1]
-        # TensorFlow makes a second attempt at a graph
-        assert recording == step * (2 if fails and not eager else 1)
+        assert recording == step
 
 
 class TestEagerSteps:

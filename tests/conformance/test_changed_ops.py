@@ -1,0 +1,469 @@
+"""Attributes of ops that are changed: the next opening does what a new op does that is made so.
+
+The oracle is a network of new ops, made with the setting; what is written must not be lost, be the
+network in use by then or only made. A setting that a new op refuses is refused by the opening.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastnet.op import numpyop
+from fastnet.op.numpyop import meta as numpy_meta
+from fastnet.op.numpyop import univariate
+from fastnet.op.tensorop import (
+    Argmax,
+    Average,
+    Delete,
+    Gather,
+    LambdaOp,
+    Normalize,
+    Permute,
+    Reshape,
+    Resize3D,
+    TensorOp,
+    UnHadamard,
+)
+from fastnet.op.tensorop.augmentation import CutMixBatch, MixUpBatch
+from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
+from fastnet.op.tensorop.loss import (
+    CrossEntropy,
+    DiceLoss,
+    FocalLoss,
+    Hinge,
+    L1_Loss,
+    L2Regularization,
+    L2Regularizaton,
+    LossOp,
+    MeanSquaredError,
+    SuperLoss,
+)
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.conformance.agreement import assert_same
+from tests.conformance.catalogue import (
+    BITS,
+    CLASSES,
+    IMAGES,
+    LAYERS,
+    MASKS,
+    ROWS,
+    SHARES,
+    TRUE_MASKS,
+    VOLUMES,
+    X,
+    Z,
+)
+from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.numpy_catalogue import NUMPY_ROWS
+
+OTHER_LAYERS = make_layers(3, 4, 2, seed=5)
+KEYS = ("inputs", "outputs", "mode", "ds_id", "in_list", "out_list")
+BATCH = {
+    "x": X,
+    "z": Z,
+    "t": Z,
+    "bits": BITS,
+    "shares": SHARES,
+    "classes": CLASSES,
+    "images": IMAGES,
+    "masks": MASKS,
+    "true_masks": TRUE_MASKS,
+    "volumes": VOLUMES,
+    "codes": np.array([[0.5, -0.75], [-0.25, 0.5], [1, -1]], "float32"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An op, and what can be changed of it.
+
+    Attributes:
+        cls: Its class.
+        make: Gives the op, after those that must run in front, made with some settings.
+        changes: Other values of its settings; each one, and also those that a new op refuses.
+        follows: What follows from its settings and keys, and is not set by itself.
+        trains: Whether the weights of models tell what it does.
+    """
+
+    cls: type
+    make: Callable[..., list[Any]]
+    changes: Mapping[str, list[Any]] = dataclasses.field(default_factory=dict)
+    follows: tuple[str, ...] = ()
+    trains: bool = False
+
+
+def one(cls: type, *keys: Any, follows: tuple[str, ...] = (), **changes: list[Any]) -> Case:
+    """Give the case of an op that is made of its keys; the first of its values are the old ones."""
+    old = {name: values[0] for name, values in changes.items()}
+    return Case(
+        cls,
+        lambda fw, **settings: [cls(*keys, **{**old, **settings})],
+        {name: values[1:] for name, values in changes.items()},
+        follows,
+    )
+
+
+def univariate_of(cls: type, key: str, **changes: list[Any]) -> Case:
+    old = {name: values[0] for name, values in changes.items()}
+    return Case(
+        cls,
+        lambda fw, **settings: [cls(inputs=key, outputs="y", **{**old, **settings})],
+        {name: values[1:] for name, values in changes.items()},
+    )
+
+
+def times(factor: float, cls: Any = LambdaOp) -> Any:
+    return cls(lambda x: x * np.float32(factor), "x", "x")
+
+
+def updating(fw: Framework, **settings: Any) -> list[Any]:
+    model = settings.pop("model", None) or fw.build(LAYERS, fw.sgd())
+    settings = {"loss_name": "loss", **settings}
+    return [
+        ModelOp(model, "x", "p"),
+        LambdaOp(lambda p: [p * p, p * p * p], "p", ["loss", "other"]),
+        UpdateOp(model, **settings),
+    ]
+
+
+def meta_cases(lam: Any, metas: Any) -> list[Case]:
+    def fuse(fw: Framework, ops: Any = None) -> list[Any]:
+        return [metas.Fuse(ops or [times(2, lam), times(3, lam)])]
+
+    def one_of(fw: Framework, ops: Any = None, probs: Any = (0.0, 1.0)) -> list[Any]:
+        return [metas.OneOf(*(ops or [times(2, lam), times(3, lam)]), probs=probs)]
+
+    def repeat(fw: Framework, op: Any = None, repeat: Any = 2, max_iter: Any = None) -> list[Any]:
+        return [metas.Repeat(op or times(2, lam), repeat, max_iter)]
+
+    def sometimes(fw: Framework, op: Any = None, prob: float = 0.0) -> list[Any]:
+        return [metas.Sometimes(op or times(2, lam), prob)]
+
+    others = [times(5, lam), times(7, lam)]
+    return [
+        Case(metas.Fuse, fuse, {"ops": [others]}),
+        Case(metas.OneOf, one_of, {"ops": [others], "probs": [[1.0, 0.0], [0.5, 0.6]]}),
+        Case(
+            metas.Repeat,
+            repeat,
+            {"op": others[:1], "repeat": [3, 0, "often"], "max_iter": [2, 0]},
+            ("repeat_inputs", "ops"),
+        ),
+        Case(
+            metas.Sometimes,
+            sometimes,
+            {"op": others[:1], "prob": [1.0, 2.0]},
+            ("extra_inputs", "ops"),
+        ),
+    ]
+
+
+MODEL = "a model"  # stands for one that a framework builds
+REFUSED_WEIGHTS: list[Any] = [{1: 1}, {"a": 1.0}, [1.0]]
+
+CASES = [
+    Case(TensorOp, lambda fw: [TensorOp("x", "y")]),
+    one(
+        LambdaOp,
+        follows=(),
+        fn=[lambda x: x + 1, lambda x: x * 2, 3, lambda x, y: x],
+        inputs=["x"],
+        outputs=["y"],
+    ),
+    Case(Delete, lambda fw: [LambdaOp(lambda x: x + 1, "x", "gone"), Delete("gone")]),
+    one(Argmax, "x", "y", axis=[0, 1, "x"]),
+    one(Average, ["x", "z"], "y"),
+    Case(
+        Gather,
+        lambda fw: [Gather(["x", "z"], ["y", "y2"], indices="classes")],
+        follows=("num_indices",),
+    ),
+    one(
+        Normalize,
+        "images",
+        "y",
+        mean=[(0.5, 0.25, 0.75), 0.5, (0.1, 0.2, 0.3), "x", (0.5, 0.5)],
+        std=[(0.5, 1.0, 2.0), 2.0, (1, 2)],
+        max_pixel_value=[255.0, 1.0, -1],
+    ),
+    one(Permute, "x", "y", permutation=[(1, 0), (0, 1), (0, 0)]),
+    one(Reshape, "x", "y", shape=[(2, -1), (3, 4), -1, (-1, -1)]),
+    one(
+        Resize3D,
+        "volumes",
+        "y",
+        output_shape=[(4, 4, 2), (2, 4, 4), (2, 2)],
+        resize_mode=["nearest", "area", "far"],
+    ),
+    one(UnHadamard, "codes", "y", n_classes=[2, 1, 3], code_length=[2, 3]),
+    Case(
+        ModelOp,
+        lambda fw, model=None, **settings: [
+            ModelOp(
+                model or fw.build(LAYERS, None),
+                "x",
+                ["y", "h"],
+                **{"intermediate_layers": 1, "trainable": False, **settings},
+            )
+        ],
+        {
+            "model": [MODEL],
+            "trainable": [True],
+            "gradients": [False],
+            "intermediate_layers": [[2], [99], ["absent"], [1.5], [1, 2]],
+        },
+    ),
+    Case(
+        UpdateOp,
+        updating,
+        {
+            "loss_name": ["other", 3],
+            "merge_grad": [3, 0],
+            "defer": [True],
+            "gradients": [3],
+        },
+        ("model", "retain_graph"),
+        trains=True,
+    ),
+    Case(Watch, lambda fw: [Watch("x")], follows=("retain_graph",)),
+    Case(
+        GradientOp,
+        lambda fw: [
+            ModelOp(model := fw.build(LAYERS, None), "x", "p"),
+            LambdaOp(lambda p: p * p, "p", "f"),
+            GradientOp("f", "y", model=model),
+        ],
+        follows=("retain_graph", "model"),
+    ),
+    Case(
+        FGSM,
+        lambda fw, **settings: [
+            Watch("x"),
+            LambdaOp(lambda x: x * x, "x", "loss"),
+            FGSM("x", "loss", "y", **{"epsilon": 0.5, **settings}),
+        ],
+        {
+            "epsilon": [0.25, "x"],
+            "clip_low": [-0.5, "x"],
+            "clip_high": [0.5, "x"],
+        },
+        ("retain_graph",),
+    ),
+    Case(LossOp, lambda fw: [LossOp("x", "y")], follows=("average_loss",)),
+    one(
+        CrossEntropy,
+        ("x", "classes"),
+        "y",
+        from_logits=[True, False],
+        average_loss=[True, False],
+        form=["sparse", None, "dense"],
+        class_weights=[{1: 2.0}, {0: 3.0, 2: 0.5}, None, *REFUSED_WEIGHTS],
+        axis=[-1, None, "last"],
+        ignore_index=[1, None, 0.5],
+        label_smoothing=[0.25, 0.0, 2],
+    ),
+    one(
+        DiceLoss,
+        ("masks", "true_masks"),
+        "y",
+        soft_dice=[False, True],
+        average_loss=[True, False],
+        channel_average=[True, False],
+        channel_weights=[{1: 2.0}, {0: 3.0}, None, *REFUSED_WEIGHTS],
+        epsilon=[1e-6, 0.5, "x"],
+    ),
+    one(
+        FocalLoss,
+        ("shares", "bits"),
+        "y",
+        gamma=[2.0, 1.0, -1],
+        alpha=[0.25, 0.5, 2],
+        sample_reduction=["mean", "sum", "least"],
+        shape_reduction=["sum", "mean", "least"],
+        from_logits=[False, True],
+        normalize=[True, False],
+        follows=("average_loss",),
+    ),
+    one(Hinge, ("x", "t"), "y", average_loss=[True, False]),
+    one(
+        L1_Loss,
+        ("x", "t"),
+        "y",
+        average_loss=[True, False],
+        loss_type=["Smooth", "L1", "Huber", "L3"],
+        beta=[1.0, 0.5, 0],
+        follows=("function_name",),
+    ),
+    one(MeanSquaredError, ("x", "t"), "y", average_loss=[True, False]),
+    *[
+        Case(
+            cls,
+            lambda fw, cls=cls, model=None, **settings: [
+                LambdaOp(lambda x: x * 0 + 1, "x", "one"),
+                cls("one", "y", model or fw.build(LAYERS, None), **settings),
+            ],
+            {"model": [MODEL], "beta": [0.5, "x"]},
+        )
+        for cls in (L2Regularization, L2Regularizaton)
+    ],
+    Case(
+        SuperLoss,
+        lambda fw, loss=None, **settings: [
+            SuperLoss(
+                loss or MeanSquaredError(("x", "t"), "y"),
+                output_confidence="y2",
+                **{"threshold": 1.0, "regularization": 1.0, **settings},
+            )
+        ],
+        {
+            "threshold": [2.0, "exp", "log"],
+            "regularization": [0.5, 0],
+            "average_loss": [False],
+        },
+        ("loss",),
+    ),
+    Case(
+        MixUpBatch,
+        lambda fw, **settings: [MixUpBatch(("x", "t"), ("y", "y2"), **settings)],
+        {"alpha": [0]},
+        ("shared_beta", "beta"),
+    ),
+    Case(
+        CutMixBatch,
+        lambda fw, **settings: [CutMixBatch(("images", "masks"), ("y", "y2"), **settings)],
+        {"alpha": [0, "x"]},
+        ("beta",),
+    ),
+    *meta_cases(LambdaOp, __import__("fastnet.op.tensorop.meta", fromlist=["meta"])),
+    # ------------------------------------------------------------------ on arrays
+    Case(numpyop.NumpyOp, lambda fw: [numpyop.NumpyOp("x", "y")], follows=("in_place_edits",)),
+    Case(
+        numpyop.LambdaOp,
+        lambda fw, fn=lambda x: x + 1: [numpyop.LambdaOp(fn, "x", "y")],
+        {"fn": [lambda x: x * 2, 3, lambda x, y: x]},
+    ),
+    Case(
+        numpyop.Delete,
+        lambda fw: [numpyop.LambdaOp(lambda x: x, "x", "gone"), numpyop.Delete("gone")],
+    ),
+    univariate_of(univariate.Binarize, "x", threshold=[0.25, -0.5, "x"]),
+    univariate_of(univariate.ChannelTranspose, "images", axes=[(2, 0, 1), (1, 0, 2), (0, 0)]),
+    univariate_of(univariate.ExpandDims, "x", axis=[-1, 0, "x"]),
+    univariate_of(univariate.Hadamard, "classes", n_classes=[3, 4, 9], code_length=[4, 8, 3]),
+    univariate_of(
+        univariate.Minmax,
+        "x",
+        epsilon=[1e-7, 10.0, "x"],
+        new_min=[0.0, -1.0, 2.0],
+        new_max=[1.0, 3.0, "x"],
+    ),
+    univariate_of(
+        univariate.Onehot, "classes", num_classes=[3, 5, 0], label_smoothing=[0.0, 0.5, 2]
+    ),
+    univariate_of(univariate.Reshape, "images", shape=[(4, -1), (-1,), (-1, -1)]),
+    univariate_of(univariate.ToArray, "x", dtype=[None, "float64", "int32", "huge"]),
+    *meta_cases(numpyop.LambdaOp, numpy_meta),
+]
+
+
+def network_of(fw: Framework, ops: list[Any]) -> Any:
+    on_arrays = isinstance(ops[-1], numpyop.NumpyOp)
+    return fw.network([], ops) if on_arrays else fw.network(ops)
+
+
+def outcome(fw: Framework, make: Callable[[], Any]) -> tuple[Any, ...]:
+    """Give what two steps make of the batch, and of the weights, or what is wrong."""
+    try:
+        network = make()
+        results = [fw.step(network, BATCH, "train") for _ in range(2)]
+    except Exception as error:
+        # Keras counts its layers on
+        return type(error), re.sub(r"_\d+", "", str(error).partition("\n")[0])
+    return (*results, [fw.weights(model) for model in network.models])
+
+
+def agree(changed: tuple[Any, ...], new: tuple[Any, ...], note: str) -> None:
+    if isinstance(new[0], type) or isinstance(changed[0], type):
+        assert changed == new, note
+    else:
+        assert_same(list(changed), list(new))
+
+
+def other_model(fw: Framework, value: Any) -> Any:
+    return fw.build(OTHER_LAYERS, None) if value is MODEL else value
+
+
+def test_every_op_and_each_of_its_attributes_is_here() -> None:
+    rows = {row.cls for row in [*ROWS, *NUMPY_ROWS]}
+    assert rows == {case.cls for case in CASES}
+
+
+each_case = pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.cls.__module__}.{case.cls.__name__}"
+)
+
+
+@each_case
+def test_changed_settings(fw: Framework, case: Case) -> None:
+    op = case.make(fw)[-1]
+    public = {name for name in vars(op) if not name.startswith("_")}
+    told = {*case.changes, *case.follows, *KEYS, "in_place_edits"}
+    assert public <= told, f"{public - told} of {case.cls.__name__} can be changed"
+    for name, values in case.changes.items():
+        if name in KEYS:
+            continue
+        for value in values:
+            note = f"{name}={value!r}"
+            new = outcome(
+                fw,
+                lambda: network_of(fw, case.make(fw, **{name: other_model(fw, value)})),  # noqa: B023
+            )
+
+            def before() -> Any:
+                ops = case.make(fw)
+                setattr(ops[-1], name, other_model(fw, value))  # noqa: B023
+                return network_of(fw, ops)
+
+            agree(outcome(fw, before), new, f"{note}, before there was a network")
+
+            def after() -> Any:
+                ops = case.make(fw)
+                network = network_of(fw, ops)
+                fw.step(network, BATCH, "infer")
+                setattr(ops[-1], name, other_model(fw, value))  # noqa: B023
+                return network
+
+            agree(outcome(fw, after), new, f"{note}, after the network was in use")
+
+
+@each_case
+def test_changed_limits(fw: Framework, case: Case) -> None:
+    """Other modes and other datasets, set anew and changed in place."""
+    ops = case.make(fw)
+    network, op = network_of(fw, ops), ops[-1]
+    fw.step(network, BATCH, "eval" if op.mode else "train")
+
+    def runs(mode: str, ds_id: str = "") -> bool:
+        with network(mode=mode, epoch=1, ds_id=ds_id):
+            return op in [*network.ctx_ops, *network.ctx_postprocessing]
+
+    op.mode = {"train"}
+    assert [runs("train"), runs("eval")] == [True, False]
+    op.mode.add("eval")
+    assert [runs("train"), runs("eval"), runs("test")] == [True, True, False]
+    op.mode = "!test"
+    assert [runs("train"), runs("test")] == [True, False]
+    op.mode.clear()
+    op.ds_id = {"a"}
+    assert [runs("test", "a"), runs("test", "b")] == [True, False]
+    op.mode = {"often"}
+    with pytest.raises(AssertionError, match="Unknown mode"):
+        runs("train")
+    op.mode = set()
+    assert runs("train", "a")

@@ -1,0 +1,177 @@
+"""What ops return, under the keys that it is for: by name, or one value for each."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
+from fastnet.op.numpyop import NumpyOp
+from fastnet.op.numpyop.meta import Fuse as NumpyFuse
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
+from tests.conformance.agreement import assert_same
+from tests.conformance.failures import words_of
+from tests.conformance.frameworks import Framework
+
+X = np.arange(6, dtype="float32").reshape(3, 2)
+Wrap = Callable[[Any], list[Any]]
+
+
+class ModelOutput(collections.OrderedDict[Any, Any]):
+    """Answers to names and to places, as the results of Hugging Face's models do."""
+
+    def __getitem__(self, key: Any) -> Any:
+        values = dict(self.items())
+        return values[key] if isinstance(key, str) else tuple(values.values())[key]
+
+
+class Pair(NamedTuple):
+    y: Any
+    z: Any
+
+
+MAPPINGS: dict[str, Callable[[dict[str, Any]], Mapping[str, Any]]] = {
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "ModelOutput": ModelOutput,
+    "proxy": MappingProxyType,
+}
+
+# an op by itself, and inside of others; "y" and "z" are there before
+AROUND: dict[str, Wrap] = {
+    "alone": lambda op: [op],
+    "Fuse": lambda op: [Fuse([op])],
+    "Fuse of two": lambda op: [Fuse([TensorOp("x", "x"), op])],
+    "OneOf": lambda op: [OneOf(op, op)],
+    "Repeat": lambda op: [Repeat(op, 2)],
+    "Sometimes": lambda op: [
+        LambdaOp(lambda x: [x, x], "x", ["y", "z"]),
+        Sometimes(op, 1.0),
+    ],
+}
+
+WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "other keys": (
+        lambda x: {"y": x, "w": x},
+        ValueError,
+        "writes ['y', 'z'] by name from the dict that its forward returned, but the keys there are "
+        "['y', 'w']. Name the outputs as its keys, or return a list with one value for each of "
+        "['y', 'z'], in that order.",
+    ),
+    "more": (
+        lambda x: [x, x, x],
+        ValueError,
+        "has 2 outputs, but its forward returned 3 values. Return one value for each of ['y', 'z'],"
+        " in that order.",
+    ),
+    "fewer": (
+        lambda x: (x,),
+        ValueError,
+        "has 2 outputs, but its forward returned 1 value. Return one value for each of ['y', 'z'], "
+        "in that order.",
+    ),
+    "a tensor": (lambda x: x, TypeError, "{tensor}"),
+    "a namedtuple": (lambda x: Pair(x, x), TypeError, "Pair"),
+    "a generator": (lambda x: (each for each in (x, x)), TypeError, "generator"),
+    "a set": (lambda x: {1, 2}, TypeError, "set"),
+    "a string": (lambda x: "ab", TypeError, "str"),
+}
+
+
+def text_of(which: str, tensor: str) -> tuple[type[Exception], str]:
+    """Give an error's type, and what it says after the op."""
+    _, kind, text = WRONG[which]
+    if kind is TypeError:
+        text = (
+            f"writes a list of outputs, but its forward returned {text.format(tensor=tensor)}, "
+            "which is no list, no tuple and no mapping. Return a list with one value for each of "
+            "['y', 'z']; an op that returns a bare value names its output as a string, not a list."
+        )
+    return kind, text
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", MAPPINGS)
+def test_a_mapping_writes_by_name(fw: Framework, around: str, kind: str) -> None:
+    if (fw.name, around, kind) == ("tf-static", "OneOf", "proxy"):
+        pytest.skip("TensorFlow's own switch knows no such mapping")
+
+    def name(x: Any) -> Any:
+        return MAPPINGS[kind]({"other": x, "z": x + 2, "y": x + 1})
+
+    ops = AROUND[around](LambdaOp(name, "x", ["y", "z"]))
+    for mode in ("train", "infer"):
+        result = fw.step(fw.network(ops), {"x": X}, mode)
+        assert_same(result, {"x": X, "y": X + 1, "z": X + 2})
+
+
+@pytest.mark.parametrize("kind", MAPPINGS)
+def test_one_output(fw: Framework, kind: str) -> None:
+    """In a list it is read by name; by itself it is whatever was returned."""
+
+    def name(x: Any) -> Any:
+        return MAPPINGS[kind]({"other": x, "y": x + 1})
+
+    listed = fw.step(fw.network([LambdaOp(name, "x", ["y"])]), {"x": X})
+    assert_same(listed, {"x": X, "y": X + 1})
+    bare = fw.step(fw.network([LambdaOp(lambda x: {"y": x + 1}, "x", "y")]), {"x": X})
+    assert_same(bare, {"x": X, "y": {"y": X + 1}})
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("which", WRONG)
+def test_all_else_is_an_error(fw: Framework, around: str, which: str) -> None:
+    network = fw.network(AROUND[around](LambdaOp(WRONG[which][0], "x", ["y", "z"])))
+    tensor = type(fw.tensor(X)).__name__ if fw.name != "tf-static" else "SymbolicTensor"
+    kind, text = text_of(which, tensor)
+    for _ in range(2):
+        with pytest.raises(kind) as caught:
+            fw.step(network, {"x": X})
+        first = words_of(caught.value)[0]
+        if (fw.name, around) == ("tf-static", "OneOf"):
+            # TensorFlow's own switch has made something of it before
+            assert "OneOf (op 0," in "".join(words_of(caught.value))
+            continue
+        own = "OneOf" if around == "OneOf" else "LambdaOp"
+        assert first.startswith(f"{own} (")
+        assert text in first
+    assert not network._lock.locked()
+
+
+@pytest.mark.parametrize("around", [lambda op: op, lambda op: NumpyFuse([op])])
+def test_of_postprocessing(fw: Framework, around: Callable[[Any], Any]) -> None:
+    def name(x: Any) -> Any:
+        return {"other": x, "z": x + 2, "y": x + 1}
+
+    after = around(NumpyLambdaOp(name, "x", ["y", "z"]))
+    assert_same(fw.step(fw.network([], [after]), {"x": X}), {"x": X, "y": X + 1, "z": X + 2})
+    for which in WRONG:
+        network = fw.network([], [around(NumpyLambdaOp(WRONG[which][0], "x", ["y", "z"]))])
+        kind, text = text_of(which, "ndarray")
+        with pytest.raises(kind) as caught:
+            fw.step(network, {"x": X})
+        assert (
+            words_of(caught.value)[0] == f"LambdaOp (op 0, inputs ['x'], outputs ['y', 'z']) {text}"
+        )
+
+
+def test_of_postprocessing_sample_by_sample(fw: Framework) -> None:
+    class Each(NumpyOp):
+        def forward(self, data: Any, state: Any) -> Any:
+            return returned(data)
+
+    returned: Callable[[Any], Any] = lambda x: {"z": x + 2, "y": x + 1}  # noqa: E731
+    network = fw.network([], [Each("x", ["y", "z"])])
+    assert_same(fw.step(network, {"x": X}), {"x": X, "y": X + 1, "z": X + 2})
+    for which in WRONG:
+        returned, kind, _ = WRONG[which]
+        with pytest.raises(kind) as caught:
+            fw.step(network, {"x": X})
+        assert words_of(caught.value)[0].endswith(text_of(which, "ndarray")[1])
+        assert "Each (op 0," in "".join(words_of(caught.value))

@@ -1,0 +1,111 @@
+"""Random TensorFlow programs that change as they go, in graphs and eagerly, beside a loop by hand.
+
+How many of them run, and how to run one, is said in test_torch_programs.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.differential.comparing import difference
+from tests.differential.share import tf_seeds
+from tests.network.keras_models import keras, tf
+
+pytestmark = pytest.mark.tf
+
+from tests.differential.tf_by_hand import ByHand
+from tests.differential.tf_on_fastnet import OnFastnet
+from tests.differential.tf_programs import Change, Close, Open, Program, draw
+from tests.differential.tf_side import Side, apply, make_batch, make_model
+
+# sums are added up in another order in a graph, and an update by Adam divides by small ones
+CLOSE = 1e-4
+
+Seen = list[Any]
+
+
+@pytest.fixture(autouse=True)
+def names_are_forgotten() -> Iterator[None]:
+    """Let no program's models and graphs outlive it."""
+    yield
+    keras.backend.clear_session()
+
+
+def first_weights(program: Program) -> dict[str, Any]:
+    """Draw the first weights of a program's models."""
+    source = np.random.default_rng(program.seed)
+    weights = {}
+    for name, spec in program.models.items():
+        arrays = make_model(spec.kind).get_weights()
+        # what divides, a moving variance, stays
+        weights[name] = [
+            one if one.size and one.min() == 1 else source.standard_normal(one.shape) * 0.5
+            for one in arrays
+        ]
+    return weights
+
+
+def perform(program: Program, side: Side) -> Seen:
+    """Run a program one way, and take down what it did at each action."""
+    seen: Seen = []
+    for action in program.actions:
+        told: Any = None
+        try:
+            if isinstance(action, Open):
+                side.open(action)
+            elif isinstance(action, Close):
+                side.close()
+            elif isinstance(action, Change):
+                apply(side, action)
+            else:
+                told = _arrays(side.step(make_batch(action, side.knob)))
+        except Exception as error:
+            told = error
+        seen.append((told, side.observe()))
+    return seen
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _arrays(one) for key, one in value.items() if key != "knob"}
+    if isinstance(value, (list, tuple)):
+        return [_arrays(one) for one in value]
+    return value.numpy() if tf.is_tensor(value) else value
+
+
+def first_difference(program: Program, expected: Seen, actual: Seen) -> str | None:
+    """Say at which action two ways to run a program differ, and how."""
+    for number, (one, other) in enumerate(zip(expected, actual, strict=True)):
+        (told, state), (own_told, own_state) = one, other
+        place = f"action {number}, {program.actions[number]}"
+        if isinstance(told, Exception) or isinstance(own_told, Exception):
+            if not (isinstance(told, Exception) and isinstance(own_told, Exception)):
+                return f"{place}: {told!r} by the oracle, {own_told!r} by fastnet"
+        else:
+            found = difference(told, own_told, f"{place}: the result", CLOSE)
+            if found is not None:
+                return found
+        found = difference(state, own_state, f"{place}: afterwards", CLOSE)
+        if found is not None:
+            return found
+    return None
+
+
+@pytest.mark.parametrize("seed", tf_seeds())
+def test_program(seed: int) -> None:
+    program = draw(seed)
+    weights = first_weights(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        by_hand = perform(program, ByHand(program, weights))
+        eagerly = perform(program, OnFastnet(program, weights, eager=True))
+        in_graph = perform(program, OnFastnet(program, weights, eager=False))
+    for way, actual in (("eagerly", eagerly), ("in a graph", in_graph)):
+        found = first_difference(program, by_hand, actual)
+        if found is not None:
+            pytest.fail(f"{way}: {found}\n\n{program}", pytrace=False)

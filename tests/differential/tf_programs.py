@@ -1,0 +1,248 @@
+"""Random programs for TensorFlow: models, ops and what happens to them, as plain data."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer: its class, and its arguments."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: what it is made of, and its optimizer."""
+
+    kind: str
+    optimizer: Optimizer
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op: what it is, what it reads and writes, its settings, and the mode it runs in."""
+
+    kind: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    mode: str | None = None
+
+    def __str__(self) -> str:
+        told = [f"{key}={value!r}" for key, value in self.settings.items()]
+        told += [f"mode={self.mode!r}"] if self.mode else []
+        arrow = f"{', '.join(self.reads)} -> {', '.join(self.writes)}"
+        return f"{self.kind}({arrow}{''.join('; ' + one for one in told)})"
+
+
+@dataclass(frozen=True)
+class Open:
+    """The network is opened."""
+
+    mode: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step: how many samples of what length, how wide "w" is, and what is no tensor."""
+
+    size: int
+    length: int
+    width: int
+    seed: int
+    scale: float
+    how: str
+    turn: float
+    reverse: bool
+
+
+@dataclass(frozen=True)
+class Close:
+    """The network is closed."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something changes."""
+
+    kind: str
+    of: str
+    value: Any = None
+
+
+Action = Open | Step | Close | Change
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program; see torch_programs.py."""
+
+    seed: int
+    models: dict[str, Model]
+    ops: tuple[Op, ...]
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        lines = [f"TensorFlow program {self.seed}"]
+        lines += [f"  model {name}: {model}" for name, model in self.models.items()]
+        lines += [f"  op {number} {op}" for number, op in enumerate(self.ops)]
+        lines += [f"  {number:2d} {action}" for number, action in enumerate(self.actions)]
+        return "\n".join(lines)
+
+
+def draw(seed: int) -> Program:
+    """Draw a program; the same one for the same seed."""
+    return _Drawing(seed).program()
+
+
+class _Drawing:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.models: dict[str, Model] = {}
+        self.ops: list[Op] = []
+
+    def program(self) -> Program:
+        self._graph()
+        return Program(self.seed, self.models, tuple(self.ops), tuple(self._actions()))
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def pick(self, *values: Any) -> Any:
+        return self.random.choice(values)
+
+    def optimizer(self) -> Optimizer:
+        kind = self.pick("SGD", "SGD", "Adam", "RMSprop")
+        arguments: dict[str, Any] = {"learning_rate": self.pick(0.1, 0.03)}
+        if kind != "SGD":
+            # with less a rounding of a small gradient is a large part of an update
+            arguments["epsilon"] = 0.01
+        elif self.chance(0.5):
+            arguments["momentum"] = 0.9
+        if self.chance(0.2):
+            arguments[self.pick("clipnorm", "global_clipnorm", "clipvalue")] = 0.1
+        return Optimizer(kind, arguments)
+
+    def model(self, *kinds: str) -> Model:
+        return Model(self.random.choice(kinds), self.optimizer())
+
+    def add(self, kind: str, reads: Any, writes: Any, mode: Any = None, **settings: Any) -> None:
+        reads = (reads,) if isinstance(reads, str) else reads
+        writes = (writes,) if isinstance(writes, str) else writes
+        self.ops.append(Op(kind, reads, writes, settings, mode))
+
+    def _graph(self) -> None:
+        # all that a step may trace anew for; few of them, so that a program has few traces
+        features = self.random.sample(
+            ["length", "mean", "one of", "repeat", "scale", "how", "knob", "nest", "width"], 2
+        )
+        for feature in features:
+            if feature == "length":
+                self.add("lambda", "x", "x", fn="branch on length")
+            elif feature == "mean":
+                self.add("lambda", "x", "x", fn="branch on mean")
+            elif feature == "one of":
+                self.add("one of", "x", "x", fns=["branch on mean", "halve"])
+            elif feature == "repeat":
+                self.add("repeat", "x", "x", fn="halve", until="until small")
+            elif feature in ("scale", "how", "knob", "nest"):
+                self.add("lambda", ("x", feature), "x", fn=f"by {feature}")
+        last = self.model("flat", "norm", "conv", "regular")
+        self.models["net"] = last
+        reads = "x"
+        if self.chance(0.3):
+            self.models["front"] = self.model("front")
+            self.add("model", "x", "code", model="front", trainable=True)
+            reads = "code"
+        self.add("model", reads, "y", model="net", trainable=self.chance(0.85))
+        kind = self.pick("sparse", "categorical", "binary", "squared")
+        truth = {"sparse": "t", "squared": "target"}.get(kind, "onehot")
+        average = self.chance(0.8)
+        self.add(kind, ("y", truth), "loss", mode="!infer", average_loss=average)
+        if "width" in features:
+            self.add("lambda", ("loss", "w"), "loss", mode="!infer", fn="by width")
+        for name in self.models:
+            given = self.chance(0.1) and last.kind != "regular"
+            key = "loss"
+            if given:
+                key = f"gradients of {name}"
+                self.add("gradient", "loss", key, mode="train", model=name)
+            merge = self.pick(1, 1, 1, 2)
+            defer = self.chance(0.2)
+            settings = {"model": name, "merge_grad": merge, "defer": defer, "given": given}
+            self.add("update", key, (), mode="train", **settings)
+
+    def _actions(self) -> list[Action]:
+        actions: list[Action] = []
+        lengths = self.random.sample([2, 3, 5], 2)
+        widths = self.random.sample([1, 4, 5], 2)
+        for number in range(self.pick(2, 2, 3)):
+            for _ in range(self.pick(1, 2) if number else 0):
+                actions.append(self._change_between())
+            mode = self.pick("train", "train", "train", "eval", "infer")
+            actions.append(Open(mode, self.pick(1, 2, 3)))
+            for _ in range(self.pick(2, 3)):
+                if self.chance(0.3):
+                    actions.append(self._change_at_once())
+                actions.append(
+                    Step(
+                        size=self.pick(2, 4, 6),
+                        length=self.pick(*lengths),
+                        width=self.pick(*widths),
+                        seed=self.random.randrange(1000),
+                        scale=self.pick(0.5, 2.0),
+                        how=self.pick("up", "down"),
+                        turn=self.pick(1.0, 3.0),
+                        reverse=self.chance(0.5),
+                    )
+                )
+            actions.append(Close())
+        return actions
+
+    def _change_at_once(self) -> Change:
+        name = self.random.choice(list(self.models))
+        kind = self.pick("learning rate", "weights")
+        values = {"learning rate": self.pick(0.01, 0.2), "weights": self.random.randrange(1000)}
+        return Change(kind, name, values[kind])
+
+    def _change_between(self) -> Change:
+        if self.chance(0.2):
+            return self._change_at_once()
+        if self.chance(0.15):
+            place = self.random.randrange(len(self.ops))
+            op = self.ops[place]
+            if op.kind == "lambda" and len(op.reads) == 1:
+                return Change("op", str(place), ("fn", self.pick("halve", "branch on length")))
+            if op.kind == "model":
+                return Change("op", str(place), ("trainable", self.chance(0.5)))
+            if "average_loss" in op.settings:
+                return Change("op", str(place), ("average_loss", self.chance(0.5)))
+        name = self.random.choice(list(self.models))
+        place = self.random.randrange(4)
+        values: dict[str, Any] = {
+            "layer.trainable": (place, self.chance(0.3)),
+            "variable.trainable": (place, self.chance(0.3)),
+            "schedule": self.pick(0.5, 0.05),
+            "clipnorm": self.pick(0.01, 1.0),
+            "clipvalue": 0.01,
+            "epsilon": 0.1,
+            "momentum": 0.5,
+            "optimizer": self.optimizer(),
+            "activation": self.pick("relu", "sigmoid"),
+            "lora": None,
+            "layer added": self.random.randrange(1000),
+            "layer taken off": None,
+            "regularizer": 0.1,
+            "BatchNormalization.momentum": 0.5,
+        }
+        if self.models[name].kind == "regular" or any(op.settings.get("given") for op in self.ops):
+            del values["regularizer"]
+        kind = self.random.choice(list(values))
+        return Change(kind, name, values[kind])

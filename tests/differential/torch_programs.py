@@ -1,0 +1,121 @@
+"""Programs for torch: what there is of models and ops, and what happens to them, as plain data.
+
+A program is drawn in torch_drawing.py, and run by torch_by_hand.py and torch_on_fastnet.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer: its class, and arguments beside the learning rate."""
+
+    kind: str
+    rate: float
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: what it is made of, its widths, and its optimizers by the epoch they begin in.
+
+    Models of one `trunk` have their first layers in common.
+    """
+
+    kind: str
+    width: tuple[int, int]
+    optimizers: dict[int, Optimizer]
+    trunk: bool = False
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op: what it is, what it reads and writes, its settings, and when it runs.
+
+    With `turns` a schedule says in which epochs it is there: the first turn is epoch 1's.
+    """
+
+    name: str
+    kind: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    mode: str | None = None
+    ds_id: str | None = None
+    turns: tuple[bool, ...] = ()
+
+    def __str__(self) -> str:
+        rest = {key: value for key, value in vars(self).items() if key in ("mode", "ds_id")}
+        told = [f"{key}={value!r}" for key, value in {**self.settings, **rest}.items() if value]
+        if self.turns:
+            told.append(f"turns={self.turns}")
+        arrow = f"{', '.join(self.reads)} -> {', '.join(self.writes)}"
+        return f"{self.name}: {self.kind}({arrow}{''.join('; ' + one for one in told)})"
+
+
+@dataclass(frozen=True)
+class Open:
+    """The network is opened; `around` is what the caller has in force until it is closed."""
+
+    mode: str
+    epoch: int
+    ds_id: str = ""
+    wanted: tuple[str, ...] = ()
+    warmup: bool = False
+    around: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step with a batch of a size; `fails` is what the op "trip" raises in it."""
+
+    size: int
+    seed: int
+    around: str | None = None
+    fails: str | None = None
+
+
+@dataclass(frozen=True)
+class Close:
+    """The network is closed."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something changes: a model, an optimizer or, between openings, an op."""
+
+    kind: str
+    of: str
+    value: Any = None
+
+
+Action = Open | Step | Close | Change
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program.
+
+    Attributes:
+        seed: What it was drawn with, and what its first weights are drawn with.
+        models: The models by name; `spare` ones are in no op at first.
+        ops: The ops, in order.
+        actions: What happens, in order.
+        mixed: Whether the models have mixed precision.
+    """
+
+    seed: int
+    models: dict[str, Model]
+    ops: tuple[Op, ...]
+    actions: tuple[Action, ...]
+    mixed: bool
+
+    def __str__(self) -> str:
+        lines = [f"torch program {self.seed}" + (", mixed precision" if self.mixed else "")]
+        lines += [f"  model {name}: {model}" for name, model in self.models.items()]
+        lines += [f"  op {op}" for op in self.ops]
+        lines += [f"  {number:2d} {action}" for number, action in enumerate(self.actions)]
+        return "\n".join(lines)
