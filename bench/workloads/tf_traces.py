@@ -43,7 +43,7 @@ class TFTraces(TFWorkload):
 
     Attributes:
         mode: Whose traces count. Both modes run, in turn, in every epoch.
-        goal: How many there may be.
+        goal: How many there may be: one for the first size, and one for all others.
         step: The step, whose batches are made in other sizes.
         sizes: How many samples the batches of an epoch have.
         epochs: How many epochs there are.
@@ -93,6 +93,6 @@ class TFTraces(TFWorkload):
 
 
 WORKLOADS = (
-    TFTraces("tf_traces_train", "Traces of train, 10 epochs", "train", Goal(1, 2)),
-    TFTraces("tf_traces_eval", "Traces of eval, 10 epochs", "eval", Goal(1, 1)),
+    TFTraces("tf_traces_train", "Traces of train, 10 epochs", "train", Goal(2, 2)),
+    TFTraces("tf_traces_eval", "Traces of eval, 10 epochs", "eval", Goal(2, 1)),
 )
