@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fastnet.backend.framework import framework_of
 from fastnet.backend.tf.generation import is_keras3, keras_of
-from fastnet.backend.tf.optimizers import let_decay_change
+from fastnet.backend.tf.optimizers import has_schedule, inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
 from fastnet.errors import UnknownNameError, add_note
@@ -180,9 +180,11 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
         let_decay_change(optimizer)
         if not hasattr(optimizer, "build"):
             optimizer._create_all_weights(model.trainable_variables)
-        elif not is_ready(optimizer):
+        elif not _is_built(optimizer):
             # those of frozen layers too: it takes no more once it is built
             optimizer.build(_updatable(model))
+        if _lacks_its_rate(optimizer):
+            inner_optimizer(optimizer)._compute_current_learning_rate()
     except Exception as error:
         add_note(error, f"Raised by the optimizer of {type(model).__name__}.")
         raise
@@ -192,7 +194,18 @@ def is_ready(optimizer: Any) -> bool:
     """Tell whether an optimizer has its variables, or makes them when it comes to need them."""
     if not hasattr(optimizer, "build"):
         return True
+    return _is_built(optimizer) and not _lacks_its_rate(optimizer)
+
+
+def _is_built(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
+
+
+def _lacks_its_rate(optimizer: Any) -> bool:
+    """Tell whether a schedule was set whose rate Keras 2 puts into a variable yet to be made."""
+    inner = inner_optimizer(optimizer)
+    makes_one = hasattr(inner, "_compute_current_learning_rate")
+    return makes_one and has_schedule(inner) and not hasattr(inner, "_current_learning_rate")
 
 
 def _is_scaling(optimizer: Any) -> bool:
