@@ -576,7 +576,7 @@ class TestGoingBack:
             train(network, data())
             loop(twin, optimizer, data(), to_zero)
         assert_close(model, twin, 1e-4)
-        assert len(network.traces) == (2 if KERAS_3 else len(network.traces))
+        assert len(network.traces) == 2, network.traces
 
     def test_another_list_of_the_same_items_is_no_change(self) -> None:
         model = fastnet.build(deep, None)
