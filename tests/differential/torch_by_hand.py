@@ -162,6 +162,8 @@ class ByHand(Side):
                 parameter.grad = gradient if before is None else before + gradient
 
         def step() -> None:
+            # what was added up is spent once the step begins: one that fails may have moved some
+            self._merged.pop(op.name, None)
             optimizer.step()
             optimizer.zero_grad()
 
@@ -170,8 +172,6 @@ class ByHand(Side):
             return
         step()
         self._deferred.pop(op.model, None)
-        # they are spent, whatever becomes of the rest of the step
-        self._merged.pop(op.name, None)
 
     def _apart(self, name: str, loss: Any) -> list[tuple[Any, Any]]:
         """Take gradients apart from those that an update which waits has left."""
