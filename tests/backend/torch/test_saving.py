@@ -232,14 +232,26 @@ class TestErrors:
     def test_another_optimizer(self, tmp_path: Path) -> None:
         _, path = saved(tmp_path)
         model = build("sgd")
-        own, other = (
-            sorted(each.current_optimizer.param_groups[0]) for each in (model, build("adam"))
-        )
         self.refused(
             path,
             ValueError,
             f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, SGD: "
-            f"its settings are {other}, but those of the model's are {own}. Leave load_optimizer "
+            "it is of Adam. Leave load_optimizer out, or give the model the optimizer that was "
+            "saved.",
+            model,
+        )
+
+    def test_another_optimizer_in_a_file_of_torch(self, tmp_path: Path) -> None:
+        """Torch does not say there whose it is."""
+        _, path = saved(tmp_path)
+        model, other = build("sgd"), build("adam")
+        torch.save(other.current_optimizer.state_dict(), tmp_path / "net_opt.pt")
+        own, names = (sorted(each.current_optimizer.param_groups[0]) for each in (model, other))
+        self.refused(
+            path,
+            ValueError,
+            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, SGD: "
+            f"its settings are {names}, but those of the model's are {own}. Leave load_optimizer "
             "out, or give the model the optimizer that was saved.",
             model,
         )

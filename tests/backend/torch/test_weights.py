@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastnet.backend.torch.weights import load_weights, read_state, unwrap
+from fastnet.backend.torch.names import unwrap
+from fastnet.backend.torch.weights import load_weights, read_state
 from tests.network.programs import Image, line, mlp, raising, same_weights, seeded, weights
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -62,7 +65,7 @@ def test_what_is_remembered() -> None:
     run(network, 2)
     state = update.state_dict()
     assert state["merged"] == 2
-    assert [type(one) for one in state["gradients"]] == [np.ndarray, np.ndarray]
+    assert [type(one) for one in state["gradients"]] == [torch.Tensor, torch.Tensor]
     assert [one.shape for one in state["gradients"]] == [(1, 2), (1,)]
     averages = loss.state_dict()["averages"]
     assert isinstance(averages["train"], float)
@@ -87,7 +90,7 @@ def test_the_state_of_another_model_is_refused() -> None:
     )
 
 
-def test_half_precision_is_saved_in_single() -> None:
+def test_half_precision_is_saved_as_it_is() -> None:
     torch.manual_seed(0)
     model = fe.build(lambda: torch.nn.Linear(2, 1).bfloat16(), "sgd")
     update = UpdateOp(model, "loss", merge_grad=4)
@@ -95,9 +98,105 @@ def test_half_precision_is_saved_in_single() -> None:
     with network(mode="train", epoch=1):
         network.run_step({"x": torch.ones(1, 2).bfloat16(), "t": torch.ones(1, 1).bfloat16()})
     state = update.state_dict()
-    assert state["gradients"][0].dtype == np.float32
-    update.load_state_dict(state)
+    assert state["gradients"][0].dtype == torch.bfloat16
+    update.load_state_dict({**state, "gradients": [one.float().numpy() for one in state["gradients"]]})
     assert update.state_dict()["merged"] == 1
+    assert torch.equal(update.state_dict()["gradients"][0], state["gradients"][0])
+
+
+def test_it_is_read_with_the_defaults_of_torch(tmp_path: Path) -> None:
+    network, _, update, _ = make()
+    run(network, 2)
+    state = update.state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    read = torch.load(tmp_path / "state.pt")
+    assert read["merged"] == 2
+    assert all(map(torch.equal, read["gradients"], state["gradients"]))
+    other = make()[2]
+    other.load_state_dict(read)
+    assert all(map(torch.equal, other.state_dict()["gradients"], state["gradients"]))
+
+
+def test_it_is_a_copy() -> None:
+    network, _, update, _ = make()
+    run(network, 1)
+    state = update.state_dict()
+    before = state["gradients"][0].clone()
+    update.load_state_dict(state)
+    state["gradients"][0].zero_()
+    assert torch.equal(update.state_dict()["gradients"][0], before)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (3, "is none of an UpdateOp: it has no 'merged' and 'gradients'"),
+        ({"merged": 1}, "is none of an UpdateOp: it has no 'merged' and 'gradients'"),
+        (
+            {"merged": -1, "gradients": [None, None]},
+            "has -1 merged steps and list of gradients",
+        ),
+        (
+            {"merged": "1", "gradients": [None, None]},
+            "has '1' merged steps and list of gradients",
+        ),
+        (
+            {"merged": 3, "gradients": [None, None]},
+            "is of 3 merged steps, but the op has merge_grad=3",
+        ),
+        (
+            {"merged": 1, "gradients": [torch.ones(1, 2), torch.ones(2)]},
+            "has gradient 1 of the shape (2,) and torch.float32, for a parameter of the shape "
+            "(1,) and torch.float32",
+        ),
+        (
+            {"merged": 1, "gradients": [torch.ones(1, 2), torch.ones(1, dtype=torch.complex64)]},
+            "has gradient 1 of the shape (1,) and torch.complex64, for a parameter of the shape "
+            "(1,) and torch.float32",
+        ),
+        ({"merged": 1, "gradients": ["one", None]}, "has str as gradient 0"),
+    ],
+)
+def test_a_bad_state_changes_nothing(state: Any, text: str) -> None:
+    network, _, update, _ = make()
+    run(network, 2)
+    before = update.state_dict()
+    with pytest.raises(ValueError, match="The state to load") as caught:
+        update.load_state_dict(state)
+    assert str(caught.value) == (
+        f"The state to load {text}. Load it into the UpdateOp of the model that it was saved from."
+    )
+    after = update.state_dict()
+    assert after["merged"] == 2
+    assert all(map(torch.equal, after["gradients"], before["gradients"]))
+    run(network, 1)
+
+
+@pytest.mark.parametrize("state", [3, {}, {"averages": {"train": "much", "eval": None}}])
+def test_a_bad_state_of_a_super_loss_changes_nothing(state: Any) -> None:
+    network, _, _, loss = make()
+    run(network, 2)
+    before = loss.state_dict()
+    with pytest.raises(ValueError, match="The state to load is none of a SuperLoss"):
+        loss.load_state_dict(state)
+    assert loss.state_dict() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_an_average_goes_on_in_its_own_type(dtype: Any) -> None:
+    losses = [torch.rand(3, dtype=dtype) for _ in range(6)]
+    state = {"mode": "train", "warmup": False}
+    ops = [SuperLoss(Squares(("y", "t"), "loss")) for _ in range(2)]
+    for op in ops:
+        op.build("torch")
+    pairs = [[one, torch.zeros_like(one)] for one in losses]
+    early = [ops[0].forward(pair, state) for pair in pairs[:3]]
+    assert early[0].dtype == dtype
+    ops[1].load_state_dict(ops[0].state_dict())
+    for pair in pairs[3:]:
+        one, two = (op.forward(pair, state) for op in ops)
+        assert one.dtype == two.dtype == dtype
+        assert torch.equal(one, two)
 
 
 @pytest.mark.tf
@@ -135,3 +234,32 @@ def test_the_same_in_tensorflow(before: int, eager: bool) -> None:
     other_loss.load_state_dict(loss.state_dict())
     np.testing.assert_allclose(early + run_tf(second, values[before:]), losses, rtol=1e-6)
     np.testing.assert_allclose(other.get_weights()[0], expected.get_weights()[0], rtol=1e-6)
+
+
+@pytest.mark.tf
+def test_arrays_alone_are_remembered_in_tensorflow(tmp_path: Path) -> None:
+    """So that numpy reads them from a file without unpickling."""
+    tf = pytest.importorskip("tensorflow")
+
+    def make_tf() -> Any:
+        model = fe.build(
+            lambda: tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)]), "sgd"
+        )
+        update = UpdateOp(model, "loss", merge_grad=3)
+        return fe.Network([ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), update]), update
+
+    network, update = make_tf()
+    with network(mode="train", epoch=1):
+        network.run_step({"x": tf.ones((4, 2)), "t": tf.ones((4, 1))})
+    state = update.state_dict()
+    np.savez(tmp_path / "state.npz", *state["gradients"])
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as file:
+        read = [file[name] for name in file.files]
+    _, other = make_tf()
+    other.load_state_dict({"merged": state["merged"], "gradients": read})
+    assert other.state_dict()["merged"] == 1
+    assert all(map(np.array_equal, other.state_dict()["gradients"], state["gradients"]))
+    for bad in ([read[0], read[0]], [read[0].astype("complex64"), read[1]], [np.array("a"), None]):
+        with pytest.raises(ValueError, match="The state to load has gradient"):
+            other.load_state_dict({"merged": 1, "gradients": bad})
+    assert all(map(np.array_equal, other.state_dict()["gradients"], state["gradients"]))

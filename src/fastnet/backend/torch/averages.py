@@ -29,7 +29,9 @@ class MovingAverage:
             The mean, which no gradient goes through.
         """
         value = value.detach()
-        mean = value if self._mean is None else self._mean - self._rate * (self._mean - value)
+        # one that was set has no type and no device yet
+        last = self._mean if self._mean is None else self._mean.to(value)
+        mean = value if last is None else last - self._rate * (last - value)
         if keep or self._mean is not None:
             self._mean = mean
         return mean
@@ -41,4 +43,4 @@ class MovingAverage:
 
     @value.setter
     def value(self, value: float | None) -> None:
-        self._mean = None if value is None else torch.tensor(value)
+        self._mean = None if value is None else torch.tensor(value, dtype=torch.float64)

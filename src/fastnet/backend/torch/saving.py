@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 
 from fastnet.backend.files import write_whole
+from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.torch.gradients import model_name
-from fastnet.backend.torch.weights import load_weights, read_file, unwrap
+from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.optimizer_state import (
+    complaint_about,
+    kept_optimizer,
+    load_state,
+    state_of,
+)
+from fastnet.backend.torch.weights import (
+    fill,
+    fit_weights,
+    kept_weights,
+    load_weights,
+    read_file,
+    read_state,
+)
 
 __all__ = ["load_model", "save_model"]
 
-# what optimizers remember in the shape of a parameter; some remember other things in other shapes
-_OF_PARAMETERS = ("exp_avg", "momentum_buffer", "square_avg")
+# where a file has the states of the optimizers that a scheduler chooses from
+_SCHEDULED = "scheduled"
 
 
 def save_model(
     model: torch.nn.Module, stem: str, save_optimizer: bool, save_architecture: bool
 ) -> str:
-    """Save a model's weights, and its optimizer's state beside them.
+    """Save a model's weights, and its optimizers' state beside them.
 
     Args:
-        model: The model; of a parallel wrapper its own model is saved.
+        model: The model; of a parallel wrapper or a compiled model what is inside is saved.
         stem: The path of the files, without what they end with.
-        save_optimizer: Whether to save the optimizer's state.
+        save_optimizer: Whether to save the optimizers' state.
         save_architecture: Not possible in torch.
 
     Returns:
@@ -41,20 +57,19 @@ def save_model(
             "it in code. Leave save_architecture out, and make the model by the same code again."
         )
     path = f"{stem}.pt"
-    write_whole(path, partial(torch.save, unwrap(model).state_dict()))
+    write_whole(path, partial(torch.save, innermost(model).state_dict()))
     if save_optimizer:
-        optimizer: Any = model.current_optimizer
-        write_whole(f"{stem}_opt.pt", partial(torch.save, optimizer.state_dict()))
+        write_whole(f"{stem}_opt.pt", partial(torch.save, _states_of(model)))
     return path
 
 
 def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
-    """Load a model's weights, and its optimizer's state.
+    """Load a model's weights, and its optimizers' state. If that fails nothing is changed.
 
     Args:
-        model: The model; a parallel wrapper's own model is filled.
+        model: The model; of a parallel wrapper or a compiled model what is inside is filled.
         path: The weights file, which is there.
-        load_optimizer: Whether to load the optimizer's state.
+        load_optimizer: Whether to load the optimizers' state.
 
     Raises:
         AssertionError: If there is no file of the optimizer's state.
@@ -63,70 +78,63 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
     if not load_optimizer:
         load_weights(model, path)
         return
-    optimizer: Any = model.current_optimizer
     beside = f"{os.path.splitext(path)[0]}_opt.pt"
     if not os.path.isfile(beside):
         raise AssertionError(
             f"There is no optimizer file '{beside}' beside the weights. Leave load_optimizer out, "
             "or save the model with save_optimizer=True."
         )
-    # read before anything is changed
-    state = read_file(
-        beside,
+    # read and checked before anything is changed
+    states = _read_states(model, beside)
+    source = f"The weights file '{path}'"
+    weights = fit_weights(model, read_state(path), source)
+    with ExitStack() as kept:
+        kept.enter_context(kept_weights(model))
+        for optimizer, state in states:
+            kept.enter_context(kept_optimizer(optimizer))
+            load_state(optimizer, state)
+        fill(model, weights, source)
+
+
+def _states_of(model: Any) -> dict[str, Any]:
+    """Give the state of the optimizer in force, as torch does, and with it those of the others."""
+    state = state_of(model.current_optimizer)
+    optimizers = optimizers_of(model)
+    if len(optimizers) > 1 and current_place(model) is not None:
+        state[_SCHEDULED] = [state_of(one) for one in optimizers]
+    return state
+
+
+def _read_states(model: Any, path: str) -> list[tuple[Any, Any]]:
+    """Give each optimizer that a file has a state for, and that state."""
+    held = read_file(
+        path,
         "optimizer file",
         "an optimizer's state",
         "save_model(model, save_dir, save_optimizer=True)",
     )
-    _require_fit(state, optimizer, beside)
-    load_weights(model, path)
-    optimizer.load_state_dict(state)
+    optimizers, states = [model.current_optimizer], [held]
+    scheduled = held.get(_SCHEDULED) if isinstance(held, dict) else None
+    all_of_them = optimizers_of(model)
+    if isinstance(scheduled, list) and len(all_of_them) > 1:
+        optimizers, states = all_of_them, scheduled
+        if len(optimizers) != len(states):
+            _refuse(
+                path,
+                model.current_optimizer,
+                f"it is of a schedule of {len(states)} optimizers, where the model's has "
+                f"{len(optimizers)}",
+            )
+    for optimizer, state in zip(optimizers, states, strict=True):
+        complaint = complaint_about(state, optimizer)
+        if complaint:
+            _refuse(path, optimizer, complaint)
+    return list(zip(optimizers, states, strict=True))
 
 
-def _require_fit(state: Any, optimizer: torch.optim.Optimizer, path: str) -> None:
-    """Check what torch does not, or does without saying which file it is about."""
-    complaint = _complaint(state, optimizer)
-    if complaint:
-        raise ValueError(
-            f"The optimizer file '{path}' is not of the model's optimizer, "
-            f"{type(optimizer).__name__}: {complaint}. Leave load_optimizer out, or give the model "
-            "the optimizer that was saved."
-        )
-
-
-def _complaint(state: Any, optimizer: torch.optim.Optimizer) -> str | None:
-    if not _is_state(state):
-        return "it holds something else than an optimizer's state"
-    groups, own_groups = state["param_groups"], optimizer.param_groups
-    counts, own_counts = ([len(group["params"]) for group in each] for each in (groups, own_groups))
-    if counts != own_counts:
-        return f"its groups have {counts} parameters, but those of the model's have {own_counts}"
-    settings, own_settings = (
-        {name for group in each for name in group} for each in (groups, own_groups)
-    )
-    if settings - own_settings and own_settings - settings:
-        return f"its settings are {sorted(settings)}, but those of the model's are " + str(
-            sorted(own_settings)
-        )
-    for group, own_group in zip(groups, own_groups, strict=True):
-        for place, parameter in zip(group["params"], own_group["params"], strict=True):
-            for name, value in state["state"].get(place, {}).items():
-                if name in _OF_PARAMETERS and getattr(value, "shape", None) != parameter.shape:
-                    return (
-                        f"it has '{name}' of the shape {tuple(getattr(value, 'shape', ()))} for a "
-                        f"parameter of the shape {tuple(parameter.shape)}"
-                    )
-    return None
-
-
-def _is_state(state: Any) -> bool:
-    if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
-        return False
-    memories, groups = state["state"], state["param_groups"]
-    return (
-        isinstance(memories, dict)
-        and all(isinstance(memory, dict) for memory in memories.values())
-        and isinstance(groups, list)
-        and all(
-            isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups
-        )
+def _refuse(path: str, optimizer: Any, complaint: str) -> None:
+    raise ValueError(
+        f"The optimizer file '{path}' is not of the model's optimizer, "
+        f"{type(optimizer).__name__}: {complaint}. Leave load_optimizer out, or give the model "
+        "the optimizer that was saved."
     )

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["load_weights", "read_file", "read_state", "unwrap"]
+from fastnet.backend.torch.claims import require_claims
+from fastnet.backend.torch.names import fit_names, innermost
+
+__all__ = ["fill", "fit_weights", "kept_weights", "load_weights", "read_file", "read_state"]
 
 
 def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a model with the weights of a file.
+    """Fill a model with the weights of a file. If that fails the model stays as it was.
 
     Args:
-        model: The model; a parallel wrapper's own model is filled.
-        path: A file that `torch.save(model.state_dict(), path)` has written. Nothing in it is
-            executed.
+        model: The model; of a parallel wrapper or a compiled model what is inside is filled.
+        path: A file that `torch.save(model.state_dict(), path)` has written, whatever the model
+            was wrapped in then. Nothing in it is executed.
 
     Raises:
         ValueError: If the file does not exist, is not a weights file or is damaged, or holds the
             weights of another model.
     """
-    state = read_state(path)
-    inner = unwrap(model)
+    state = fit_weights(model, read_state(path), f"The weights file '{os.fspath(path)}'")
+    with kept_weights(model):
+        fill(model, state, f"The weights file '{os.fspath(path)}'")
+
+
+def fit_weights(model: torch.nn.Module, state: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Check that weights are a model's.
+
+    Args:
+        model: The model, wrapped or not.
+        state: Weights by name, from a model that was wrapped or not.
+        source: Where they are from, for the error's text.
+
+    Returns:
+        The weights by the names that the model itself has for them.
+
+    Raises:
+        ValueError: If they are of another model.
+    """
+    inner = innermost(model)
     own = inner.state_dict()
-    if state.keys() != own.keys() and all(key.startswith("module.") for key in state):
-        # saved from a parallel wrapper
-        state = {key.removeprefix("module."): value for key, value in state.items()}
+    state = fit_names(state, inner)
     complaints = []
     missing = [key for key in own if key not in state]
     if missing:
@@ -36,25 +58,69 @@ def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
     unknown = [key for key in state if key not in own]
     if unknown:
         complaints.append(f"has {_some(unknown)}, which the model has not")
-    complaints.extend(
-        f"has {type(value).__name__} as '{key}', which is no tensor"
-        for key, value in state.items()
-        if isinstance(own.get(key), torch.Tensor) and not isinstance(value, torch.Tensor)
-    )
-    complaints.extend(
-        f"has '{key}' of shape {tuple(value.shape)} where the model's is {tuple(own[key].shape)}"
-        for key, value in state.items()
-        if isinstance(own.get(key), torch.Tensor)
-        and isinstance(value, torch.Tensor)
-        and value.shape != own[key].shape
-    )
+    for key, value in state.items():
+        if isinstance(own.get(key), torch.Tensor):
+            complaint = _complaint(key, value, own[key])
+            if complaint:
+                complaints.append(complaint)
     if complaints:
         raise ValueError(
-            f"The weights file '{os.fspath(path)}' is of another model than "
-            f"{type(inner).__name__}: it {'; it '.join(complaints[:4])}. Load it into the model "
-            "that it was saved from."
+            f"{source} is of another model than {type(inner).__name__}: it "
+            f"{'; it '.join(complaints[:4])}. Load it into the model that it was saved from."
         )
-    inner.load_state_dict(state)
+    return state
+
+
+def fill(model: torch.nn.Module, state: Mapping[str, Any], source: str) -> None:
+    """Fill a model with weights.
+
+    Args:
+        model: The model, wrapped or not.
+        state: What `fit_weights` gave for it.
+        source: Where the weights are from, for the error's text.
+
+    Raises:
+        ValueError: If the model does not take them; a part of them may be in it then.
+    """
+    inner = innermost(model)
+    try:
+        inner.load_state_dict(state)
+    except Exception as error:
+        # a module may have a way of its own to take weights
+        raise ValueError(
+            f"{source} cannot be loaded into {type(inner).__name__}: {error!r}. Load it into the "
+            "model that it was saved from."
+        ) from error
+
+
+@contextmanager
+def kept_weights(model: torch.nn.Module) -> Iterator[None]:
+    """Give a model its weights back if something fails meanwhile.
+
+    Args:
+        model: The model, wrapped or not.
+    """
+    inner = innermost(model)
+    tensors = [
+        (tensor, tensor.detach().to("cpu", copy=True))
+        for tensor in (*inner.parameters(), *inner.buffers())
+        if not torch.nn.parameter.is_lazy(tensor)
+    ]
+    own_way: Any = torch.nn.Module.get_extra_state
+    others = [
+        (module, copy.deepcopy(module.get_extra_state()))
+        for module in inner.modules()
+        if type(module).get_extra_state is not own_way
+    ]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, value in tensors:
+                tensor.copy_(value)
+        for module, extra in others:
+            module.set_extra_state(extra)
+        raise
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -102,9 +168,11 @@ def read_file(name: str, kind: str, content: str, writer: str) -> Any:
         What it holds, its tensors on the CPU.
 
     Raises:
-        ValueError: If it is damaged, or holds what would have to be executed.
+        ValueError: If it is damaged, speaks of more than it has, or holds what would have to be
+            executed.
     """
     try:
+        require_claims(name)
         return torch.load(name, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
@@ -118,18 +186,18 @@ def read_file(name: str, kind: str, content: str, writer: str) -> Any:
         ) from error
 
 
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """Find the model inside a wrapper that spreads it over devices.
-
-    Args:
-        model: A model, wrapped or not.
-
-    Returns:
-        The model that was wrapped.
-    """
-    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    inner: torch.nn.Module = model.module if isinstance(model, wrappers) else model
-    return inner
+def _complaint(key: str, value: Any, own: torch.Tensor) -> str | None:
+    """Say what is wrong with a weight: torch would find it out with half of the others in place."""
+    if not isinstance(value, torch.Tensor):
+        return f"has {type(value).__name__} as '{key}', which is no tensor"
+    if not torch.nn.parameter.is_lazy(own) and value.shape != own.shape:
+        return f"has '{key}' of shape {tuple(value.shape)} where the model's is {tuple(own.shape)}"
+    if not torch.can_cast(value.dtype, own.dtype) or value.is_quantized != own.is_quantized:
+        return f"has '{key}' of type {value.dtype}, where the model's is {own.dtype}"
+    if value.layout != own.layout or (value.is_meta and not own.is_meta):
+        given, wanted = ("meta" if one.is_meta else one.layout for one in (value, own))
+        return f"has '{key}' as a tensor of the kind {given}, where the model's is {wanted}"
+    return None
 
 
 def _some(keys: list[str]) -> str:

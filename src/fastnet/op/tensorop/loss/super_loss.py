@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -167,10 +168,23 @@ class SuperLoss(LossOp):
 
         Args:
             state: What the op, or another one like it, remembered.
+
+        Raises:
+            ValueError: If it is none; the op goes on as before then.
         """
-        for mode, value in state["averages"].items():
+        averages = state.get("averages") if isinstance(state, dict) else None
+        if not isinstance(averages, dict) or not all(map(_is_average, averages.values())):
+            raise ValueError(
+                f"The state to load is none of a SuperLoss, whose 'averages' are numbers or None: "
+                f"{state!r:.200}"
+            )
+        for mode, value in averages.items():
             if mode in self._averages:
                 self._averages[mode].value = value
+
+
+def _is_average(value: Any) -> bool:
+    return value is None or (is_number(value) and math.isfinite(value))
 
 
 def _functions_of(package: str) -> _Functions:

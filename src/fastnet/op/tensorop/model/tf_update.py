@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf.direct import reduce_mean
@@ -235,7 +236,31 @@ class TFUpdate:
         """
         sums = [self._sums.get(id(variable)) for variable in self._model.trainable_variables]
         times = 0 if self._merged is None else int(self._merged.numpy())
-        return times, [None if one is None else one.total.numpy() for one in sums]
+        return times, [None if one is None else _array(one.total) for one in sums]
+
+    def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
+        """Say why gradients cannot be gone on from.
+
+        Args:
+            times: Of how many steps they are said to be; a graph that fails may count too many.
+            gradients: What is said to be the sums, one for each trainable variable.
+
+        Returns:
+            What is wrong, to stand behind "The state to load"; None if nothing is.
+        """
+        if times and self._merge == 1:
+            return f"is of {times} merged steps, but the op has merge_grad=1"
+        variables = self._model.trainable_variables
+        for place, (variable, gradient) in enumerate(zip(variables, gradients, strict=True)):
+            if gradient is None:
+                continue
+            given = np.asarray(gradient)
+            if given.dtype.kind not in "iuf" or given.shape != tuple(variable.shape):
+                return (
+                    f"has gradient {place} of the shape {given.shape} and {given.dtype}, for a "
+                    f"variable of the shape {tuple(variable.shape)}"
+                )
+        return None
 
     def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
         """Go on from gradients that were added up before.
@@ -250,7 +275,8 @@ class TFUpdate:
         for variable, gradient in zip(variables, gradients, strict=True):
             if id(variable) in self._sums:
                 total = self._sums[id(variable)].total
-                total.assign(tf.zeros_like(total) if gradient is None else gradient)
+                value = tf.zeros_like(total) if gradient is None else tf.cast(gradient, total.dtype)
+                total.assign(value)
 
     def _undo_in(self, state: State) -> _Undo | None:
         """Let a step that fails forget what it has merged; what a graph has merged may count."""
@@ -293,6 +319,12 @@ class _Undo:
     def discard(self) -> None:
         for variable, value in self._before:
             variable.assign(value)
+
+
+def _array(variable: tf.Variable) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.array(variable.numpy())
+    # numpy itself has no bfloat16, and could only pickle it
+    return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 
 def _share(gradient: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from fastnet.backend import to_tensor
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch
-from fastnet.backend.torch.weights import unwrap
+from fastnet.backend.torch.names import unwrap
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 

@@ -183,10 +183,38 @@ class TorchUpdate:
 
         Returns:
             Of how many steps, and the sum for each trainable parameter, of the model and then of
-            its optimizer: an array, or None.
+            its optimizer: a tensor of its own, or None.
         """
         sums = [self._merged.sums.get(parameter) for parameter in self._trained()]
-        return self._merged.times, [None if one is None else _array(one) for one in sums]
+        return self._merged.times, [None if one is None else one.clone() for one in sums]
+
+    def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
+        """Say why gradients cannot be gone on from.
+
+        Args:
+            times: Of how many steps they are said to be.
+            gradients: What is said to be the sums, one for each trainable parameter.
+
+        Returns:
+            What is wrong, to stand behind "The state to load"; None if nothing is.
+        """
+        if times >= self._merge:
+            return f"is of {times} merged steps, but the op has merge_grad={self._merge}"
+        for place, (parameter, gradient) in enumerate(zip(self._trained(), gradients, strict=True)):
+            if gradient is None:
+                continue
+            try:
+                given = torch.as_tensor(gradient)
+            except Exception:
+                return f"has {type(gradient).__name__} as gradient {place}"
+            if given.shape != parameter.shape or not torch.can_cast(given.dtype, parameter.dtype):
+                return (
+                    f"has gradient {place} of the shape {tuple(given.shape)} and {given.dtype}, "
+                    f"for a parameter of the shape {tuple(parameter.shape)} and {parameter.dtype}"
+                )
+            if given.is_quantized or given.is_meta:
+                return f"has gradient {place} without numbers to add to"
+        return None
 
     def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
         """Go on from gradients that were added up before.
@@ -198,7 +226,7 @@ class TorchUpdate:
         self._merged = _Merged(
             times,
             {
-                parameter: torch.as_tensor(gradient).to(parameter)
+                parameter: torch.as_tensor(gradient).to(parameter, copy=True)
                 for parameter, gradient in zip(self._trained(), gradients, strict=True)
                 if gradient is not None
             },
@@ -352,8 +380,3 @@ class TorchUpdate:
 
 def _key_of(update: TorchUpdate) -> str:
     return f"merge_grad of {id(update)}"
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    # numpy has no bfloat16
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()

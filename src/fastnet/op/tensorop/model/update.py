@@ -169,9 +169,10 @@ class UpdateOp(TensorOp):
 
         Returns:
             Under "merged" of how many steps gradients were added up since the last update; under
-            "gradients" their sums, as arrays in the order of the model's trainable parameters (in
-            torch followed by others that its optimizer updates), with None for those that have
-            none.
+            "gradients" their sums, in the order of the model's trainable parameters (in torch
+            followed by others that its optimizer updates), with None for those that have none. In
+            torch these are tensors of the parameters' shapes, dtypes and devices, which
+            ``torch.load`` reads with its defaults; in TensorFlow arrays, of float32 for bfloat16.
         """
         merged, gradients = self._update.merged()
         return {"merged": merged, "gradients": gradients}
@@ -180,19 +181,34 @@ class UpdateOp(TensorOp):
         """Go on from what `state_dict` gave.
 
         Args:
-            state: What the op, or another one like it, remembered.
+            state: What the op, or another one like it, remembered; arrays may stand for tensors.
 
         Raises:
-            ValueError: If it has not one gradient for each trainable parameter.
+            ValueError: If it is none, if it has not one gradient of the same shape for each
+                trainable parameter, or if it is of more steps than the op merges. The op goes on
+                as before then.
         """
-        own, given = len(self.state_dict()["gradients"]), len(state["gradients"])
-        if given != own:
+        complaint = self._complaint_about(state)
+        if complaint:
             raise ValueError(
-                f"The state to load has {given} gradients, but the model '{self.model.model_name}' "
-                f"has {own} trainable parameters. Load it into the UpdateOp of the model that it "
+                f"The state to load {complaint}. Load it into the UpdateOp of the model that it "
                 "was saved from."
             )
         self._update.set_merged(state["merged"], state["gradients"])
+
+    def _complaint_about(self, state: Any) -> str | None:
+        if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
+            return "is none of an UpdateOp: it has no 'merged' and 'gradients'"
+        times, gradients = state["merged"], state["gradients"]
+        if not is_int(times) or times < 0 or not isinstance(gradients, (list, tuple)):
+            return f"has {times!r} merged steps and {type(gradients).__name__} of gradients"
+        own = len(self.state_dict()["gradients"])
+        if len(gradients) != own:
+            return (
+                f"has {len(gradients)} gradients, but the model '{self.model.model_name}' has "
+                f"{own} trainable parameters"
+            )
+        return self._update.complaint_about(times, gradients)
 
     def abandon(self) -> None:
         """Let go of what a step that failed has left: gradients, and what it has merged.

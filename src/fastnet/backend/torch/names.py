@@ -1,0 +1,95 @@
+"""Names of weights, whatever models were wrapped in when these were saved and loaded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["fit_names", "innermost", "unwrap"]
+
+# where `torch.compile` and the wrappers that spread a model over devices keep the model itself
+_COMPILED, _SPREAD = "_orig_mod", "module"
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """Find the model inside a wrapper that spreads it over devices.
+
+    Args:
+        model: A model, wrapped or not.
+
+    Returns:
+        The model that was wrapped.
+    """
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    inner: torch.nn.Module = model.module if isinstance(model, wrappers) else model
+    return inner
+
+
+def innermost(model: torch.nn.Module) -> torch.nn.Module:
+    """Find the model inside of all that compiles it or spreads it over devices.
+
+    Args:
+        model: A model, wrapped once, several times or not at all.
+
+    Returns:
+        The model that was wrapped first.
+    """
+    while True:
+        children: dict[str, Any] = vars(model).get("_modules", {})
+        inner = children.get(_COMPILED) or unwrap(model)
+        if inner is model:
+            return model
+        model = inner
+
+
+def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any]:
+    """Give weights the names that a model has for them.
+
+    Args:
+        state: Weights by name, as a model's `state_dict` gives them.
+        model: The model that they are for, not wrapped itself; parts of it may be.
+
+    Returns:
+        The same weights in the same order. Their names are the model's where a wrapper is all that
+        makes a difference, and else as they were.
+    """
+    own = list(model.state_dict())
+    for form in (_as_it_is, _without_outer, _without_any):
+        known = {form(name): name for name in own}
+        if len(known) == len(own) and _are(known, [form(name) for name in state]):
+            break
+    else:
+        return dict(state)
+    fitted: dict[str, Any] = OrderedDict((known[form(name)], value) for name, value in state.items())
+    versions = getattr(state, "_metadata", None)
+    if isinstance(versions, dict):
+        # what modules were written by, which some of them read old weights by
+        modules = {form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
+        fitted._metadata = {  # type: ignore[attr-defined]
+            modules.get(form(name), name): version for name, version in versions.items()
+        }
+    return fitted
+
+
+def _are(known: Collection[str], names: list[str]) -> bool:
+    return len(set(names)) == len(names) and set(names) == set(known)
+
+
+def _as_it_is(name: str) -> str:
+    return name
+
+
+def _without_outer(name: str) -> str:
+    parts = name.split(".")
+    while parts[0] in (_COMPILED, _SPREAD):
+        parts = parts[1:] or [""]
+    return ".".join(parts)
+
+
+def _without_any(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in (_COMPILED, _SPREAD))
+
+
