@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from fastnet.backend.tf.claims import require_claims_of_npz
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.optimizers import (
     has_schedule,
@@ -17,68 +21,149 @@ from fastnet.backend.tf.optimizers import (
 )
 from fastnet.backend.tf.setup import prepare_optimizer
 
-__all__ = ["load_state", "read_state", "write_state"]
+__all__ = [
+    "array_of",
+    "complaint_about",
+    "facts_of",
+    "kept_optimizer",
+    "load_state",
+    "read_states",
+    "variables_of",
+    "write_states",
+]
 
 _FACTS = "facts"
+_SCHEDULED = "scheduled"
+_CURRENT = "current"
 
 
-def write_state(optimizer: Any, path: str) -> None:
-    """Write an optimizer's state.
+def write_states(optimizer: Any, scheduled: Sequence[Any], path: str) -> None:
+    """Write the state of the optimizer in force, and those of the others.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer in force.
+        scheduled: All optimizers that the model's scheduler chooses from; one for no scheduler.
         path: The file, which ends with ``.npz``.
     """
-    inner = inner_optimizer(optimizer)
-    facts = {
-        "optimizer": _kind(optimizer),
-        "learning_rate": None if has_schedule(inner) else float(inner.learning_rate),
-        "weight_decay": weight_decay_of(inner),
-    }
-    arrays = {str(place): _array(each) for place, each in enumerate(_variables(optimizer))}
+    facts = facts_of(optimizer)
+    arrays = {str(place): array_of(each) for place, each in enumerate(variables_of(optimizer))}
+    if len(scheduled) > 1 and any(one is optimizer for one in scheduled):
+        facts[_SCHEDULED] = [
+            _CURRENT if one is optimizer else facts_of(one) for one in scheduled
+        ]
+        for number, one in enumerate(scheduled):
+            if one is not optimizer:
+                for place, each in enumerate(variables_of(one)):
+                    arrays[f"{number}/{place}"] = array_of(each)
     arrays[_FACTS] = np.array(json.dumps(facts))
     np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
-def read_state(optimizer: Any, model: Any, path: str) -> dict[str, Any]:
-    """Read an optimizer's state, and check that it fits.
+def read_states(
+    optimizer: Any, scheduled: Sequence[Any], model: Any, path: str
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Read the states of optimizers, and check that they fit.
 
     Args:
-        optimizer: The optimizer that it is for.
-        model: The model that the optimizer updates.
+        optimizer: The optimizer in force, which takes what was in force.
+        scheduled: All optimizers that the model's scheduler chooses from; each takes its own, if
+            the file is of a scheduler too.
+        model: The model that they update.
         path: The file.
 
     Returns:
-        The state, for `load_state`.
+        Each optimizer that the file has a state for, with that state, for `load_state`.
 
     Raises:
-        ValueError: If the file is damaged, or of another optimizer.
+        ValueError: If the file is damaged, or of other optimizers.
     """
     try:
+        require_claims_of_npz(path)
         with np.load(path, allow_pickle=False) as file:
             facts = json.loads(str(file[_FACTS]))
-            values = [file[str(place)] for place in range(len(file.files) - 1)]
-        kind = facts["optimizer"]
+            kinds = facts.pop(_SCHEDULED, [])
+            states = [_take(facts, file, "")]
+            numbered = [
+                states[0] if each == _CURRENT else _take(each, file, f"{number}/")
+                for number, each in enumerate(kinds)
+            ]
     except Exception as error:  # a damaged file fails in a dozen ways
         raise ValueError(
             f"The optimizer file '{path}' is damaged, or was not written by fastnet: it cannot be "
             f"read ({error!r}). Save it anew with save_model(model, save_dir, save_optimizer=True)."
         ) from error
-    prepare_optimizer(optimizer, model)
-    shapes = [tuple(each.shape) for each in _variables(optimizer)]
-    saved = [value.shape for value in values]
+    optimizers = [optimizer]
     complaint = None
-    if kind != _kind(optimizer):
-        complaint = f"it is of {kind}"
-    elif saved != shapes:
-        complaint = f"it has arrays of the shapes {saved} where the model's are {shapes}"
+    if numbered and len(scheduled) > 1:
+        optimizers, states = list(scheduled), numbered
+        if len(optimizers) != len(states):
+            complaint = (
+                f"it is of a schedule of {len(states)} optimizers, where the model's has "
+                f"{len(optimizers)}"
+            )
+    found = list(zip(optimizers, states, strict=False))
+    for one, state in found:
+        prepare_optimizer(one, model)
+        optimizer = optimizer if complaint else one
+        complaint = complaint or complaint_about(state, one)
     if complaint:
         raise ValueError(
             f"The optimizer file '{path}' is not of the model's optimizer, {_kind(optimizer)}: "
             f"{complaint}. Leave load_optimizer out, or give the model the optimizer that was "
             "saved."
         )
-    return {**facts, "values": values}
+    return found
+
+
+def facts_of(optimizer: Any) -> dict[str, Any]:
+    """Give what an optimizer has besides its variables.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        Its kind, its learning rate if no schedule decides that, and its weight decay, None for
+        none.
+    """
+    inner = inner_optimizer(optimizer)
+    return {
+        "optimizer": _kind(optimizer),
+        "learning_rate": None if has_schedule(inner) else float(inner.learning_rate),
+        "weight_decay": weight_decay_of(inner),
+    }
+
+
+def complaint_about(state: dict[str, Any], optimizer: Any) -> str | None:
+    """Say why a state is not that of an optimizer.
+
+    Args:
+        state: What `facts_of` gave, with the arrays of the variables as "values".
+        optimizer: The optimizer, with its variables made.
+
+    Returns:
+        What is wrong, to stand behind the file's name; None if nothing is.
+    """
+    if state.get("optimizer") != _kind(optimizer):
+        return f"it is of {state.get('optimizer')}"
+    variables = variables_of(optimizer)
+    shapes, saved = [tuple(each.shape) for each in variables], [v.shape for v in state["values"]]
+    if saved != shapes:
+        return f"it has arrays of the shapes {saved} where the model's are {shapes}"
+    for place, (value, variable) in enumerate(zip(state["values"], variables, strict=True)):
+        wanted = tf.as_dtype(variable.dtype)
+        if value.dtype.kind not in ("f" if wanted.is_floating else "iu" if wanted.is_integer else "b"):
+            return f"its array {place} is of {value.dtype} where the model's is {wanted.name}"
+        if not value.ndim and (not np.isfinite(value) or value < 0):
+            # how many steps, a rate, the scale of a loss
+            return f"its array {place} is {value}"
+    for name in ("learning_rate", "weight_decay"):
+        if name not in state:
+            return f"it lacks the {name}"
+        value = state[name]
+        own = facts_of(optimizer)[name]
+        if (value is None) != (own is None) or (value is not None and not _is_sane(value, own)):
+            return f"its {name} is {value!r}, where the model's is {own!r}"
+    return None
 
 
 def load_state(optimizer: Any, state: dict[str, Any]) -> None:
@@ -86,15 +171,66 @@ def load_state(optimizer: Any, state: dict[str, Any]) -> None:
 
     Args:
         optimizer: The optimizer.
-        state: What `read_state` gave for it.
+        state: What `complaint_about` had nothing against.
     """
-    for variable, value in zip(_variables(optimizer), state["values"], strict=True):
+    for variable, value in zip(variables_of(optimizer), state["values"], strict=True):
         variable.assign(tf.cast(value, variable.dtype))
     inner = inner_optimizer(optimizer)
-    if state["learning_rate"] is not None and not has_schedule(inner):
+    if state["learning_rate"] is not None:
         inner.learning_rate = state["learning_rate"]
-    if state["weight_decay"] is not None and weight_decay_of(inner) is not None:
+    if state["weight_decay"] is not None:
         set_weight_decay(inner, state["weight_decay"])
+
+
+@contextmanager
+def kept_optimizer(optimizer: Any) -> Iterator[None]:
+    """Give an optimizer its state back if something fails meanwhile.
+
+    Args:
+        optimizer: The optimizer, with its variables made.
+    """
+    values = [np.array(each.numpy()) for each in variables_of(optimizer)]
+    before = {**facts_of(optimizer), "values": values}
+    try:
+        yield
+    except BaseException:
+        load_state(optimizer, before)
+        raise
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """List the variables of an optimizer.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def array_of(variable: Any) -> np.ndarray[Any, Any]:
+    """Give the value of a variable in a type that numpy can write, float32 for bfloat16.
+
+    Args:
+        variable: The variable.
+    """
+    array: np.ndarray[Any, Any] = np.asarray(variable.numpy())
+    # numpy itself has no bfloat16, and could only pickle it
+    return array.astype("float32") if array.dtype.kind == "V" else array
+
+
+def _take(facts: Any, file: Any, prefix: str) -> dict[str, Any]:
+    """Read what a file has of one optimizer."""
+    own = [name.removeprefix(prefix) for name in file.files if name.startswith(prefix)]
+    count = sum(name.isdecimal() for name in own)
+    return {**facts, "values": [file[f"{prefix}{place}"] for place in range(count)]}
+
+
+def _is_sane(value: Any, own: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    # a program may have its reasons, but then its own optimizer has them too
+    return math.isfinite(value) and (value >= 0 or own < 0)
 
 
 def _kind(optimizer: Any) -> str:
@@ -102,14 +238,3 @@ def _kind(optimizer: Any) -> str:
     cls = type(inner_optimizer(optimizer))
     age = "Keras 3's" if is_keras3(optimizer) else "Keras 2's"
     return f"{age} {'legacy ' if '.legacy.' in cls.__module__ else ''}{cls.__name__}"
-
-
-def _variables(optimizer: Any) -> list[Any]:
-    variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
-
-
-def _array(variable: Any) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = np.asarray(variable.numpy())
-    # numpy itself has no bfloat16, and could only pickle it
-    return array.astype("float32") if array.dtype.kind == "V" else array

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from fastnet.backend.files import write_whole
+from fastnet.backend.scheduled import optimizers_of
 from fastnet.backend.tf.generation import is_keras3
-from fastnet.backend.tf.optimizer_files import load_state, read_state, write_state
+from fastnet.backend.tf.optimizer_files import (
+    kept_optimizer,
+    load_state,
+    read_states,
+    write_states,
+)
 from fastnet.backend.tf.weights import load_weights
 
 __all__ = ["load_model", "save_model"]
@@ -36,12 +42,13 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
         if save_architecture:
             _save_architecture(model, stem)
     if save_optimizer:
-        write_whole(f"{stem}_opt.npz", partial(write_state, model.current_optimizer))
+        write = partial(write_states, model.current_optimizer, optimizers_of(model))
+        write_whole(f"{stem}_opt.npz", write)
     return path
 
 
 def load_model(model: Any, path: str, load_optimizer: bool) -> None:
-    """Load a model's weights, and its optimizer's state.
+    """Load a model's weights, and its optimizers' state. If that fails nothing is changed.
 
     Args:
         model: The model.
@@ -53,12 +60,14 @@ def load_model(model: Any, path: str, load_optimizer: bool) -> None:
         ValueError: If a file is damaged, of another model or optimizer, or would have to be
             executed.
     """
-    # read before anything is changed
-    state = _state_beside(model, path) if load_optimizer else None
-    with without_optimizer(model):
-        load_weights(model, path)
-    if state is not None:
-        load_state(model.current_optimizer, state)
+    # read and checked before anything is changed
+    states = _states_beside(model, path) if load_optimizer else []
+    with ExitStack() as kept:
+        for optimizer, state in states:
+            kept.enter_context(kept_optimizer(optimizer))
+            load_state(optimizer, state)
+        with without_optimizer(model):
+            load_weights(model, path)
 
 
 @contextmanager
@@ -90,11 +99,11 @@ def _save_architecture(model: Any, stem: str) -> None:
         model.save(stem, include_optimizer=False)
 
 
-def _state_beside(model: Any, path: str) -> Any:
+def _states_beside(model: Any, path: str) -> list[tuple[Any, Any]]:
     stem = path.removesuffix(_NAMED) if path.endswith(_NAMED) else os.path.splitext(path)[0]
     beside = f"{stem}_opt.npz"
     if os.path.isfile(beside):
-        return read_state(model.current_optimizer, model, beside)
+        return read_states(model.current_optimizer, optimizers_of(model), model, beside)
     pickled = f"{stem}_opt.pkl"
     if os.path.isfile(pickled):
         raise ValueError(

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import tempfile
 import zipfile
-from typing import IO, Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["load_weights"]
+from fastnet.backend.tf.claims import arrays_in, require_claims_of_weights
+
+__all__ = ["kept_variables", "load_weights"]
 
 _ENDINGS = (".h5", ".hdf5", ".keras")
 # of files that name arrays by the model's structure; the older ones list layers, which Keras counts
 _NAMED = (".weights.h5", ".keras")
 _INSIDE = "model.weights.h5"
 # what Keras saves along with a model; which of it depends on what the program had made of the model
-_BESIDE = ("optimizer", "metric", "seed_generator")
+_BESIDE = re.compile(r"_?(optimizer|metrics|compile_metrics|loss_tracker|seed_generators?)(_\d+)?")
+# where layers are named by their classes, which may be called anything
+_LAYERS = "layers"
 
 
 def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
@@ -51,14 +59,14 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
             "before it knows the shape of its input. Give it an Input, or call its build(shape), "
             "in model_fn."
         )
-    before = [variable.numpy() for variable in model.variables]
+    largest = max((math.prod(one.shape) for one in model.weights), default=0)
     try:
+        require_claims_of_weights(name, _INSIDE, largest)
         unknown = _unknown_arrays(model, name) if name.endswith(_NAMED) else []
         if not unknown:
-            model.load_weights(name)
+            with kept_variables(model.variables):
+                model.load_weights(name)
     except Exception as error:  # what is wrong with a file shows in a dozen ways
-        for variable, value in zip(model.variables, before, strict=True):
-            variable.assign(value)
         reason = " ".join(str(error).split())
         own = [tuple(weight.shape) for weight in model.weights]
         raise ValueError(
@@ -74,35 +82,46 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
         )
 
 
+@contextmanager
+def kept_variables(variables: Iterable[Any]) -> Iterator[None]:
+    """Give variables their values back if something fails meanwhile.
+
+    Args:
+        variables: The variables.
+    """
+    before = [(variable, variable.numpy()) for variable in variables]
+    try:
+        yield
+    except BaseException:
+        for variable, value in before:
+            variable.assign(value)
+        raise
+
+
 def _unknown_arrays(model: Any, path: str) -> list[str]:
     """List what a file holds and the model does not; Keras itself would pass over it in silence."""
     if path.endswith(".keras"):
         with zipfile.ZipFile(path) as archive, archive.open(_INSIDE) as file:
-            names = _array_names(file)
+            names = arrays_in(file)
     else:
-        names = _array_names(path)
+        names = arrays_in(path)
+    names = [name for name in names if not _is_beside(name)]
     if len(names) <= len(model.weights):
         return []
     # it may be the layers of this model that keep more than their weights
     with tempfile.TemporaryDirectory() as folder:
         own_path = os.path.join(folder, _INSIDE)
         model.save_weights(own_path)
-        own = set(_array_names(own_path))
+        own = set(arrays_in(own_path))
     return [name for name in names if name not in own]
 
 
-def _array_names(file: str | IO[bytes]) -> list[str]:
-    import h5py
-
-    names: list[str] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and not any(word in name for word in _BESIDE):
-            names.append(name)
-
-    with h5py.File(file, "r") as opened:
-        opened.visititems(visit)
-    return names
+def _is_beside(name: str) -> bool:
+    parts = name.split("/")
+    return any(
+        _BESIDE.fullmatch(part) and before != _LAYERS
+        for before, part in zip(["", *parts], parts, strict=False)
+    )
 
 
 def _some(things: list[Any]) -> str:
