@@ -7,6 +7,7 @@ from fastnet.util.lazy import attach
 if TYPE_CHECKING:
     from fastnet import backend, network, op, profiling, schedule, slicer, types, util
     from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
+    from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
     from fastnet.profiling import profile
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "TorchNetwork",
     "backend",
     "build",
+    "load_checkpoint",
     "network",
     "op",
     "profile",
     "profiling",
+    "save_checkpoint",
     "schedule",
     "slicer",
     "types",
@@ -31,7 +34,9 @@ _OF_NETWORK = ("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build")
 _load, __dir__ = attach(
     __name__,
     {
+        "load_checkpoint": "network.checkpoint",
         "profile": "profiling",
+        "save_checkpoint": "network.checkpoint",
         **dict.fromkeys(_OF_NETWORK, "network"),
     },
     submodules=("backend", "network", "op", "profiling", "schedule", "slicer", "types", "util"),

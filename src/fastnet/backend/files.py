@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 
 from fastnet.errors import add_note
 
@@ -13,6 +14,9 @@ __all__ = ["require_weights_file", "write_whole"]
 
 def write_whole(path: str, write: Callable[[str], object]) -> None:
     """Write a file so that, whatever happens, it is there whole, or as it was before.
+
+    It is written in a folder of its own, whose name begins with ".saving-", and is put into its
+    place once it is on the disk. A process that is killed meanwhile leaves that folder behind.
 
     Args:
         path: Where it is to be. Folders that lack are made.
@@ -24,10 +28,22 @@ def write_whole(path: str, write: Callable[[str], object]) -> None:
         with tempfile.TemporaryDirectory(dir=folder or ".", prefix=".saving-") as inside:
             made = os.path.join(inside, name)
             write(made)
+            _put_on_disk(made)
             os.replace(made, path)
+        with suppress(OSError):  # there are file systems that cannot
+            _put_on_disk(folder or ".")
     except Exception as error:
         add_note(error, f"Raised while the file '{path}' was written.")
         raise
+
+
+def _put_on_disk(path: str) -> None:
+    """Wait until a file, or what is in a folder, has left the memory of the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def require_weights_file(path: str | os.PathLike[str]) -> str:

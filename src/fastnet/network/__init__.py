@@ -8,12 +8,29 @@ from fastnet.network.choose import Network
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
+    from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
     from fastnet.network.tf import TFNetwork
     from fastnet.network.torch import TorchNetwork
 
-__all__ = ["BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build"]
+__all__ = [
+    "BaseNetwork",
+    "Network",
+    "TFNetwork",
+    "TorchNetwork",
+    "build",
+    "load_checkpoint",
+    "save_checkpoint",
+]
 
-__getattr__, _late = attach(__name__, {"TFNetwork": "tf", "TorchNetwork": "torch"})
+__getattr__, _late = attach(
+    __name__,
+    {
+        "TFNetwork": "tf",
+        "TorchNetwork": "torch",
+        "load_checkpoint": "checkpoint",
+        "save_checkpoint": "checkpoint",
+    },
+)
 
 
 def __dir__() -> list[str]:

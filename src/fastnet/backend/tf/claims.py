@@ -42,7 +42,7 @@ def require_claims_of_npz(path: str) -> None:
                     raise _too_much(entry.filename, claimed, left)
 
 
-def require_claims_of_weights(path: str, inside: str, largest: int) -> None:
+def require_claims_of_weights(path: str, inside: str, largest: int, names: int) -> None:
     """Check that a file has all the numbers that it speaks of, and refers to no other file.
 
     Args:
@@ -59,12 +59,12 @@ def require_claims_of_weights(path: str, inside: str, largest: int) -> None:
     size = os.path.getsize(path)
     if not path.endswith(".keras"):
         with h5py.File(path, "r") as opened:
-            _check_h5(opened, size, largest)
+            _check_h5(opened, size, largest, names)
         return
     with zipfile.ZipFile(path) as archive:
         _check_entries(archive, size)
         with archive.open(inside) as file, h5py.File(file, "r") as opened:
-            _check_h5(opened, archive.getinfo(inside).file_size, largest)
+            _check_h5(opened, archive.getinfo(inside).file_size, largest, names)
 
 
 def arrays_in(file: str | IO[bytes]) -> list[str]:
@@ -89,24 +89,30 @@ def _check_entries(archive: zipfile.ZipFile, size: int) -> None:
         raise _too_much("entries", claimed, size)
 
 
-def _check_h5(file: Any, size: int, largest: int) -> None:
+def _check_h5(file: Any, size: int, largest: int, names: int) -> None:
     import h5py
 
     for name, item in _walk(file):
         for key in item.attrs:
-            _check_numbers(f"{name}@{key}", item.attrs.get_id(key), size, size, 0)
+            told = item.attrs.get_id(key)
+            _check_strings(f"{name}@{key}", told, names)
+            _check_numbers(f"{name}@{key}", told, size, size, 0)
         if isinstance(item, h5py.Dataset):
             if item.is_virtual or item.external:
                 raise ValueError(f"its '{name}' is in another file")
-            _check_numbers(name, item.id, item.id.get_storage_size(), size, largest)
+            _check_strings(name, item, 1)
+            _check_numbers(name, item, item.id.get_storage_size(), size, largest)
+
+
+def _check_strings(name: str, item: Any, most: int) -> None:
+    count = math.prod(item.shape or ())
+    if item.dtype.hasobject and count > most:
+        raise ValueError(f"its '{name}' is {count} strings of any length")
 
 
 def _check_numbers(name: str, item: Any, stored: int, size: int, largest: int) -> None:
     count = math.prod(item.shape or ())
     claimed = count * item.dtype.itemsize
-    if item.dtype.hasobject and count > 1:
-        # each of its strings may be the same long one
-        raise ValueError(f"its '{name}' is {count} strings of any length")
     if claimed > min(stored, size) and count > largest:
         raise _too_much(name, claimed, min(stored, size))
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastnet.backend.tf.claims import arrays_in, require_claims_of_weights
+from fastnet.backend.tf.models import all_layers
 
 __all__ = ["kept_variables", "load_weights"]
 
@@ -21,6 +22,8 @@ _NAMED = (".weights.h5", ".keras")
 _INSIDE = "model.weights.h5"
 # what Keras saves along with a model; which of it depends on what the program had made of the model
 _BESIDE = re.compile(r"_?(optimizer|metrics|compile_metrics|loss_tracker|seed_generators?)(_\d+)?")
+# old files list layers, with a few names that Keras gives to the model itself
+_NAMES_OF_A_PART = 8
 # where layers are named by their classes, which may be called anything
 _LAYERS = "layers"
 
@@ -60,8 +63,9 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
             "in model_fn."
         )
     largest = max((math.prod(one.shape) for one in model.weights), default=0)
+    parts = len(all_layers(model)) + len(model.weights)
     try:
-        require_claims_of_weights(name, _INSIDE, largest)
+        require_claims_of_weights(name, _INSIDE, largest, _NAMES_OF_A_PART * parts)
         unknown = _unknown_arrays(model, name) if name.endswith(_NAMED) else []
         if not unknown:
             with kept_variables(model.variables):

@@ -1,0 +1,298 @@
+"""All that a run needs to go on, in one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastnet.backend.archive import Archive, Block, write_archive
+from fastnet.backend.files import write_whole
+from fastnet.backend.scheduled import current_place, optimizers_of
+from fastnet.backend.tree import array_from, decode, encode
+from fastnet.network import random_state as random
+from fastnet.network.stateful import (
+    check_states,
+    find_stateful,
+    kept_states,
+    load_states,
+    states_of,
+)
+from fastnet.op.checks import is_int
+
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+
+__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
+
+_FORM = 1
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint says of the run that it is of."""
+
+    epoch: int
+    """The epoch that was given."""
+    step: int
+    """The step that was given."""
+    values: dict[str, Any]
+    """The values that were given."""
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    network: BaseNetwork,
+    *,
+    epoch: int = 0,
+    step: int = 0,
+    values: Mapping[str, Any] | None = None,
+    stateful: Mapping[str, Any] | None = None,
+) -> str:
+    """Save all that a run needs to go on as if it had not stopped, in one file.
+
+    These are the weights of the network's models; what their optimizers remember, every one of a
+    scheduled one, and the scales of losses; what ops, slicers and schedulers of the network
+    remember, such as gradients that are merged but not used yet: whatever has a `state_dict` and a
+    `load_state_dict`; and the states of the random numbers of Python, numpy and the framework.
+
+    The file is written whole, or stays as it was before, even if the process is killed. Its layout
+    is that of safetensors.
+
+    Args:
+        path: The file; its folder is made if it is not there.
+        network: The network, between two steps.
+        epoch: The epoch that the run is in, or has ended, as the program counts.
+        step: The step, likewise.
+        values: More for the program itself: None, bools, numbers, strings, and lists, tuples, sets,
+            dicts, arrays and tensors of these.
+        stateful: Whatever else has a `state_dict` and a `load_state_dict`, by name: schedules of
+            learning rates in torch, samplers.
+
+    Returns:
+        The path.
+
+    Raises:
+        TypeError: If something remembers what a file cannot hold.
+        ValueError: If `epoch` or `step` is no int of at least 0, something of `stateful` has no
+            state, or a model has no variables yet.
+        OSError: If the file cannot be written.
+
+    >>> import tempfile, torch, fastnet
+    >>> from fastnet.op.tensorop.model import ModelOp
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="adam")
+    >>> network = fastnet.Network([ModelOp(model, "x", "y")])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = fastnet.save_checkpoint(f"{folder}/run.ckpt", network, epoch=3)
+    ...     fastnet.load_checkpoint(path, network).epoch
+    3
+    """
+    for name, count in (("epoch", epoch), ("step", step)):
+        if not is_int(count) or count < 0:
+            raise ValueError(f"save_checkpoint's {name} is an int of at least 0, not {count!r}.")
+    name = _path_of(path)
+    run = _run_of(network)
+    things = _things_of(network, stateful, "save_checkpoint")
+    content = {
+        "form": _FORM,
+        "framework": network.target_type,
+        "epoch": int(epoch),
+        "step": int(step),
+        "values": dict(values or {}),
+        "models": {model.model_name: run.state_of_model(model) for model in network.models},
+        "current": {model.model_name: current_place(model) for model in network.models},
+        "states": states_of(things),
+        "random": {**random.random_state(), "framework": run.random_state(network.models)},
+    }
+    blocks: dict[str, Block] = {}
+    told = {part: encode(value, part, blocks, run.give) for part, value in content.items()}
+    write_whole(name, partial(write_archive, content=told, blocks=blocks))
+    return name
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    network: BaseNetwork,
+    *,
+    stateful: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Let a run go on from where `save_checkpoint` was called. Nothing in the file is executed.
+
+    Everything in the file is checked before the first of it counts. If something fails all the
+    same, all is as it was before.
+
+    Args:
+        path: The file.
+        network: A network of the same ops on the same models, made by the same code; models may be
+            wrapped otherwise (by `torch.compile`, or to be spread over devices).
+        stateful: What was given to `save_checkpoint`, or the like, by the same names.
+
+    Returns:
+        The epoch, the step and the values that were given to `save_checkpoint`.
+
+    Raises:
+        ValueError: If there is no such file, or it is damaged, of another kind, or of another
+            network.
+
+    Which of a model's scheduled optimizers is in force is saved too, but each gets its own state
+    back, whichever epoch is opened next. States of devices that are not there are passed over, and
+    so is the scale of a loss where none is scaled.
+    """
+    name = _path_of(path)
+    source = f"The checkpoint '{name}'"
+    if not os.path.isfile(name):
+        raise ValueError(f"There is no checkpoint '{name}'. Check the path.")
+    run = _run_of(network)
+    things = _things_of(network, stateful, "load_checkpoint")
+    with open(name, "rb") as file:
+        with _readable(name):
+            archive = Archive(file)
+            # at first without the numbers, of which there may be more than there is room for
+            content = _decode(archive, run, lambda key: Block(*archive.shapes[key], None))
+        _check(content, network, run, things, source)
+        with _readable(name):
+            content = _decode(archive, run, archive.read)
+    models = _check(content, network, run, things, source)
+    random.check_random(content["random"], source)
+    run.check_random(network.models, content["random"]["framework"], source)
+    with ExitStack() as kept:
+        kept.enter_context(run.kept_random(network.models))
+        kept.enter_context(random.kept_random())
+        # what UpdateOps remember is read by what their models are
+        kept.enter_context(kept_states(things))
+        for model in network.models:
+            kept.enter_context(_kept_choice(model))
+            kept.enter_context(run.kept_model(model))
+        for model in network.models:
+            _choose(model, content["current"][model.model_name], network)
+            run.load_model(model, models[model.model_name], source)
+        _load_states(things, content["states"], source)
+        random.load_random(content["random"])
+        run.load_random(network.models, content["random"]["framework"])
+    return Checkpoint(content["epoch"], content["step"], content["values"])
+
+
+def _check(
+    content: Any, network: BaseNetwork, run: Any, things: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    """Check that a file is of a network; give the states of its models as these take them."""
+    if content.get("form") != _FORM or content["framework"] != network.target_type:
+        raise ValueError(
+            f"{source} is of the form {content.get('form')!r} for {content.get('framework')!r}, "
+            f"where this is {_FORM} for {network.target_type!r}. Load it with the version of "
+            "fastnet, and in the framework, that it was saved with."
+        )
+    own, saved = sorted(one.model_name for one in network.models), sorted(content["models"])
+    if own != saved:
+        raise ValueError(
+            f"{source} is of models named {saved}, but those of the network are {own}. Build the "
+            "models with the names that they were saved with."
+        )
+    check_states(things, content["states"], source)
+    models = {}
+    for model in network.models:
+        models[model.model_name] = run.check_model(
+            model, content["models"][model.model_name], source
+        )
+        place = content["current"][model.model_name]
+        if place is not None and not (is_int(place) and 0 <= place < len(optimizers_of(model))):
+            raise ValueError(
+                f"{source} has optimizer {place!r} in force for model '{model.model_name}', which "
+                "is none of those that it has. Save it anew."
+            )
+    return models
+
+
+def _load_states(things: Mapping[str, Any], states: Mapping[str, Any], source: str) -> None:
+    try:
+        load_states(things, states)
+    except Exception as error:
+        raise ValueError(f"{source} has a state that cannot be gone on from: {error}") from error
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a damaged file fails in a dozen ways
+        raise ValueError(
+            f"The checkpoint '{name}' is damaged, or was not written by fastnet: it cannot be read "
+            f"({error!r}). Load another one."
+        ) from error
+
+
+def _choose(model: Any, place: int | None, network: BaseNetwork) -> None:
+    """Put the optimizer in force that was; while a network is open it is that of its epoch."""
+    if place is not None and network._opening is None:
+        model.current_optimizer = optimizers_of(model)[place]
+
+
+@contextmanager
+def _kept_choice(model: Any) -> Iterator[None]:
+    """Leave the optimizer in force that is if something fails meanwhile."""
+    before = model.current_optimizer
+    try:
+        yield
+    except BaseException:
+        model.current_optimizer = before
+        raise
+
+
+def _decode(archive: Archive, run: Any, read: Callable[[str], Block]) -> dict[str, Any]:
+    make = {"tensor": lambda key: run.make(read(key)), "array": lambda key: array_from(read(key))}
+    content = {part: decode(told, make) for part, told in archive.content.items()}
+    _require_parts(content)
+    return content
+
+
+def _require_parts(content: dict[str, Any]) -> None:
+    kinds = {
+        "framework": str,
+        "epoch": int,
+        "step": int,
+        "values": dict,
+        "models": dict,
+        "current": dict,
+        "states": dict,
+        "random": dict,
+    }
+    for part, kind in kinds.items():
+        if not isinstance(content[part], kind):
+            raise ValueError(f"its {part} is of the type {type(content[part]).__name__}")
+
+
+def _path_of(path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(
+            f"A checkpoint's path is a string, not {path!r} of type {type(path).__name__}."
+        )
+    return os.fspath(path)
+
+
+def _run_of(network: BaseNetwork) -> Any:
+    return import_module(f"fastnet.backend.{network.target_type}.run_state")
+
+
+
+
+def _things_of(
+    network: BaseNetwork, stateful: Mapping[str, Any] | None, function: str
+) -> dict[str, Any]:
+    given = {f"stateful/{name}": thing for name, thing in (stateful or {}).items()}
+    for name, thing in given.items():
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise ValueError(
+                f"{function} is given {type(thing).__name__} as {name}, which has no state_dict "
+                "and load_state_dict. Put plain values into `values` of save_checkpoint."
+            )
+    return find_stateful(
+        {
+            "ops": network.ops,
+            "postprocessing": network.postprocessing,
+            "slicers": network.slicers,
+            **given,
+        },
+        [model.optimizer for model in network.models],
+    )
