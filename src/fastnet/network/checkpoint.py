@@ -151,10 +151,12 @@ def load_checkpoint(
             archive = Archive(file)
             # at first without the numbers, of which there may be more than there is room for
             content = _decode(archive, run, lambda key: Block(*archive.shapes[key], None))
-        _check(content, network, run, things, source)
+        with _readable(name, but_for=ValueError):
+            _check(content, network, run, things, source)
         with _readable(name):
             content = _decode(archive, run, archive.read)
-    models = _check(content, network, run, things, source)
+    with _readable(name, but_for=ValueError):
+        models = _check(content, network, run, things, source)
     random.check_random(content["random"], source)
     run.check_random(network.models, content["random"]["framework"], source)
     with ExitStack() as kept:
@@ -213,9 +215,12 @@ def _load_states(things: Mapping[str, Any], states: Mapping[str, Any], source: s
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def _readable(name: str, but_for: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Tell of what makes a file unreadable, but for errors that tell it themselves."""
     try:
         yield
+    except but_for:
+        raise
     except Exception as error:  # a damaged file fails in a dozen ways
         raise ValueError(
             f"The checkpoint '{name}' is damaged, or was not written by fastnet: it cannot be read "

@@ -1,0 +1,610 @@
+"""Checkpoints of runs in torch: nothing is lost, nothing is half done, nothing is executed."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+import fastnet
+from fastnet.op.numpyop import NumpyOp
+from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop.loss import LossOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.network.conftest import *  # noqa: F403
+from tests.network.programs import raising
+
+STEPS, MERGED = 14, 3
+
+
+def model_fn() -> Any:
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def adam(parameters: Any) -> Any:
+    return torch.optim.Adam(parameters, 0.05, amsgrad=True)
+
+
+def momentum(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, 0.02, momentum=0.9)
+
+
+class Squares(LossOp):
+    def forward(self, data: Any, state: Any) -> Any:
+        return ((data[0] - data[1]) ** 2).mean()
+
+
+class Rising(TensorOp):
+    """Multiplies by a number that grows from step to step, and adds what three libraries draw."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs="x", outputs="x")
+        self.factor = torch.tensor(1.0)
+        self.steps = 0
+
+    def forward(self, data: Any, state: Any) -> Any:
+        self.steps += 1
+        self.factor = self.factor * 1.01
+        return data * self.factor + rise()
+
+    def state_dict(self) -> Any:
+        return {"factor": self.factor, "steps": self.steps}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.factor = state["factor"]
+        if state["steps"] < 0:
+            raise RuntimeError("half of it is in now")
+        self.steps = state["steps"]
+
+
+def rise() -> float:
+    return random.random() + np.random.random_sample() + float(torch.rand(()))
+
+
+class Run:
+    """A run with all that can be lost: two optimizers in turn, a schedule, merged gradients."""
+
+    def __init__(self, seed: int, wrap: Callable[[Any], Any] = lambda model: model) -> None:
+        seed_all(seed)
+        self.model = fastnet.build(
+            lambda: wrap(model_fn()), EpochScheduler({1: adam, 2: momentum}), model_name="net"
+        )
+        self.rising = Rising()
+        self.update = UpdateOp(self.model, "loss", merge_grad=MERGED)
+        self.network = fastnet.Network(
+            [
+                EpochScheduler({1: self.rising}),
+                ModelOp(self.model, "x", "y"),
+                Squares(("y", "t"), "loss"),
+                self.update,
+            ]
+        )
+        self.rates = [
+            torch.optim.lr_scheduler.MultiStepLR(one, [1, 2], gamma=0.5)
+            for one in self.model.optimizer.get_all_values()
+        ]
+        self.stateful = {f"rate {place}": one for place, one in enumerate(self.rates)}
+
+    def go(self, first: int, last: int) -> list[float]:
+        losses = []
+        for step in range(first, last):
+            with self.network(mode="train", epoch=epoch_of(step)):
+                losses.append(float(self.network.run_step(batch(step))["loss"]))
+            if step % 2:
+                self.rates[epoch_of(step) - 1].step()
+        return losses
+
+    def save(self, path: Any, **settings: Any) -> str:
+        return fastnet.save_checkpoint(path, self.network, stateful=self.stateful, **settings)
+
+    def load(self, path: Any) -> Any:
+        return fastnet.load_checkpoint(path, self.network, stateful=self.stateful)
+
+    def everything(self) -> Any:
+        """Copy all that there is, without asking fastnet."""
+        return copy.deepcopy(
+            {
+                "weights": dict(self.model.state_dict()),
+                "optimizers": [one.state_dict() for one in self.model.optimizer.get_all_values()],
+                "current": id(self.model.current_optimizer),
+                "rates": [one.state_dict() for one in self.rates],
+                "rising": self.rising.state_dict(),
+                "merged": list(self.update._update._merged.sums.values()),
+                "times": self.update._update._merged.times,
+                "torch": torch.get_rng_state(),
+                "python": random.getstate(),
+                "numpy": np.random.get_state(legacy=False),
+            }
+        )
+
+
+def by_hand(seed: int, steps: int = STEPS) -> tuple[list[float], list[torch.Tensor]]:
+    """The same run as a loop in torch, which nothing interrupts."""
+    seed_all(seed)
+    model = model_fn()
+    optimizers = [make(model.parameters()) for make in (adam, momentum)]
+    rates = [torch.optim.lr_scheduler.MultiStepLR(one, [1, 2], gamma=0.5) for one in optimizers]
+    parameters = list(model.parameters())
+    factor, sums, losses = torch.tensor(1.0), [torch.zeros_like(one) for one in parameters], []
+    for step in range(steps):
+        factor = factor * 1.01
+        data = batch(step)
+        loss = ((model(data["x"] * factor + rise()) - data["t"]) ** 2).mean()
+        gradients = torch.autograd.grad(loss, parameters)
+        sums = [one + two for one, two in zip(sums, gradients, strict=True)]
+        if step % MERGED == MERGED - 1:
+            for parameter, total in zip(parameters, sums, strict=True):
+                parameter.grad = total / MERGED
+            optimizers[epoch_of(step) - 1].step()
+            sums = [torch.zeros_like(one) for one in parameters]
+        if step % 2:
+            rates[epoch_of(step) - 1].step()
+        losses.append(loss.item())
+    return losses, [*model.state_dict().values()]
+
+
+def epoch_of(step: int) -> int:
+    return 1 + step // 7
+
+
+def batch(step: int) -> dict[str, Any]:
+    source = torch.Generator().manual_seed(step)
+    return {
+        "x": torch.randn(8, 6, generator=source),
+        "t": torch.randn(8, 3, generator=source),
+    }
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> Any:
+    return by_hand(0)
+
+
+class TestGoingOn:
+    @pytest.mark.filterwarnings("ignore:Detected call of")
+    @pytest.mark.parametrize("before", [0, 1, 3, 7, 8, 11])
+    def test_as_if_it_had_not_stopped(
+        self, tmp_path: Path, uninterrupted: Any, before: int
+    ) -> None:
+        losses, weights = uninterrupted
+        first = Run(0)
+        early = first.go(0, before)
+        path = first.save(tmp_path / "run.ckpt", epoch=epoch_of(before), step=before)
+        first.go(before, STEPS)  # a run that goes on changes nothing in the file
+        second = Run(1)
+        assert second.load(path) == (epoch_of(before), before, {})
+        assert early + second.go(before, STEPS) == losses
+        assert same([*second.model.state_dict().values()], weights)
+
+    @pytest.mark.filterwarnings("ignore:Detected call of")
+    def test_in_another_process(self, tmp_path: Path, uninterrupted: Any) -> None:
+        run = Run(0)
+        early = run.go(0, 8)
+        path = run.save(tmp_path / "run.ckpt", step=8)
+        code = (
+            "import sys; from tests.network.test_checkpoint import *\n"
+            "run = Run(5); print(run.go(run.load(sys.argv[1]).step, STEPS))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, path],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert early + eval(done.stdout) == uninterrupted[0]
+
+    @pytest.mark.filterwarnings("ignore:Detected call of")
+    def test_each_scheduled_optimizer_has_its_own(self, tmp_path: Path) -> None:
+        """Whichever epoch is opened first, and whichever was in force."""
+        run = Run(0)
+        run.go(0, 13)
+        path = run.save(tmp_path / "run.ckpt")
+        expected = run.everything()["optimizers"]
+        assert all(one["state"] for one in expected)
+        for epoch in (1, 2):
+            other = Run(1)
+            other.load(path)
+            assert type(other.model.current_optimizer) is torch.optim.SGD
+            with other.network(mode="train", epoch=epoch):
+                pass
+            assert same(other.everything()["optimizers"], expected)
+
+    def test_the_scale_of_a_loss(self, tmp_path: Path) -> None:
+        run, other = Run(0), Run(1)
+        for one, scale in ((run, 512.0), (other, 2.0)):
+            for optimizer in one.model.optimizer.get_all_values():
+                optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        state = run.model.current_optimizer.scaler.state_dict()
+        run.model.current_optimizer.scaler.load_state_dict({**state, "_growth_tracker": 7})
+        other.load(run.save(tmp_path / "run.ckpt"))
+        scaler = other.model.current_optimizer.scaler
+        assert scaler.state_dict() == {**state, "_growth_tracker": 7}
+        assert scaler.scale(torch.ones(())).item() == 512
+
+    def test_values_of_the_program(self, tmp_path: Path) -> None:
+        values = {"best": 0.5, "seen": {3, 4}, "history": [(1, None)], "table": torch.eye(2)}
+        run = Run(0)
+        path = run.save(tmp_path / "a" / "run.ckpt", epoch=3, step=5, values=values)
+        found = Run(1).load(path)
+        assert found[:2] == (3, 5)
+        assert torch.equal(found.values["table"], values.pop("table"))
+        assert {key: found.values[key] for key in values} == values
+
+    @pytest.mark.parametrize("saved", ["plain", "spread", "compiled"])
+    @pytest.mark.parametrize("loaded", ["plain", "spread", "compiled"])
+    def test_models_may_be_wrapped_otherwise(self, tmp_path: Path, saved: str, loaded: str) -> None:
+        wraps = {
+            "plain": lambda model: model,
+            "spread": nn.DataParallel,
+            "compiled": lambda model: torch.compile(model, backend="eager"),
+        }
+        run, other = Run(0, wraps[saved]), Run(1, wraps[loaded])
+        other.load(run.save(tmp_path / "run.ckpt"))
+        assert same([*other.model.state_dict().values()], [*run.model.state_dict().values()])
+
+    def test_while_the_network_is_open(self, tmp_path: Path) -> None:
+        """As a run does that went astray; the optimizer in force stays that of the epoch."""
+        run = Run(0)
+        run.go(0, 2)
+        path = run.save(tmp_path / "run.ckpt")
+        with run.network(mode="train", epoch=2):
+            run.network.run_step(batch(8))
+            run.load(path)
+            assert type(run.model.current_optimizer) is torch.optim.SGD
+            run.network.run_step(batch(8))
+
+
+def spoil(place: str, spoilt: Any) -> Callable[[Any], None]:
+    """Write something else into a checkpoint on its way to the file."""
+
+    def change(content: Any) -> None:
+        *way, last = [
+            int(part) if part.isdecimal() else part.replace(";", ".") for part in place.split(".")
+        ]
+        for part in way:
+            content = content[part]
+        content[last] = spoilt
+
+    return change
+
+
+GROUP = "models.net.optimizers.1.param_groups.0"
+MEMORY = "models.net.optimizers.0.state"
+SPOILT = {
+    "no weight": (spoil("models.net.weights", {}), "lacks '0.weight', '0.bias'"),
+    "a quantised bias": (
+        spoil("models.net.weights.3;bias", 3.0),
+        "has float as '3.bias', which is no tensor",
+    ),
+    "a shape": (spoil("models.net.weights.3;bias", torch.ones(4)), "has '3.bias' of shape"),
+    "a type": (
+        spoil("models.net.weights.3;bias", torch.ones(3, dtype=torch.complex64)),
+        "has '3.bias' of type torch.complex64",
+    ),
+    "a name": (spoil("models.net.weights.more", torch.ones(3)), "which the model has not"),
+    "another rate": (spoil(f"{GROUP}.lr", "abc"), "its setting 'lr' is 'abc'"),
+    "a negative rate": (spoil(f"{GROUP}.lr", -1.0), "its setting 'lr' is -1.0"),
+    "no rate": (spoil(f"{GROUP}.lr", None), "its setting 'lr' is None"),
+    "an endless rate": (spoil(f"{GROUP}.lr", float("inf")), "its setting 'lr' is inf"),
+    "no number": (spoil(f"{GROUP}.momentum", float("nan")), "its setting 'momentum' is nan"),
+    "a memory": (spoil(f"{MEMORY}.0.exp_avg_sq", torch.ones(2)), "has 'exp_avg_sq' of the shape"),
+    "no memory": (spoil(f"{MEMORY}.0", {"step": torch.ones(())}), "it lacks ['exp_avg'"),
+    "steps": (spoil(f"{MEMORY}.1.step", torch.tensor(-1.0)), "as 'step' of a parameter"),
+    "a parameter": (spoil(f"{MEMORY}.9", {}), "other parameters than those of its groups"),
+    "optimizers": (spoil("models.net.optimizers", []), "has 0 optimizers of model 'net'"),
+    "in force": (spoil("current.net", 5), "has optimizer 5 in force"),
+    "a class": (spoil("states.ops/0/0.class", "Falling"), "has states of ['ops/0/0 (Falling)']"),
+    "an op's own": (spoil("states.ops/0/0.state.steps", -1), "half of it is in now"),
+    "merged": (spoil("states.ops/3.state.merged", 3), "is of 3 merged steps"),
+    "python's numbers": (spoil("random.python", (3, (1, 2), None)), "random numbers of Python"),
+    "numpy's numbers": (spoil("random.numpy.state.pos", 10**9), "place of numpy's is 1000000000"),
+    "torch's numbers": (
+        spoil("random.framework.cpu", torch.zeros(9, dtype=torch.uint8)),
+        "torch's random numbers",
+    ),
+    "a framework": (spoil("framework", "tf"), "is of the form 1 for 'tf'"),
+    "a form": (spoil("form", 99), "is of the form 99"),
+    "a step": (spoil("step", "many"), "its step is of the type str"),
+    "a model": (spoil("models", {}), "is of models named []"),
+    "no state": (spoil("models.net", 3), "is damaged"),
+    "no groups": (spoil("models.net.optimizers.0", {"state": {}}), "something else than"),
+}
+
+
+class TestFailing:
+    """All stays as it was, and the run goes on."""
+
+    def refused(self, run: Run, path: Any, text: str, load: Any = None) -> None:
+        before = run.everything()
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            (load or run.load)(path)
+        assert text in str(caught.value)
+        assert same(run.everything(), before)
+
+    @pytest.fixture
+    def run(self) -> Run:
+        run = Run(1)
+        run.go(0, 5)
+        return run
+
+    @pytest.mark.filterwarnings("ignore:Detected call of")
+    @pytest.mark.parametrize("kind", SPOILT)
+    def test_spoilt(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, kind: str
+    ) -> None:
+        change, text = SPOILT[kind]
+        other = Run(0)
+        other.go(0, 13)
+        import fastnet.network.checkpoint as module
+
+        parts: dict[str, Any] = {}
+        encode = module.encode
+
+        def collect(value: Any, part: str, blocks: Any, give: Any) -> Any:
+            parts[part] = copy.deepcopy(value)
+            return encode(value, part, blocks, give)
+
+        monkeypatch.setattr(module, "encode", collect)
+        other.save(tmp_path / "run.ckpt")
+        change(parts)
+        monkeypatch.setattr(
+            module, "encode", lambda value, part, *rest: encode(parts[part], part, *rest)
+        )
+        path = other.save(tmp_path / "run.ckpt")
+        self.refused(run, path, text)
+        run.go(5, 8)
+
+    def test_no_file(self, tmp_path: Path, run: Run) -> None:
+        path = str(tmp_path / "none")
+        with raising(ValueError, f"There is no checkpoint '{path}'. Check the path."):
+            run.load(path)
+        with raising(ValueError, "A checkpoint's path is a string, not 3 of type int."):
+            run.load(3)
+
+    def test_of_another_network(self, tmp_path: Path, run: Run) -> None:
+        path = run.save(tmp_path / "run.ckpt")
+        without = fastnet.Network(
+            [ModelOp(run.model, "x", "y"), Squares(("y", "t"), "loss")]
+        )
+        self.refused(
+            run, path, "Load it with the ops", lambda path: fastnet.load_checkpoint(path, without)
+        )
+        self.refused(
+            run, path, "rate 0", lambda path: fastnet.load_checkpoint(path, run.network)
+        )
+
+    @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", b"\x80\x02c"])
+    def test_no_checkpoint_at_all(self, tmp_path: Path, run: Run, content: bytes) -> None:
+        path = tmp_path / "run.ckpt"
+        path.write_bytes(content)
+        self.refused(run, path, "is damaged, or was not written by fastnet: it cannot be read")
+
+    def test_nothing_is_executed(self, tmp_path: Path, run: Run) -> None:
+        class Hostile:
+            def __reduce__(self) -> Any:
+                return os.mkdir, (str(tmp_path / "marker"),)
+
+        path = tmp_path / "run.ckpt"
+        torch.save({"models": Hostile()}, path)
+        self.refused(run, path, "is damaged, or was not written by fastnet")
+        assert not (tmp_path / "marker").exists()
+
+    def test_an_interrupt(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    ) -> None:
+        """It comes when everything but the last of it is in."""
+        other = Run(0)
+        other.go(0, 13)
+        path = other.save(tmp_path / "run.ckpt")
+        before = run.everything()
+
+        def interrupt(state: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(torch, "set_rng_state", interrupt, raising=True)
+        with monkeypatch.context() as inner:
+            from fastnet.backend.torch import run_state
+
+            real = run_state.load_random
+            calls: list[Any] = []
+
+            def once(models: Any, state: Any) -> None:
+                calls.append(state)
+                if len(calls) == 1:
+                    raise KeyboardInterrupt
+                monkeypatch.undo()
+                real(models, state)
+
+            inner.setattr(run_state, "load_random", once)
+            with pytest.raises(KeyboardInterrupt):
+                run.load(path)
+        assert len(calls) == 2
+        assert same(run.everything(), before)
+
+    @pytest.mark.parametrize("settings", [{"epoch": -1}, {"step": 1.5}, {"step": "3"}])
+    def test_no_epoch(self, tmp_path: Path, run: Run, settings: Any) -> None:
+        ((name, count),) = settings.items()
+        with raising(
+            ValueError, f"save_checkpoint's {name} is an int of at least 0, not {count!r}."
+        ):
+            run.save(tmp_path / "run.ckpt", **settings)
+
+    def test_what_cannot_be_saved(self, tmp_path: Path, run: Run) -> None:
+        with pytest.raises(TypeError, match="'values/a' is of the type object"):
+            run.save(tmp_path / "run.ckpt", values={"a": object()})
+        with raising(
+            ValueError,
+            "save_checkpoint is given int as stateful/a, which has no state_dict and "
+            "load_state_dict. Put plain values into `values` of save_checkpoint.",
+        ):
+            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, stateful={"a": 3})
+        assert os.listdir(tmp_path) == []
+
+
+class TestWriting:
+    """The file is the old one or the new one, wherever the writing ends."""
+
+    def in_a_child(self, act: Callable[[], None]) -> int:
+        child = os.fork()
+        if child:
+            return os.waitpid(child, 0)[1]
+        try:
+            act()
+        finally:
+            os._exit(3)
+
+    def test_killed_at_many_places(self, tmp_path: Path) -> None:
+        run = Run(0)
+        path = run.save(tmp_path / "run.ckpt", step=1)
+        old = Path(path).read_bytes()
+        run.go(0, 2)
+
+        def write(most: int) -> None:
+            # the kernel kills a process that writes past the limit, which Python ignores else
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            run.save(path, step=2)
+
+        places = [*range(0, 10), *range(10, len(old), len(old) // 30)]
+        for most in places:
+            status = self.in_a_child(lambda most=most: write(most))
+            assert os.WTERMSIG(status) == signal.SIGXFSZ
+            assert Path(path).read_bytes() == old
+        assert Run(1).load(path).step == 1
+
+    @pytest.mark.parametrize("last", ["fsync", "replace"])
+    def test_killed_once_it_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+    ) -> None:
+        run = Run(0)
+        path = run.save(tmp_path / "run.ckpt", step=1)
+        old = Path(path).read_bytes()
+
+        def write() -> None:
+            monkeypatch.setattr(os, last, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            run.save(path, step=2)
+
+        assert os.WTERMSIG(self.in_a_child(write)) == signal.SIGKILL
+        assert Path(path).read_bytes() == old
+
+    def test_it_is_on_the_disk_before_it_takes_the_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done: list[str] = []
+        for name in ("fsync", "replace"):
+            real = getattr(os, name)
+            monkeypatch.setattr(
+                os, name, lambda *args, name=name, real=real: (done.append(name), real(*args))
+            )
+        Run(0).save(tmp_path / "run.ckpt")
+        assert done == ["fsync", "replace", "fsync"]
+
+    def test_a_full_disk(self, tmp_path: Path) -> None:
+        run = Run(0)
+        path = run.save(tmp_path / "run.ckpt", step=1)
+        old = Path(path).read_bytes()
+
+        def write() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+            try:
+                run.save(path, step=2)
+            except OSError:
+                os._exit(0)
+
+        assert self.in_a_child(write) == 0
+        assert Path(path).read_bytes() == old
+        assert os.listdir(tmp_path) == ["run.ckpt"]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.float64, torch.uint8],
+    ids=str,
+)
+def test_tensors_of_any_type(tmp_path: Path, dtype: Any) -> None:
+    run = Run(0)
+    tensor = torch.arange(6).reshape(2, 3).to(dtype)
+    path = run.save(tmp_path / "run.ckpt", values={"a": tensor.t(), "b": tensor[0, 0], "c": tensor[:0]})
+    found = Run(1).load(path).values
+    for name, one in (("a", tensor.t()), ("b", tensor[0, 0]), ("c", tensor[:0])):
+        assert found[name].dtype == dtype
+        assert found[name].shape == one.shape
+        assert torch.equal(found[name].to(torch.complex64), one.to(torch.complex64))
+
+
+def test_states_of_what_stands_around(tmp_path: Path) -> None:
+    """Postprocessing ops and schedulers count too."""
+
+    class Seen(NumpyOp):
+        def __init__(self) -> None:
+            super().__init__(inputs="y", outputs="y")
+            self.count = 0
+
+        def forward(self, data: Any, state: Any) -> Any:
+            self.count += 1
+            return data
+
+        def state_dict(self) -> Any:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.count = state["count"]
+
+    class Turns(EpochScheduler[Any]):
+        turn = 0
+
+        def state_dict(self) -> Any:
+            return {"turn": self.turn}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.turn = state["turn"]
+
+    def make() -> Any:
+        model = fastnet.build(lambda: nn.Linear(2, 1), Turns({1: "sgd"}), model_name="line")
+        seen = Seen()
+        return fastnet.Network([ModelOp(model, "x", "y")], pops=[seen]), model, seen
+
+    network, model, seen = make()
+    model.optimizer.turn = 5
+    with network(mode="infer", epoch=1):
+        network.run_step({"x": torch.ones(3, 2)})
+    count = seen.count
+    assert count
+    other, other_model, other_seen = make()
+    fastnet.load_checkpoint(fastnet.save_checkpoint(tmp_path / "run.ckpt", network), other)
+    assert other_seen.count == count
+    assert other_model.optimizer.turn == 5
