@@ -69,6 +69,22 @@ def test_commands_of_the_benchmarks(module: str) -> None:
             assert option in done.stdout, option
 
 
+def test_program_of_the_page_about_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    # at first it is told to stop, as if it had been killed
+    for stop in ("if epoch == 2: break", "pass"):
+        exec(program.replace("# one epoch is over", stop), {})
+    told = capsys.readouterr().out
+    exec(program.replace("run.ckpt", "another.ckpt"), {})
+    assert told == capsys.readouterr().out
+    assert told.count("epoch") == 4
+
+
 def test_programs_of_the_migration_page() -> None:
     torch = pytest.importorskip("torch")
     from fastnet.compat import v1

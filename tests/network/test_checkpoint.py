@@ -396,15 +396,11 @@ class TestFailing:
 
     def test_of_another_network(self, tmp_path: Path, run: Run) -> None:
         path = run.save(tmp_path / "run.ckpt")
-        without = fastnet.Network(
-            [ModelOp(run.model, "x", "y"), Squares(("y", "t"), "loss")]
-        )
+        without = fastnet.Network([ModelOp(run.model, "x", "y"), Squares(("y", "t"), "loss")])
         self.refused(
             run, path, "Load it with the ops", lambda path: fastnet.load_checkpoint(path, without)
         )
-        self.refused(
-            run, path, "rate 0", lambda path: fastnet.load_checkpoint(path, run.network)
-        )
+        self.refused(run, path, "rate 0", lambda path: fastnet.load_checkpoint(path, run.network))
 
     @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", b"\x80\x02c"])
     def test_no_checkpoint_at_all(self, tmp_path: Path, run: Run, content: bytes) -> None:
@@ -422,9 +418,7 @@ class TestFailing:
         self.refused(run, path, "is damaged, or was not written by fastnet")
         assert not (tmp_path / "marker").exists()
 
-    def test_an_interrupt(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-    ) -> None:
+    def test_an_interrupt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
         """It comes when everything but the last of it is in."""
         other = Run(0)
         other.go(0, 13)
@@ -499,7 +493,7 @@ class TestWriting:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             run.save(path, step=2)
 
-        places = [*range(0, 10), *range(10, len(old), len(old) // 30)]
+        places = [*range(10), *range(10, len(old), len(old) // 30)]
         for most in places:
             status = self.in_a_child(lambda most=most: write(most))
             assert os.WTERMSIG(status) == signal.SIGXFSZ
@@ -558,7 +552,9 @@ class TestWriting:
 def test_tensors_of_any_type(tmp_path: Path, dtype: Any) -> None:
     run = Run(0)
     tensor = torch.arange(6).reshape(2, 3).to(dtype)
-    path = run.save(tmp_path / "run.ckpt", values={"a": tensor.t(), "b": tensor[0, 0], "c": tensor[:0]})
+    path = run.save(
+        tmp_path / "run.ckpt", values={"a": tensor.t(), "b": tensor[0, 0], "c": tensor[:0]}
+    )
     found = Run(1).load(path).values
     for name, one in (("a", tensor.t()), ("b", tensor[0, 0]), ("c", tensor[:0])):
         assert found[name].dtype == dtype

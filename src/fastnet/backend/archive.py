@@ -176,4 +176,4 @@ def _entries(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bytes_of(fact: Any) -> int:
     dtype, shape, _ = fact
-    return math.prod(shape) * SIZES[dtype]
+    return int(math.prod(shape)) * SIZES[dtype]

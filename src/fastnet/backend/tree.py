@@ -66,10 +66,9 @@ def encode(value: Any, path: str, blocks: dict[str, Block], give: Give) -> Any:
         # a shape of torch is a tuple too
         if kind is cls or (cls is tuple and kind.__module__ == "torch" and kind.__name__ == "Size"):
             return {mark: encode(list(value), path, blocks, give)}
+    mark, block = _TENSOR, give(value)
     if isinstance(value, (np.ndarray, np.generic)):
         mark, block = _ARRAY if isinstance(value, np.ndarray) else _SCALAR, _block_of(value)
-    else:
-        mark, block = _TENSOR, give(value)
     if block is None or block.dtype not in SIZES:
         what = kind.__name__ if block is None else f"{kind.__name__} of {block.dtype}"
         raise TypeError(

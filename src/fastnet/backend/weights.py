@@ -27,7 +27,8 @@ def save_model(
         model: A model from `fastnet.build`.
         save_dir: The folder to save into; it is made if it is not there.
         model_name: What the files are called. None for the model's name.
-        save_optimizer: Whether to save the state of the current optimizer beside the weights.
+        save_optimizer: Whether to save the state of the current optimizer beside the weights, with
+            that of its scaler (torch) and those of the other optimizers of a scheduled one.
         save_architecture: Whether to save the layers beside the weights (TensorFlow only): in a
             folder of the model's name with Keras 2, in a ``.keras`` file with Keras 3.
 
@@ -62,11 +63,16 @@ def load_model(
 ) -> None:
     """Load a model's weights. Nothing in the files is executed.
 
+    The files are checked whole before the first of them counts: names, shapes, types, settings that
+    an optimizer can have, and sizes that a file really has. If loading fails, nothing is changed.
+
     Args:
-        model: The model.
+        model: The model. In torch it may be wrapped (by `torch.compile`, or to be spread over
+            devices), and so may that have been whose weights are in the file.
         weights_path: A file that `save_model` has written, or the framework itself.
-        load_optimizer: Whether to load the state of the model's current optimizer as well, from
-            the file that `save_model` has put beside the weights.
+        load_optimizer: Whether to load the state of the model's optimizer as well, from the file
+            that `save_model` has put beside the weights: of a scheduled one each gets its own, if
+            the file has them, and else the one that is current.
 
     Raises:
         AssertionError: If the state of the optimizer is to be loaded, and the model does not come

@@ -280,8 +280,6 @@ def _run_of(network: BaseNetwork) -> Any:
     return import_module(f"fastnet.backend.{network.target_type}.run_state")
 
 
-
-
 def _things_of(
     network: BaseNetwork, stateful: Mapping[str, Any] | None, function: str
 ) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def check_random(state: Any, source: str) -> None:
     try:
         random.Random().setstate(state[_PYTHON])
         # which a program can have replaced
-        kind = type(np.random.get_bit_generator())
+        kind: Any = type(np.random.mtrand.get_bit_generator())
         np.random.RandomState(kind()).set_state(state[_NUMPY])
         place = state[_NUMPY]["state"].get("pos", 0)
         # numpy would read from any place that it is told

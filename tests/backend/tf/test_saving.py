@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import pickle
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend import get_lr, load_model, save_model, set_lr
+from fastnet.schedule import EpochScheduler
 from tests.network.keras_models import (
     KERAS_3,
     KINDS,
@@ -349,3 +353,112 @@ class TestErrors:
             "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
         ):
             save_model(3, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"learning_rate": "abc"}, "its learning_rate is 'abc', where the model's is "),
+            ({"learning_rate": -1}, "its learning_rate is -1, where the model's is "),
+            ({"learning_rate": float("inf")}, "its learning_rate is inf, where the model's is "),
+            ({"learning_rate": None}, "its learning_rate is None, where the model's is "),
+            ({"weight_decay": True}, "its weight_decay is True, where the model's is None"),
+            ({"learning_rate": ...}, "it lacks the learning_rate"),
+            ({"weight_decay": ...}, "it lacks the weight_decay"),
+        ],
+    )
+    def test_facts_that_cannot_be(self, tmp_path: Path, change: Any, told: str) -> None:
+        _, path = saved(tmp_path)
+        rewrite(tmp_path / "net_opt.npz", change, {})
+        self.refused_by(path, f"is not of the model's optimizer, {KIND}Adam: {told}")
+
+    @pytest.mark.parametrize("value", [np.array(-1), np.array("abc"), np.array(1.5)])
+    def test_steps_that_cannot_be(self, tmp_path: Path, value: Any) -> None:
+        _, path = saved(tmp_path)
+        rewrite(tmp_path / "net_opt.npz", {}, {"0": value})
+        self.refused_by(path, f"is not of the model's optimizer, {KIND}Adam: its array 0 is ")
+
+    def refused_by(self, path: str, text: str) -> None:
+        model = build()
+        before, memory = weights(model), [one.numpy() for one in variables_of(model.optimizer)]
+        rate = get_lr(model)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            load_model(model, path, load_optimizer=True)
+        assert text in str(caught.value)
+        assert same_weights(model, before)
+        assert all(
+            map(np.array_equal, memory, [one.numpy() for one in variables_of(model.optimizer)])
+        )
+        assert get_lr(model) == rate
+        steps(fastnet.Network(supervised(model)), batches(1))
+
+    @pytest.mark.parametrize("count", [300_000_000, 1 << 60])
+    def test_sizes_that_a_file_does_not_have(self, tmp_path: Path, count: int) -> None:
+        _, path = saved(tmp_path)
+        beside = tmp_path / "net_opt.npz"
+        with zipfile.ZipFile(beside) as archive:
+            entries = {one.filename: archive.read(one) for one in archive.infolist()}
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            head, {"descr": "<f4", "fortran_order": False, "shape": (count,)}
+        )
+        entries["1.npy"] = head.getvalue() + bytes(16)
+        with zipfile.ZipFile(beside, "w") as archive:
+            for name, entry in entries.items():
+                archive.writestr(name, entry)
+        model = build()
+        tracemalloc.start()
+        try:
+            with pytest.raises(ValueError, match=f"speaks of {4 * count} bytes where it has 16"):
+                load_model(model, path, load_optimizer=True)
+            assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        finally:
+            tracemalloc.stop()
+
+    def test_an_archive_that_blows_up(self, tmp_path: Path) -> None:
+        _, path = saved(tmp_path)
+        np.savez_compressed(tmp_path / "net_opt.npz", facts=np.zeros(10_000_000, "uint8"))
+        self.refused_by(path, "its 'entries' speaks of 10000")
+
+
+def rewrite(path: Path, facts: Any, arrays: Any) -> None:
+    """Write an optimizer file anew, with other facts in it and other arrays."""
+    with np.load(path, allow_pickle=False) as file:
+        held = {name: file[name] for name in file.files}
+    told = json.loads(str(held["facts"]))
+    told = {name: value for name, value in {**told, **facts}.items() if value is not ...}
+    np.savez(path, **{**held, **arrays, "facts": np.array(json.dumps(told))})
+
+
+class TestScheduled:
+    """Each optimizer of a schedule gets its own state, whichever is in force here and there."""
+
+    def make(self) -> Any:
+        return build(EpochScheduler({1: "adam", 3: OPTIMIZERS["momentum 0"], 5: None}))
+
+    @pytest.mark.parametrize("last", [1, 3])
+    def test_all_of_them(self, tmp_path: Path, last: int) -> None:
+        model = self.make()
+        network = fastnet.Network(supervised(model))
+        for epoch in (1, 3, last):
+            with network(mode="train", epoch=epoch, eager=True):
+                for batch in batches(2, seed=epoch):
+                    network.run_step(batch)
+        path = save_model(model, tmp_path, save_optimizer=True)
+        for first in (1, 3):
+            other = self.make()
+            load_model(other, path, load_optimizer=True)
+            with fastnet.Network(supervised(other))(mode="train", epoch=first, eager=True):
+                pass
+            pairs = zip(
+                *(one.optimizer.get_all_values()[:2] for one in (model, other)), strict=True
+            )
+            for one, two in pairs:
+                values = [[each.numpy() for each in variables_of(every)] for every in (one, two)]
+                assert any(np.any(each) for each in values[0])
+                assert all(map(np.array_equal, *values))
+
+    def test_into_another_schedule(self, tmp_path: Path) -> None:
+        path = save_model(self.make(), tmp_path, save_optimizer=True)
+        other = build(EpochScheduler({1: "adam", 2: "sgd", 3: "sgd"}))
+        with pytest.raises(ValueError, match="of a schedule of 2 optimizers, where the model's"):
+            load_model(other, path, load_optimizer=True)

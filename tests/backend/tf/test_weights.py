@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,150 @@ class TestErrors:
             with zipfile.ZipFile(path, "w") as archive:
                 archive.write(inner, "model.weights.h5")
         self.broken(path, Exception)
+
+
+class MetricHead(layers.Dense):
+    """Keras 3 calls its arrays by the class."""
+
+
+class Metrics(layers.Dense):
+    pass
+
+
+class WithHeads(keras.Model):
+    """Keras 2 calls arrays by the attributes."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.first = layers.Dense(5)
+        if heads > 0:
+            self.metric_head = MetricHead(5)
+        if heads > 1:
+            self.optimizer_head = Metrics(5)
+
+    def call(self, x: Any) -> Any:
+        for name in ("first", "metric_head", "optimizer_head"):
+            x = getattr(self, name)(x) if hasattr(self, name) else x
+        return x
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_layers_called_like_what_keras_saves_besides(tmp_path: Path, heads: int) -> None:
+    saved, same, fewer = WithHeads(heads), WithHeads(heads), WithHeads(heads - 1)
+    for model in (saved, same, fewer):
+        model(np.ones((1, 5), "float32"))
+    path = save(saved, tmp_path, ".weights.h5")
+    load_weights(same, path)
+    assert same_weights(same, saved)
+    before = weights(fewer)
+    with pytest.raises(ValueError, match="which the model has not"):
+        load_weights(fewer, path)
+    assert same_weights(fewer, before)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+class TestClaims:
+    """Sizes that a file does not have are refused before there is memory for them."""
+
+    HUGE = 300_000_000
+
+    def refused(self, tmp_path: Path, ending: str, change: Any, text: str) -> None:
+        path = save(mlp(), tmp_path, ending)
+        inner = path
+        if ending == ".keras":
+            with zipfile.ZipFile(path) as archive:
+                inner = archive.extract("model.weights.h5", tmp_path)
+        with h5py.File(inner, "r+") as file:
+            names: list[str] = []
+            file.visititems(
+                lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
+            )
+            change(file, names[0])
+        if ending == ".keras":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.write(inner, "model.weights.h5")
+        model = mlp()
+        before = weights(model)
+        tracemalloc.start()
+        try:
+            with pytest.raises(ValueError, match="is damaged, or of another model") as caught:
+                load_weights(model, path)
+            assert tracemalloc.get_traced_memory()[1] < 50_000_000
+        finally:
+            tracemalloc.stop()
+        assert text in str(caught.value)
+        assert same_weights(model, before)
+
+    @pytest.mark.parametrize("packed", [{}, {"chunks": (1 << 20,)}, {"compression": "gzip"}])
+    def test_of_an_array(self, tmp_path: Path, ending: str, packed: Any) -> None:
+        def change(file: Any, name: str) -> None:
+            del file[name]
+            file.create_dataset(name, (self.HUGE,), "float32", **packed)
+
+        self.refused(tmp_path, ending, change, "speaks of 1200000000 bytes where it has 0")
+
+    def test_of_strings(self, tmp_path: Path, ending: str) -> None:
+        def change(file: Any, name: str) -> None:
+            del file[name]
+            file.create_dataset(name, (1000,), h5py.string_dtype())
+
+        self.refused(tmp_path, ending, change, "is 1000 strings of any length")
+
+    def test_of_names(self, tmp_path: Path, ending: str) -> None:
+        def change(file: Any, name: str) -> None:
+            file.attrs.create("layer_names", ["x" * 10] * 1000, dtype=h5py.string_dtype())
+
+        self.refused(tmp_path, ending, change, "is 1000 strings of any length")
+
+    def test_of_another_file(self, tmp_path: Path, ending: str) -> None:
+        """Where it is, and what is in it, is nobody's business."""
+        (tmp_path / "secret").write_bytes(bytes(120))
+
+        def change(file: Any, name: str) -> None:
+            del file[name]
+            secret = [(str(tmp_path / "secret"), 0, 120)]
+            file.create_dataset(name, (6, 5), "float32", external=secret)
+
+        self.refused(tmp_path, ending, change, "is in another file")
+
+    def test_of_a_link(self, tmp_path: Path, ending: str) -> None:
+        def change(file: Any, name: str) -> None:
+            del file[name]
+            file[name] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
+
+        self.refused(tmp_path, ending, change, "leads to somewhere else")
+
+    def test_of_a_ring(self, tmp_path: Path, ending: str) -> None:
+        def change(file: Any, name: str) -> None:
+            group = name.rpartition("/")[0]
+            file[f"{group}/ring"] = file[group]
+
+        self.refused(tmp_path, ending, change, "is in itself")
+
+
+def test_an_archive_that_blows_up(tmp_path: Path) -> None:
+    path = save(mlp(), tmp_path, ".keras")
+    with zipfile.ZipFile(path) as archive:
+        inner = archive.extract("model.weights.h5", tmp_path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(inner, "model.weights.h5")
+        archive.writestr("assets/large", bytes(10_000_000))
+    with pytest.raises(ValueError, match="its 'entries' speaks of 10"):
+        load_weights(mlp(), path)
+
+
+def test_an_array_that_was_compressed(tmp_path: Path) -> None:
+    """It is as large as the model's own."""
+    saved, model = mlp(), mlp()
+    saved.set_weights([np.ones_like(one) for one in saved.get_weights()])
+    path = save(saved, tmp_path, ".weights.h5")
+    with h5py.File(path, "r+") as file:
+        for name in ("layers/dense/vars/0", "layers/dense_1/vars/0"):
+            value = file[name][()]
+            del file[name]
+            file.create_dataset(name, data=value, compression="gzip")
+    load_weights(model, path)
+    assert same_weights(model, saved)
 
 
 class TestNothingIsExecuted:

@@ -348,3 +348,216 @@ class TestErrors:
             "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
         ):
             save_model(3, tmp_path)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "told"),
+        [
+            ("lr", "abc", "its setting 'lr' is 'abc', where the model's is 0.001"),
+            ("lr", -0.1, "its setting 'lr' is -0.1"),
+            ("lr", float("nan"), "its setting 'lr' is nan"),
+            ("lr", None, "its setting 'lr' is None, where the model's is 0.001"),
+            ("lr", torch.ones(2), "its setting 'lr' is of the type Tensor"),
+            ("betas", (0.9,), "its setting 'betas' is (0.9,), where the model's is (0.9, 0.999)"),
+            ("betas", (0.9, 1.5), "its setting 'betas' is (0.9, 1.5)"),
+            ("amsgrad", "yes", "its setting 'amsgrad' is 'yes', where the model's is False"),
+            ("eps", float("inf"), "its setting 'eps' is inf"),
+            ("lr", ..., "it lacks the setting 'lr'"),
+        ],
+    )
+    def test_settings_that_cannot_be(
+        self, tmp_path: Path, name: str, value: Any, told: str
+    ) -> None:
+        _, path = saved(tmp_path)
+        beside = tmp_path / "net_opt.pt"
+        state = torch.load(beside, weights_only=True)
+        state["param_groups"][0][name] = value
+        if value is ...:
+            del state["param_groups"][0][name]
+        torch.save(state, beside)
+        self.refused(path, ValueError, self.text(beside, told))
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (
+                {"exp_avg_sq": torch.ones(3)},
+                "it has 'exp_avg_sq' of the shape (3,) for a parameter of the shape (32, 16)",
+            ),
+            ({"exp_avg_sq": ...}, "it lacks ['exp_avg_sq'] of a parameter"),
+            (
+                {"exp_avg": torch.ones(32, 16, dtype=torch.complex64)},
+                "it has 'exp_avg' of the type torch.complex64 for a parameter of torch.float32",
+            ),
+            (
+                {"exp_avg": "much"},
+                "it has 'exp_avg' of the shape () for a parameter of the shape (32, 16)",
+            ),
+            ({"step": "3"}, "it has '3' as 'step' of a parameter"),
+            ({"step": torch.tensor(float("nan"))}, "it has tensor(nan) as 'step' of a parameter"),
+        ],
+    )
+    def test_memories_that_the_next_step_would_fail_on(
+        self, tmp_path: Path, change: Any, told: str
+    ) -> None:
+        _, path = saved(tmp_path)
+        beside = tmp_path / "net_opt.pt"
+        state = torch.load(beside, weights_only=True)
+        for name, value in change.items():
+            if value is ...:
+                del state["state"][0][name]
+            else:
+                state["state"][0][name] = value
+        torch.save(state, beside)
+        model = build()
+        self.refused(path, ValueError, self.text(beside, told), model)
+        steps(fastnet.Network(supervised(model)), batches(1))
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("scale", 0.0), ("scale", float("inf")), ("_growth_tracker", "x")]
+    )
+    def test_a_spoilt_scale(self, tmp_path: Path, name: str, value: Any) -> None:
+        one = scaled(8.0)
+        path = save_model(one, tmp_path, save_optimizer=True)
+        beside = tmp_path / "net_opt.pt"
+        state = torch.load(beside, weights_only=True)
+        state["scaler"][name] = value
+        torch.save(state, beside)
+        model = scaled(2.0)
+        before = model.current_optimizer.scaler.state_dict()
+        self.refused(
+            path, ValueError, self.text(beside, f"its scaler's '{name}' is {value!r}"), model
+        )
+        assert model.current_optimizer.scaler.state_dict() == before
+
+    def test_quantised_weights(self, tmp_path: Path) -> None:
+        """Torch itself would find that out with half of the others in place."""
+        model, path = saved(tmp_path)
+        state = model.state_dict()
+        last = list(state)[-1]
+        state[last] = torch.quantize_per_tensor(state[last], 0.1, 0, torch.qint8)
+        torch.save(state, path)
+        other = build()
+        self.refused(
+            path,
+            ValueError,
+            f"The weights file '{path}' is of another model than Sequential: it has '{last}' of "
+            "type torch.qint8, where the model's is torch.float32. Load it into the model that it "
+            "was saved from.",
+            other,
+        )
+
+    def test_a_module_that_refuses(self, tmp_path: Path) -> None:
+        """What was in already is taken out again, of weights, optimizers and scalers."""
+
+        class Picky(nn.Linear):
+            def _load_from_state_dict(self, state: Any, *args: Any) -> None:
+                if state["2.weight"].sum() > 0:
+                    raise RuntimeError("I will not")
+                super()._load_from_state_dict(state, *args)
+
+        def make() -> Any:
+            return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), Picky(32, 4))
+
+        model = build(make=make)
+        with torch.no_grad():
+            model[2].weight.fill_(1)
+        steps(fastnet.Network(supervised(model)), batches(2))
+        path = save_model(model, tmp_path, save_optimizer=True)
+        self.refused(
+            path,
+            ValueError,
+            f"The weights file '{path}' cannot be loaded into Sequential: "
+            "RuntimeError('I will not'). Load it into the model that it was saved from.",
+            build(make=make),
+        )
+
+    @staticmethod
+    def text(beside: Path, told: str) -> str:
+        return (
+            f"The optimizer file '{beside}' is not of the model's optimizer, Adam: {told}. Leave "
+            "load_optimizer out, or give the model the optimizer that was saved."
+        )
+
+
+def scaled(scale: float) -> Any:
+    model = build()
+    model.current_optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    return model
+
+
+class TestScalers:
+    def test_go_with_their_optimizers(self, tmp_path: Path) -> None:
+        model, other = scaled(512.0), scaled(2.0)
+        scaler = model.current_optimizer.scaler
+        # an overflow halves it
+        model[0].weight.grad = torch.full_like(model[0].weight, float("inf"))
+        scaler.scale(torch.ones(()))
+        scaler.unscale_(model.current_optimizer)
+        scaler.step(model.current_optimizer)
+        scaler.update()
+        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+        assert other.current_optimizer.scaler.state_dict() == scaler.state_dict()
+        assert other.current_optimizer.scaler.scale(torch.ones(())).item() == 256
+
+    def test_a_file_with_a_scale_fits_where_none_is_scaled(self, tmp_path: Path) -> None:
+        model = build()
+        load_model(
+            model, save_model(scaled(8.0), tmp_path, save_optimizer=True), load_optimizer=True
+        )
+        assert model.current_optimizer.scaler is None
+
+    def test_torch_reads_the_file_as_an_optimizers(self, tmp_path: Path) -> None:
+        model, _ = saved(tmp_path)
+        twin = mlp()
+        optimizer = torch.optim.Adam(twin.parameters())
+        optimizer.load_state_dict(torch.load(tmp_path / "net_opt.pt", weights_only=True))
+        assert same_memory(optimizer.state_dict()["state"], memory(model))
+
+
+class TestScheduled:
+    """Each optimizer of a schedule gets its own state, whichever is in force here and there."""
+
+    def make(self) -> Any:
+        from fastnet.schedule import EpochScheduler
+
+        return build(EpochScheduler({1: "adam", 3: OPTIMIZERS["momentum"], 5: None}))
+
+    @pytest.mark.parametrize("last", [1, 3])
+    @pytest.mark.parametrize("first", [1, 3])
+    def test_all_of_them(self, tmp_path: Path, last: int, first: int) -> None:
+        model = self.make()
+        network = fastnet.Network(supervised(model))
+        for epoch in (1, 3, last):
+            with network(mode="train", epoch=epoch):
+                for batch in batches(2, seed=epoch):
+                    network.run_step(batch)
+        path = save_model(model, tmp_path, save_optimizer=True)
+        other = self.make()
+        load_model(other, path, load_optimizer=True)
+        with fastnet.Network(supervised(other))(mode="train", epoch=first):
+            pass
+        for one, two in zip(optimizers(model), optimizers(other), strict=True):
+            # by torch's own account
+            one, two = one.state_dict(), two.state_dict()
+            assert one["param_groups"] == two["param_groups"]
+            assert one["state"]
+            assert same_memory(one["state"], two["state"])
+
+    def test_into_another_schedule(self, tmp_path: Path) -> None:
+        from fastnet.schedule import EpochScheduler
+
+        path = save_model(self.make(), tmp_path, save_optimizer=True)
+        other = build(EpochScheduler({1: "adam", 2: "sgd", 3: "sgd"}))
+        with pytest.raises(ValueError, match="of a schedule of 2 optimizers, where the model's"):
+            load_model(other, path, load_optimizer=True)
+
+    def test_into_a_model_with_that_in_force(self, tmp_path: Path) -> None:
+        model = self.make()
+        steps(fastnet.Network(supervised(model)), batches(2))
+        other = build("adam")
+        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+        assert same_memory(memory(other), memory(model))
+
+
+def optimizers(model: Any) -> list[Any]:
+    return [one for one in model.optimizer.get_all_values() if one is not None]

@@ -7,6 +7,8 @@ import io
 import os
 import pickle
 import random
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -301,3 +303,167 @@ def test_unwrap() -> None:
     model = line()
     assert unwrap(model) is model
     assert unwrap(nn.DataParallel(model)) is model
+
+
+def compiled(model: Any) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def inside(model: Any) -> Any:
+    """A model a part of which is wrapped."""
+    model[0] = compiled(nn.DataParallel(model[0]))
+    return model
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A group of one process, which is enough to spread a model over."""
+    store = tmp_path_factory.mktemp("group") / "store"
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+WRAPS: dict[str, Any] = {
+    "plain": lambda model: model,
+    "compiled": compiled,
+    "DataParallel": nn.DataParallel,
+    "DDP": nn.parallel.DistributedDataParallel,
+    "compiled DDP": lambda model: compiled(nn.parallel.DistributedDataParallel(model)),
+    "DataParallel of compiled": lambda model: nn.DataParallel(compiled(model)),
+    "inside": inside,
+}
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("saved_as", WRAPS)
+@pytest.mark.parametrize("loaded_as", WRAPS)
+def test_whatever_a_model_is_wrapped_in(path: Path, saved_as: str, loaded_as: str) -> None:
+    """The file is torch's own, of the wrapped model."""
+    source, target = mlp(), mlp()
+    expected = [one.detach().clone() for one in source.parameters()]
+    torch.save(WRAPS[saved_as](source).state_dict(), path)
+    load_weights(WRAPS[loaded_as](target), path)
+    assert all(map(torch.equal, target.parameters(), expected))
+
+
+class TestNames:
+    """Where a model itself has parts that are called like wrappers."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(2, 1)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(1, 1, bias=False)
+            self.weight = nn.Parameter(torch.zeros(1, 1))
+
+    @pytest.mark.parametrize("make", [Own, Both])
+    @pytest.mark.parametrize("wrap", [lambda model: model, nn.DataParallel])
+    @pytest.mark.parametrize("loaded", [lambda model: model, nn.DataParallel])
+    def test_they_stay_apart(self, path: Path, make: Any, wrap: Any, loaded: Any) -> None:
+        source, target = make(), make()
+        torch.save(wrap(source).state_dict(), path)
+        load_weights(loaded(target), path)
+        assert same_weights(source, target)
+
+    def test_versions_of_modules(self, path: Path) -> None:
+        """They are read by where they are, so that they move with the names."""
+        seen: list[Any] = []
+
+        class Aware(nn.Linear):
+            _version = 7
+
+            def _load_from_state_dict(
+                self, state: Any, prefix: Any, metadata: Any, *a: Any
+            ) -> None:
+                seen.append(metadata.get("version"))
+                super()._load_from_state_dict(state, prefix, metadata, *a)
+
+        torch.save(nn.DataParallel(nn.Sequential(Aware(1, 1))).state_dict(), path)
+        load_weights(nn.Sequential(Aware(1, 1)), path)
+        assert seen == [7]
+
+
+HUGE = 300_000_000
+
+
+def with_claims(path: Path, count: int, size: int, zipped: bool) -> None:
+    """Let a file of ten numbers speak of more: of a storage, and of a tensor on it."""
+    data = saved({"weight": torch.zeros(10)}, _use_new_zipfile_serialization=zipped)
+    if zipped:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = {one.filename: archive.read(one) for one in archive.infolist()}
+        name = next(one for one in entries if one.endswith("data.pkl"))
+        entries[name] = claim(entries[name], count, size)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, entry in entries.items():
+                archive.writestr(name, entry)
+    else:
+        path.write_bytes(claim(data, count, size))
+
+
+def claim(text: bytes, count: int, size: int) -> bytes:
+    place = text.index(b"cpu")
+    for number in (count, size):
+        place = text.index(b"K\n", place)
+        text = text[:place] + b"J" + number.to_bytes(4, "little") + text[place + 2 :]
+        place += 5
+    return text
+
+
+def blown_up(path: Path) -> None:
+    """Let half a megabyte be four hundred once it is unpacked."""
+    data = saved({"weight": torch.zeros(10)})
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = {one.filename: archive.read(one) for one in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, entry in entries.items():
+            with archive.open(name, "w") as file:
+                for _ in range(400 if name.endswith("data/0") else 1):
+                    file.write(bytes(1_000_000) if name.endswith("data/0") else entry)
+
+
+def test_sizes_that_a_file_does_not_have(tmp_path: Path) -> None:
+    """They are refused before there is memory for them, of which there is less than they claim."""
+    files = {}
+    for zipped in (True, False):
+        for kind, count, size in (("storage", HUGE, 10), ("tensor", 10, HUGE)):
+            path = tmp_path / f"{kind} {zipped}"
+            with_claims(path, count, size, zipped)
+            files[path] = "it speaks of 1200000000 bytes where it has"
+    blown_up(tmp_path / "blown up")
+    files[tmp_path / "blown up"] = "it speaks of 400"
+    code = (
+        "import resource, sys, torch\n"
+        "from fastnet.backend.torch.weights import read_state\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 300_000_000,) * 2)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: read_state(path)\n"
+        "    except ValueError as error: print(error)\n"
+        "try: torch.empty(100_000_000)\n"
+        "except RuntimeError: print('no more')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, files)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *told, limited = done.stdout.splitlines()
+    assert limited == "no more"
+    for line_, (path, text) in zip(told, files.items(), strict=True):
+        assert line_.startswith(f"The weights file '{path}' is damaged: it cannot be read (")
+        assert text in line_
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_sizes_that_a_file_has(path: Path) -> None:
+    for zipped in (True, False):
+        with_claims(path, 10, 10, zipped)
+        assert torch.equal(read_state(path)["weight"], torch.zeros(10))

@@ -99,7 +99,9 @@ def test_half_precision_is_saved_as_it_is() -> None:
         network.run_step({"x": torch.ones(1, 2).bfloat16(), "t": torch.ones(1, 1).bfloat16()})
     state = update.state_dict()
     assert state["gradients"][0].dtype == torch.bfloat16
-    update.load_state_dict({**state, "gradients": [one.float().numpy() for one in state["gradients"]]})
+    update.load_state_dict(
+        {**state, "gradients": [one.float().numpy() for one in state["gradients"]]}
+    )
     assert update.state_dict()["merged"] == 1
     assert torch.equal(update.state_dict()["gradients"][0], state["gradients"][0])
 

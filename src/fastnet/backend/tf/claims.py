@@ -50,6 +50,7 @@ def require_claims_of_weights(path: str, inside: str, largest: int, names: int) 
         inside: What the latter is called in an archive.
         largest: How many numbers the largest array of the model has. What takes less room in the
             file than in memory, because it was compressed, may be as large.
+        names: How many names there can be in a list. Several of them may be the same long one.
 
     Raises:
         Exception: If it has not, or cannot be read, which shows in a dozen ways.

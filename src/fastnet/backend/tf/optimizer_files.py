@@ -48,9 +48,7 @@ def write_states(optimizer: Any, scheduled: Sequence[Any], path: str) -> None:
     facts = facts_of(optimizer)
     arrays = {str(place): array_of(each) for place, each in enumerate(variables_of(optimizer))}
     if len(scheduled) > 1 and any(one is optimizer for one in scheduled):
-        facts[_SCHEDULED] = [
-            _CURRENT if one is optimizer else facts_of(one) for one in scheduled
-        ]
+        facts[_SCHEDULED] = [_CURRENT if one is optimizer else facts_of(one) for one in scheduled]
         for number, one in enumerate(scheduled):
             if one is not optimizer:
                 for place, each in enumerate(variables_of(one)):
@@ -151,7 +149,9 @@ def complaint_about(state: dict[str, Any], optimizer: Any) -> str | None:
         return f"it has arrays of the shapes {saved} where the model's are {shapes}"
     for place, (value, variable) in enumerate(zip(state["values"], variables, strict=True)):
         wanted = tf.as_dtype(variable.dtype)
-        if value.dtype.kind not in ("f" if wanted.is_floating else "iu" if wanted.is_integer else "b"):
+        if value.dtype.kind not in (
+            "f" if wanted.is_floating else "iu" if wanted.is_integer else "b"
+        ):
             return f"its array {place} is of {value.dtype} where the model's is {wanted.name}"
         if not value.ndim and (not np.isfinite(value) or value < 0):
             # how many steps, a rate, the scale of a loss

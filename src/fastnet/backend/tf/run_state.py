@@ -264,7 +264,7 @@ def _generators(models: list[Any]) -> list[Any]:
         for layer in all_layers(model):
             for seeds in getattr(layer, "_seed_generators", ()):
                 found.setdefault(id(seeds.state), seeds.state)
-            generator = getattr(layer, "_random_generator", None)
+            generator: Any = getattr(layer, "_random_generator", None)
             if hasattr(generator, "_maybe_init"):
                 # Keras 2 makes it when the layer runs for the first time
                 generator._maybe_init()
@@ -288,5 +288,7 @@ def _unreadable(model: Any) -> list[str]:
 
 def _shared_by_keras() -> Any:
     """Find the state of the generator that Keras 3 uses where it is given no seed."""
-    seeds = getattr(sys.modules.get("keras.src.random.seed_generator"), "global_seed_generator", None)
+    seeds = getattr(
+        sys.modules.get("keras.src.random.seed_generator"), "global_seed_generator", None
+    )
     return None if seeds is None else seeds().state

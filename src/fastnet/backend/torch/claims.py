@@ -101,10 +101,11 @@ def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
         claimed = numel * torch.empty((), dtype=dtype).element_size()
         check(str(key), claimed)
-        storage = torch.UntypedStorage(claimed, device="meta")
+        storage: Any = torch.UntypedStorage(claimed, device="meta")  # type: ignore[no-untyped-call]
         if storages is not None:
             storages.append((storage, claimed))
-        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        make: Any = torch.storage.TypedStorage
+        return make(wrap_storage=storage, dtype=dtype, _internal=True)
 
     reader: Any = Unpickler(file)
     reader.persistent_load = make_storage

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 
 __all__ = ["fit_names", "innermost", "unwrap"]
+
+_Form: TypeAlias = Callable[[str], str]
 
 # where `torch.compile` and the wrappers that spread a model over devices keep the model itself
 _COMPILED, _SPREAD = "_orig_mod", "module"
@@ -57,17 +60,23 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
         makes a difference, and else as they were.
     """
     own = list(model.state_dict())
-    for form in (_as_it_is, _without_outer, _without_any):
-        known = {form(name): name for name in own}
+    outer = 0
+    while state and all(_is_wrapped(name, outer) for name in state):
+        outer += 1
+    forms: list[tuple[_Form, _Form]] = [(partial(_without, outer=n), str) for n in range(outer + 1)]
+    for form, own_form in (*forms, (_without_any, _without_any)):
+        known = {own_form(name): name for name in own}
         if len(known) == len(own) and _are(known, [form(name) for name in state]):
             break
     else:
         return dict(state)
-    fitted: dict[str, Any] = OrderedDict((known[form(name)], value) for name, value in state.items())
+    fitted: dict[str, Any] = OrderedDict(
+        (known[form(name)], value) for name, value in state.items()
+    )
     versions = getattr(state, "_metadata", None)
     if isinstance(versions, dict):
         # what modules were written by, which some of them read old weights by
-        modules = {form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
+        modules = {own_form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
         fitted._metadata = {  # type: ignore[attr-defined]
             modules.get(form(name), name): version for name, version in versions.items()
         }
@@ -78,18 +87,14 @@ def _are(known: Collection[str], names: list[str]) -> bool:
     return len(set(names)) == len(names) and set(names) == set(known)
 
 
-def _as_it_is(name: str) -> str:
-    return name
-
-
-def _without_outer(name: str) -> str:
+def _is_wrapped(name: str, outer: int) -> bool:
     parts = name.split(".")
-    while parts[0] in (_COMPILED, _SPREAD):
-        parts = parts[1:] or [""]
-    return ".".join(parts)
+    return len(parts) > outer + 1 and parts[outer] in (_COMPILED, _SPREAD)
+
+
+def _without(name: str, outer: int) -> str:
+    return ".".join(name.split(".")[outer:])
 
 
 def _without_any(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in (_COMPILED, _SPREAD))
-
-

@@ -70,7 +70,7 @@ def kept_optimizer(optimizer: Any) -> Iterator[None]:
     memories, groups = optimizer.state, optimizer.param_groups
     held = {place: dict(memory) for place, memory in memories.items()}
     settings = [dict(group) for group in groups]
-    scaler = getattr(optimizer, "scaler", None)
+    scaler: Any = getattr(optimizer, "scaler", None)
     scale = None if scaler is None else copy.deepcopy(scaler.state_dict())
     try:
         yield
@@ -265,7 +265,12 @@ def _complaint_about_scaler(state: dict[str, Any], own: dict[str, Any]) -> str |
         return f"the state of its scaler has {sorted(state)}, but that of the model's {sorted(own)}"
     for name, value in state.items():
         number = _number(value)
-        if number is None or not math.isfinite(number) or number < 0 or (name == "scale" and not number):
+        if (
+            number is None
+            or not math.isfinite(number)
+            or number < 0
+            or (name == "scale" and not number)
+        ):
             return f"its scaler's '{name}' is {value!r}"
         if isinstance(own[name], int) and not isinstance(value, int):
             return f"its scaler's '{name}' is {value!r}"

@@ -120,7 +120,7 @@ def random_state(models: list[Any]) -> dict[str, Any]:
     return {
         _CPU: torch.get_rng_state(),
         # asking is no reason to start a device up
-        _CUDA: torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        _CUDA: torch.cuda.get_rng_state_all() if _is_cuda_up() else [],
     }
 
 
@@ -207,3 +207,8 @@ def make(block: Block) -> torch.Tensor:
     if not len(block.data):
         return torch.empty(block.shape, dtype=dtype)
     return torch.frombuffer(block.data, dtype=dtype).reshape(block.shape)
+
+
+def _is_cuda_up() -> bool:
+    is_initialized: Any = torch.cuda.is_initialized
+    return bool(is_initialized())

@@ -172,7 +172,8 @@ class SuperLoss(LossOp):
         Raises:
             ValueError: If it is none; the op goes on as before then.
         """
-        averages = state.get("averages") if isinstance(state, dict) else None
+        given: Any = state
+        averages = given.get("averages") if isinstance(given, dict) else None
         if not isinstance(averages, dict) or not all(map(_is_average, averages.values())):
             raise ValueError(
                 f"The state to load is none of a SuperLoss, whose 'averages' are numbers or None: "

@@ -194,7 +194,7 @@ class UpdateOp(TensorOp):
                 f"The state to load {complaint}. Load it into the UpdateOp of the model that it "
                 "was saved from."
             )
-        self._update.set_merged(state["merged"], state["gradients"])
+        self._update.set_merged(int(state["merged"]), state["gradients"])
 
     def _complaint_about(self, state: Any) -> str | None:
         if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():

@@ -1,0 +1,325 @@
+"""Checkpoints of runs in TensorFlow: nothing is lost, and nothing is half done."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import fastnet
+from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop.loss import LossOp, SuperLoss
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.network.keras_models import BY_NAME, KERAS_3, keras, layers, variables_of
+
+pytestmark = pytest.mark.tf
+
+STEPS, MERGED = 10, 3
+
+
+@pytest.fixture(autouse=True)
+def readable_generators() -> Any:
+    """Keras 2 keeps the states of its generators to itself, unless it is asked not to."""
+    if KERAS_3:
+        yield
+        return
+    switch = keras.backend.experimental
+    before = switch.is_tf_random_generator_enabled()
+    switch.enable_tf_random_generator()
+    yield
+    if not before:
+        switch.disable_tf_random_generator()
+
+
+def model_fn() -> Any:
+    return keras.Sequential(
+        [
+            layers.Input((6,)),
+            layers.Dense(8),
+            layers.Dropout(0.5),
+            layers.BatchNormalization(),
+            layers.Dense(3),
+        ]
+    )
+
+
+def adam() -> Any:
+    return BY_NAME.Adam(0.05, amsgrad=True)
+
+
+def momentum() -> Any:
+    falling = keras.optimizers.schedules.ExponentialDecay(0.02, 1, 0.9)
+    return BY_NAME.SGD(falling, momentum=0.9)
+
+
+class Squares(LossOp):
+    def forward(self, data: Any, state: Any) -> Any:
+        return tf.reduce_mean((data[0] - data[1]) ** 2)
+
+
+class Rising(TensorOp):
+    """Multiplies by a variable that grows from step to step, and adds what is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs="x", outputs="x")
+        self.factor = tf.Variable(1.0)
+
+    def forward(self, data: Any, state: Any) -> Any:
+        self.factor.assign(self.factor * 1.01)
+        return data * self.factor + tf.random.get_global_generator().uniform(())
+
+    def state_dict(self) -> Any:
+        return {"factor": self.factor.read_value()}
+
+    def load_state_dict(self, state: Any) -> None:
+        assert tf.is_tensor(state["factor"])
+        self.factor.assign(state["factor"])
+
+
+class Run:
+    def __init__(self, seed: int) -> None:
+        seed_all(seed)
+        self.model = fastnet.build(
+            model_fn, EpochScheduler({1: adam, 2: momentum}), model_name="net"
+        )
+        self.rising = Rising()
+        self.update = UpdateOp(self.model, "loss", merge_grad=MERGED)
+        self.network = fastnet.Network(
+            [self.rising, ModelOp(self.model, "x", "y"), Squares(("y", "t"), "loss"), self.update]
+        )
+
+    def go(self, first: int, last: int, eager: bool = True) -> list[float]:
+        losses = []
+        for step in range(first, last):
+            with self.network(mode="train", epoch=epoch_of(step), eager=eager):
+                losses.append(float(self.network.run_step(batch(step))["loss"]))
+        return losses
+
+    def everything(self) -> Any:
+        """Copy all that there is, without asking fastnet."""
+        optimizers = self.model.optimizer.get_all_values()
+        kept = [
+            *self.model.variables,
+            *[one for each in optimizers for one in variables_of(each)],
+            self.rising.factor,
+            tf.random.get_global_generator().state,
+            *[one.total for one in self.update._update._sums.values()],
+        ]
+        rate = optimizers[0].learning_rate
+        return [
+            *[np.array(one.numpy()) for one in kept],
+            int(self.update._update._merged.numpy()),
+            float(rate),
+            random.getstate(),
+            id(self.model.current_optimizer),
+        ]
+
+
+def epoch_of(step: int) -> int:
+    return 1 + step // 5
+
+
+def batch(step: int) -> dict[str, Any]:
+    source = np.random.default_rng(step)
+    return {
+        "x": tf.constant(source.normal(size=(8, 6)).astype("float32")),
+        "t": tf.constant(source.normal(size=(8, 3)).astype("float32")),
+    }
+
+
+def seed_all(seed: int) -> None:
+    keras.utils.set_random_seed(seed)
+    # not another one, which graphs would not draw from
+    tf.random.get_global_generator().reset_from_seed(seed)
+
+
+def by_hand(seed: int) -> tuple[list[float], list[Any]]:
+    """The same run as a loop in Keras, which nothing interrupts."""
+    seed_all(seed)
+    model = model_fn()
+    optimizers = [adam(), momentum()]
+    factor, sums = tf.Variable(1.0), [tf.zeros_like(one) for one in model.trainable_variables]
+    losses = []
+    for step in range(STEPS):
+        data = batch(step)
+        factor.assign(factor * 1.01)
+        x = data["x"] * factor + tf.random.get_global_generator().uniform(())
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - data["t"]) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        sums = [one + two for one, two in zip(sums, gradients, strict=True)]
+        if step % MERGED == MERGED - 1:
+            averages = [one / MERGED for one in sums]
+            optimizers[epoch_of(step) - 1].apply_gradients(
+                zip(averages, model.trainable_variables, strict=True)
+            )
+            sums = [tf.zeros_like(one) for one in sums]
+        losses.append(float(loss))
+    return losses, model.get_weights()
+
+
+def same(one: Any, other: Any) -> bool:
+    return (
+        len(one) == len(other)
+        and all(map(np.array_equal, one[:-2], other[:-2]))
+        and (one[-2:] == other[-2:])
+    )
+
+
+@pytest.mark.parametrize("before", [2, 6])
+def test_as_if_it_had_not_stopped(tmp_path: Path, before: int) -> None:
+    losses, weights = by_hand(0)
+    first = Run(0)
+    early = first.go(0, before)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", first.network, step=before)
+    second = Run(1)
+    assert fastnet.load_checkpoint(path, second.network).step == before
+    assert early + second.go(before, STEPS) == losses
+    assert all(map(np.array_equal, second.model.get_weights(), weights))
+
+
+def test_in_graphs_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    """Beside the run that went on; also into graphs that were traced before."""
+    second = Run(1)
+    second.go(0, 7, eager=False)
+    first = Run(0)
+    first.go(0, 7, eager=False)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", first.network)
+    losses = first.go(7, STEPS, eager=False)
+    fresh = Run(2)
+    for run in (second, fresh):
+        fastnet.load_checkpoint(path, run.network)
+        assert run.go(7, STEPS, eager=False) == losses
+        assert all(map(np.array_equal, run.model.get_weights(), first.model.get_weights()))
+
+
+def test_each_scheduled_optimizer_has_its_own(tmp_path: Path) -> None:
+    run = Run(0)
+    run.go(0, STEPS)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network)
+    for epoch in (1, 2):
+        other = Run(1)
+        fastnet.load_checkpoint(path, other.network)
+        with other.network(mode="train", epoch=epoch, eager=True):
+            pass
+        for one, two in zip(
+            run.model.optimizer.get_all_values(),
+            other.model.optimizer.get_all_values(),
+            strict=True,
+        ):
+            pairs = zip(variables_of(one), variables_of(two), strict=True)
+            assert all(np.array_equal(*(each.numpy() for each in pair)) for pair in pairs)
+
+
+SPOILT = {
+    "a weight": ("models", lambda part: part["net"]["weights"].pop(), "it has 7 weights"),
+    "a shape": (
+        "models",
+        lambda part: part["net"]["weights"][1].__setitem__(1, np.ones(9, "float32")),
+        "has ('bias', (9,), 'float32') where the model has ('bias', (8,), 'float32')",
+    ),
+    "a rate": (
+        "models",
+        lambda part: part["net"]["optimizers"][0].update(learning_rate="abc"),
+        "its learning_rate is 'abc'",
+    ),
+    "a memory": (
+        "models",
+        lambda part: part["net"]["optimizers"][0]["values"].pop(),
+        "it has arrays of the shapes",
+    ),
+    "random numbers": (
+        "random",
+        lambda part: part["framework"].update({"global": np.zeros(2, "int64")}),
+        "states of random numbers",
+    ),
+    "merged": (
+        "states",
+        lambda part: part["ops/3"]["state"].update(gradients=[None]),
+        "has 1 gradients",
+    ),
+    "an op's own": (
+        "states",
+        lambda part: part["ops/0"]["state"].update(factor=np.ones(3, "float32")),
+        "cannot be gone on from",
+    ),
+    "a framework": ("framework", lambda part: None, "is of the form 1 for 'torch'"),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_a_load_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    import fastnet.network.checkpoint as module
+
+    spoilt, change, text = SPOILT[kind]
+    other, run = Run(0), Run(1)
+    other.go(0, 8)
+    run.go(0, 4)
+    encode = module.encode
+
+    def spoil(value: Any, part: str, *rest: Any) -> Any:
+        if part == spoilt:
+            change(value)
+            value = "torch" if part == "framework" else value
+        return encode(value, part, *rest)
+
+    monkeypatch.setattr(module, "encode", spoil)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", other.network)
+    # `other` draws from the same generators
+    before = run.everything()
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        fastnet.load_checkpoint(path, run.network)
+    assert text in str(caught.value)
+    assert same(run.everything(), before)
+    run.go(4, 6)
+
+
+def test_half_precision_and_super_loss(tmp_path: Path) -> None:
+    def make(seed: int) -> Any:
+        seed_all(seed)
+        model = fastnet.build(model_fn, "adam", model_name="net", mixed_precision=True)
+        losses = SuperLoss(PerSample(("y", "t"), "loss"))
+        return fastnet.Network([ModelOp(model, "x", "y"), losses, UpdateOp(model, "loss")]), model
+
+    class PerSample(LossOp):
+        def forward(self, data: Any, state: Any) -> Any:
+            return tf.reduce_mean((tf.cast(data[0], tf.float32) - data[1]) ** 2, axis=-1)
+
+    def go(network: Any, first: int, last: int) -> list[float]:
+        with network(mode="train", epoch=1):
+            return [float(network.run_step(batch(step))["loss"]) for step in range(first, last)]
+
+    network, model = make(0)
+    go(network, 0, 3)
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    losses = go(network, 3, 6)
+    other, twin = make(1)
+    fastnet.load_checkpoint(path, other)
+    assert go(other, 3, 6) == losses
+    assert all(map(np.array_equal, model.get_weights(), twin.get_weights()))
+
+
+def test_a_model_without_variables(tmp_path: Path) -> None:
+    model = fastnet.build(lambda: keras.Sequential([layers.Dense(3)]), "sgd", model_name="net")
+    network = fastnet.Network([ModelOp(model, "x", "y")])
+    with pytest.raises(ValueError, match="Model 'net' cannot be saved: it has no variables before"):
+        fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3's generators are variables")
+def test_random_numbers_that_cannot_be_read(tmp_path: Path) -> None:
+    keras.backend.experimental.disable_tf_random_generator()
+    try:
+        run = Run(0)
+        with pytest.warns(UserWarning, match="The layer 'dropout.*' draws its random numbers"):
+            fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network)
+    finally:
+        keras.backend.experimental.enable_tf_random_generator()
