@@ -104,6 +104,24 @@ class TestRoundTrip:
         steps(resumed, data[3:])
         assert same_weights(model, other)
 
+    def test_of_the_scale_of_a_loss(self, tmp_path: Path) -> None:
+        model, other = (build("adam", mixed_precision=True) for _ in range(2))
+        network = fastnet.Network(supervised(model))
+        steps(network, batches(2))
+        broken = {**batches(1)[0], "x": tf.fill((8, 6), float("inf"))}
+        steps(network, [broken])  # it is halved
+
+        def scale(one: Any) -> float:
+            return float(
+                one.current_optimizer.scale_loss(1.0)
+                if KERAS_3
+                else one.current_optimizer.loss_scale
+            )
+
+        assert scale(model) < scale(other)
+        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
+        assert scale(other) == scale(model)
+
     def test_of_a_rate_that_was_set(self, tmp_path: Path) -> None:
         model, other = build(OPTIMIZERS["adamw"]), build(OPTIMIZERS["adamw"])
         set_lr(model, 0.5, weight_decay=0.25)

@@ -199,13 +199,17 @@ def kept_optimizer(optimizer: Any) -> Iterator[None]:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """List the variables of an optimizer.
+    """List the variables of an optimizer, and of the scale of its losses.
 
     Args:
         optimizer: The optimizer.
     """
     variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
+    # Keras 2 has the scale, and how long it has held, besides them
+    scale = getattr(optimizer, "_loss_scale", None)
+    more = [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
+    own = variables() if callable(variables) else variables
+    return [*own, *[one for one in more if one is not None]]
 
 
 def array_of(variable: Any) -> np.ndarray[Any, Any]:
