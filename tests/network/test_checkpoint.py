@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import fastnet
+from fastnet.backend.torch import run_state
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import LossOp
@@ -424,27 +425,17 @@ class TestFailing:
         other.go(0, 13)
         path = other.save(tmp_path / "run.ckpt")
         before = run.everything()
+        real, calls = run_state.load_random, []
 
-        def interrupt(state: Any) -> None:
-            raise KeyboardInterrupt
+        def load_random(models: Any, state: Any) -> None:
+            calls.append(state)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            real(models, state)
 
-        monkeypatch.setattr(torch, "set_rng_state", interrupt, raising=True)
-        with monkeypatch.context() as inner:
-            from fastnet.backend.torch import run_state
-
-            real = run_state.load_random
-            calls: list[Any] = []
-
-            def once(models: Any, state: Any) -> None:
-                calls.append(state)
-                if len(calls) == 1:
-                    raise KeyboardInterrupt
-                monkeypatch.undo()
-                real(models, state)
-
-            inner.setattr(run_state, "load_random", once)
-            with pytest.raises(KeyboardInterrupt):
-                run.load(path)
+        monkeypatch.setattr(run_state, "load_random", load_random)
+        with pytest.raises(KeyboardInterrupt):
+            run.load(path)
         assert len(calls) == 2
         assert same(run.everything(), before)
 

@@ -401,7 +401,7 @@ class TestClaims:
             group = name.rpartition("/")[0]
             file[f"{group}/ring"] = file[group]
 
-        self.refused(tmp_path, ending, change, "is in itself")
+        self.refused(tmp_path, ending, change, "is there twice")
 
 
 def test_an_archive_that_blows_up(tmp_path: Path) -> None:
