@@ -396,6 +396,37 @@ class TestLeaves:
         assert (mapped.leaf_type, mapped.fn, mapped.when) == (Leaf, bump, "live")
         assert kernel.NestMap(Leaf, bump).when is None
 
+    def test_unless(self, kernel: Kernel) -> None:
+        data = [Leaf(1), Leaf(5, live="no"), (Leaf(6, live="no"), 7), Leaf(9, live=None)]
+        result = kernel.NestMap(Leaf, kernel.unless(Leaf, "live", "no", bump))(data)
+        assert result == [Leaf(2), Leaf(5, live="no"), (Leaf(6, live="no"), 7), Leaf(10)]
+        assert result is not data
+        assert result[1] is data[1]
+        assert result[2] is data[2]
+
+    def test_unless_asks_nothing_of_a_derived_class(self, kernel: Kernel) -> None:
+        class Silent(Leaf):
+            def __getattribute__(self, name: str) -> Any:
+                assert name != "live"
+                return super().__getattribute__(name)
+
+        fn = kernel.unless(Leaf, "live", True, lambda leaf: "moved")
+        assert kernel.NestMap(Leaf, fn)([Leaf(1), Silent(2)]) == [Leaf(1), "moved"]
+
+    def test_unless_what_it_asks_for_fails(self, kernel: Kernel) -> None:
+        class Ambiguous:
+            def __eq__(self, other: object) -> Any:
+                raise ValueError("neither")
+
+            __hash__ = None  # type: ignore[assignment]
+
+        with pytest.raises(ValueError, match="neither"):
+            kernel.unless(Leaf, "live", 0, bump)(Leaf(live=Ambiguous()))
+        with pytest.raises(AttributeError, match="absent"):
+            kernel.unless(Leaf, "absent", 0, bump)(Leaf())
+        with pytest.raises(ZeroDivisionError):
+            kernel.unless(Leaf, "live", 0, lambda leaf: 1 / 0)(Leaf())
+
     def test_classes_that_come_and_go(self, kernel: Kernel) -> None:
         bumped = kernel.NestMap(Leaf, bump)
         classes: weakref.WeakSet[type] = weakref.WeakSet()

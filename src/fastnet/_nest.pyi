@@ -5,6 +5,10 @@ from typing import Any, TypeVar, final
 
 _T = TypeVar("_T")
 
+def unless(
+    leaf_type: type, name: str, value: object, fn: Callable[[Any], Any]
+) -> Callable[[Any], Any]: ...
+
 @final
 class NestMap:
     """A function over every leaf of a nest of dict, list, tuple, set and dataclass."""

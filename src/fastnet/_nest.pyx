@@ -11,7 +11,13 @@ import types
 
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
-from cpython.object cimport PyObject, PyObject_GetAttr, PyObject_IsTrue
+from cpython.object cimport (
+    Py_EQ,
+    PyObject,
+    PyObject_GetAttr,
+    PyObject_IsTrue,
+    PyObject_RichCompareBool,
+)
 
 cdef extern from "Python.h":
     object PyObject_CallOneArg(object callable, object arg)
@@ -36,6 +42,29 @@ cdef Py_ssize_t MOST_KINDS = 4096
 cdef inline int enter() except -1:
     # CPython answers 1, not -1, when the recursion goes too deep
     return -1 if Py_EnterRecursiveCall(b" while walking a nest") else 0
+
+
+def unless(leaf_type, str name, value, fn):
+    """Make a function of leaves that leaves those alone for which nothing is to be done.
+
+    Args:
+        leaf_type: The class of such leaves. One of a derived class, whose attributes may mean
+            something else, is given to `fn` in any case.
+        name: The name of their attribute.
+        value: What the attribute equals if nothing is to be done.
+        fn: What to do with all others.
+
+    Returns:
+        The function, for a `NestMap`.
+    """
+    def apply(leaf):
+        if type(leaf) is leaf_type and PyObject_RichCompareBool(
+            PyObject_GetAttr(leaf, name), value, Py_EQ
+        ):
+            return leaf
+        return PyObject_CallOneArg(fn, leaf)
+
+    return apply
 
 
 @cython.final

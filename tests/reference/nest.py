@@ -9,6 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 
+def unless(
+    leaf_type: type, name: str, value: object, fn: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    def apply(leaf: Any) -> Any:
+        if type(leaf) is leaf_type and getattr(leaf, name) == value:
+            return leaf
+        return fn(leaf)
+
+    return apply
+
+
 class NestMap:
     def __init__(self, leaf_type: type, fn: Callable[[Any], Any], when: str | None = None) -> None:
         self.leaf_type = leaf_type

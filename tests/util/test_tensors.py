@@ -60,6 +60,66 @@ class TestNests:
         moved = move_tensors_to_device([self.torch.ones(2)], self.torch.device("meta"))
         assert moved[0].device.type == "meta"
 
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    def test_move_of_what_is_there(self, device: str) -> None:
+        """Tensors are themselves, and so is what cannot be written to; the rest is new."""
+        torch = self.torch
+        leaf = torch.ones(2, device=device, requires_grad=True)
+        parameter = torch.nn.Parameter(torch.ones(2, device=device))
+        data = [self.nest(leaf), Pair(parameter, 1), torch.empty(0, device=device)]
+        result = move_tensors_to_device(data, device)
+        assert result[0]["a"][0] is result[0]["b"].first is next(iter(result[0]["d"])) is leaf
+        assert leaf.requires_grad
+        assert result[0]["b"] is data[0]["b"]
+        assert result[1] is data[1]
+        assert result[2] is data[2]
+        assert result[0] is not data[0]
+        assert result[0]["a"] is not data[0]["a"]
+        assert result[0]["d"] is not data[0]["d"]
+        result[0]["a"].append(2)
+        assert len(data[0]["a"]) == 2
+
+    def test_move_from_several_devices(self) -> None:
+        """Each tensor goes where `to` takes it, whether it was there or not."""
+        torch = self.torch
+        data = {
+            device: [torch.ones(2, device=device), (torch.zeros(1, device=device), None)]
+            for device in ("cpu", "meta")
+        }
+        for target in ("meta", torch.device("meta"), torch.device("meta", 0)):
+            result = move_tensors_to_device(data, target)
+            for one, (first, (second, none)) in result.items():
+                old = data[one]
+                assert first.device == old[0].to(target).device
+                assert (first is old[0]) == (old[0].to(target) is old[0])
+                assert (second.shape, second.device.type, none) == ((1,), "meta", None)
+        with pytest.raises(NotImplementedError, match="meta"):
+            move_tensors_to_device(data, "cpu")
+
+    def test_move_of_a_derived_class_is_its_own(self) -> None:
+        torch = self.torch
+
+        class Staying(torch.Tensor):  # type: ignore[name-defined,misc]
+            def to(self, *args: Any, **kwargs: Any) -> Any:
+                return "asked", args, kwargs
+
+        leaf = torch.ones(2).as_subclass(Staying)
+        assert move_tensors_to_device([leaf], "cpu") == [
+            ("asked", ("cpu",), {"non_blocking": False})
+        ]
+
+    def test_move_leaves_other_things(self) -> None:
+        still = [None, 1, "text", np.ones(2), {1, "a"}, frozenset({2}), Pair(0, ())]
+        result = move_tensors_to_device(still, "cpu")
+        assert all(
+            one is other or (one == other and isinstance(one, set))
+            for one, other in zip(result, still, strict=True)
+        )
+
+    def test_move_to_no_device(self) -> None:
+        with pytest.raises(RuntimeError, match="nowhere"):
+            move_tensors_to_device([self.torch.ones(2)], "nowhere")
+
     def test_without_torch_nothing_is_a_tensor(self) -> None:
         code = (
             "import sys; from fastnet.util import *; data = {'a': [1]}; "

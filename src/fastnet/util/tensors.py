@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastnet._nest import NestMap
+from fastnet._nest import NestMap, unless
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +51,11 @@ def move_tensors_to_device(data: T, device: str | torch.device, non_blocking: bo
             be read before the GPU has been synchronised.
 
     Returns:
-        The same structure, of the same types, with each tensor on `device`.
+        The same structure, of the same types, with each tensor on `device`; one that is there
+        already is itself. Dicts, lists and sets are new ones.
+
+    Raises:
+        RuntimeError: If there is no such device.
 
     >>> import torch
     >>> move_tensors_to_device([torch.ones(2), 7], "cpu")
@@ -155,7 +160,11 @@ def _detacher() -> NestMap:
 def _mover(device: str | torch.device, non_blocking: bool) -> NestMap:
     import torch
 
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, non_blocking=non_blocking)
-
-    return NestMap(torch.Tensor, move)
+    # A tensor tells its device sooner than `to` finds out that it is there, and soonest of all
+    # whether that is the CPU. A GPU has a number, so that "cuda" is no device that a tensor tells
+    # of: `to` says which one is meant.
+    there: tuple[str, object] = "device", torch.device(device)
+    if there[1] == torch.device("cpu"):
+        there = "is_cpu", True
+    move = methodcaller("to", device, non_blocking=non_blocking)
+    return NestMap(torch.Tensor, unless(torch.Tensor, *there, move))
