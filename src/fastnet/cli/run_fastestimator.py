@@ -11,13 +11,19 @@ DESCRIPTION = """\
 Run a FastEstimator program, unchanged, with fastnet in the place of its Network and of what a
 Network runs."""
 EXAMPLES = """\
-example:
+examples:
   fastnet run-fastestimator train.py --epochs 3
+  fastnet run-fastestimator --reseed train.py
 """
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
+    command.add_argument(
+        "--reseed",
+        action="store_true",
+        help="in TensorFlow, draw the same random numbers in each opening, as FastEstimator does",
+    )
     # one list for all: argparse takes a "--" away from what follows an argument of its own
     command.add_argument(
         "program",
@@ -32,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     from fastnet.integrations.fastestimator import UnknownVersionError, run_script
 
     try:
-        return run_script(arguments.program[0], arguments.program[1:])
+        return run_script(arguments.program[0], arguments.program[1:], arguments.reseed)
     except (FileNotFoundError, ModuleNotFoundError, UnknownVersionError) as error:
         raise Mistake(str(error)) from error

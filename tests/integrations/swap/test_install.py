@@ -148,6 +148,64 @@ def test_a_block_leaves_what_it_has_found() -> None:
     assert differences(before, attributes()) == set()
 
 
+def with_noise(x: Any) -> Any:
+    import tensorflow as tf
+
+    return x + tf.random.uniform((2,))
+
+
+def failing(x: Any) -> Any:
+    raise ZeroDivisionError
+
+
+def drawn(fastestimator: ModuleType, **how: Any) -> list[list[float]]:
+    """What a network in TensorFlow draws in each of two openings, from the same seed."""
+    import tensorflow as tf
+
+    ops = fastestimator.op.tensorop
+    network = sys.modules["fastestimator.network"].TFNetwork([ops.LambdaOp(with_noise, "x", "y")])
+    tf.random.set_seed(3)
+    found = []
+    for _ in range(2):
+        with network("eval", 1, "", **how):
+            results = [network.run_step({"x": tf.zeros(2)})["y"].numpy() for _ in range(2)]
+        found.append([float(value) for result in results for value in result])
+    batch = {"x": tf.zeros(2)}
+    found.append([float(value) for value in network.transform(batch, "eval")["y"].numpy()])
+    return found
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_random_numbers_start_over_or_go_on(fastestimator: ModuleType, eager: bool) -> None:
+    expected = drawn(fastestimator, eager=eager)
+    assert (expected[0] == expected[1]) is not eager
+    with install(reseed=True):
+        assert drawn(fastestimator, eager=eager) == expected
+        with install():
+            found = drawn(fastestimator, eager=eager)
+            assert found[0] == expected[0]
+            assert found[0] != found[1]
+        assert drawn(fastestimator, eager=eager) == expected
+        with install(ops=False, reseed=True):
+            assert drawn(fastestimator, eager=eager) == expected
+    with install():
+        assert drawn(fastestimator, eager=eager) == found
+
+
+def test_starting_over_is_the_end_of_what_failed(fastestimator: ModuleType) -> None:
+    """A step that raises leaves the network usable, and starts random numbers over as well."""
+    import tensorflow as tf
+
+    with install(reseed=True):
+        ops = fastestimator.op.tensorop
+        network = sys.modules["fastestimator.network"].TFNetwork([ops.LambdaOp(failing, "x", "y")])
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError), network("eval", 1, ""):
+                network.run_step({"x": tf.zeros(2)})
+        # Keras names layers from the start
+        assert tf.keras.layers.Dense(1).name == "dense"
+
+
 def test_it_can_be_printed() -> None:
     swap = install()
     lines = str(swap).splitlines()

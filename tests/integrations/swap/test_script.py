@@ -92,7 +92,9 @@ def test_a_program_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--", "--x"], ["-x", "--", "y"], ["--help"], ["y", "--json=4", "--"]], ids=str
+    "arguments",
+    [["--", "--x"], ["-x", "--", "y"], ["--help", "--reseed"], ["y", "--json=4", "--"]],
+    ids=str,
 )
 def test_arguments_are_the_programs_own(tmp_path: Path, arguments: list[str]) -> None:
     path = tmp_path / "arguments.py"
@@ -100,6 +102,18 @@ def test_arguments_are_the_programs_own(tmp_path: Path, arguments: list[str]) ->
     expected = run(path, *arguments)
     result = run(*COMMAND, path, *arguments)
     assert (result.stdout, result.stderr, result.returncode) == (expected.stdout, "", 0)
+
+
+@pytest.mark.parametrize("way", [SWAP, COMMAND], ids=" ".join)
+def test_what_stands_before_the_program_is_ours(tmp_path: Path, way: tuple[str, ...]) -> None:
+    path = tmp_path / "tells.py"
+    path.write_text(
+        "import sys\n"
+        "from fastnet.integrations.fastestimator import reseeding\n"
+        "print(reseeding._reseeds, sys.argv[1:])\n"
+    )
+    assert run(*way, "--reseed", path, "--x").stdout == "True ['--x']\n"
+    assert run(*way, path, "--reseed").stdout == "False ['--reseed']\n"
 
 
 def test_help() -> None:

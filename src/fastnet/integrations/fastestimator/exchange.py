@@ -5,33 +5,49 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
+from fastnet.integrations.fastestimator import reseeding
 from fastnet.integrations.fastestimator.modules import replace
 from fastnet.integrations.fastestimator.stand_ins import ROOT, stand_in
 from fastnet.integrations.fastestimator.states import STATES
 from fastnet.integrations.fastestimator.table import NETWORK, OPS
 from fastnet.integrations.fastestimator.waiting import Waiting
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "Setting"]
+
+# what classes have besides, by their names
+_MEMBERS = {**STATES, "TFNetwork": reseeding.MEMBERS}
+
+
+class Setting(NamedTuple):
+    """What a program asks of the swap.
+
+    Attributes:
+        ops: Whether ops, schedulers, slicers and backend functions are swapped too.
+        reseed: Whether networks in TensorFlow start their random numbers over when they are left.
+    """
+
+    ops: bool
+    reseed: bool
 
 
 class Exchange:
     """fastnet in the place of FastEstimator's own.
 
     Args:
-        ops: Whether ops, schedulers, slicers and backend functions are swapped too.
+        setting: How much is swapped, and how it runs.
 
     Attributes:
-        ops: The same.
+        setting: The same.
         changes: The names that were changed, with what stands there now; before FastEstimator is
             imported those that will be.
         missing: Modules that could not be imported, and why: what they hold was not swapped.
     """
 
-    def __init__(self, ops: bool) -> None:
-        self.ops = ops
-        self._table: dict[str, tuple[str, ...]] = {**NETWORK, **(OPS if ops else {})}
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._table: dict[str, tuple[str, ...]] = {**NETWORK, **(OPS if setting.ops else {})}
         self._pairs: list[tuple[Any, Any]] = []
         self._waiting = Waiting(self._make_if_due)
         self.changes: Mapping[str, str] = {
@@ -48,6 +64,7 @@ class Exchange:
 
     def start(self) -> None:
         """Replace everything: at once, or when FastEstimator is imported."""
+        reseeding.reseed(self.setting.reseed)
         self._waiting.start()
         self._make_if_due()
 
@@ -57,6 +74,7 @@ class Exchange:
         Returns:
             The names that were changed back, and what stands there now.
         """
+        reseeding.reseed(False)
         self._waiting.stop()
         pairs = [(new, old) for old, new in self._pairs]
         self._pairs = []
@@ -97,7 +115,7 @@ def _replacement(module: str, name: str, original: Any) -> Any:
     if special is not None:
         return special(original)
     own = getattr(import_module(_own_module(module)), name)
-    return stand_in(own, original, STATES.get(name)) if isinstance(original, type) else own
+    return stand_in(own, original, _MEMBERS.get(name)) if isinstance(original, type) else own
 
 
 def _special(module: str, name: str) -> Callable[[Any], Any] | None:

@@ -12,12 +12,14 @@ from fastnet.integrations.fastestimator.swap import install
 __all__ = ["run_script"]
 
 
-def run_script(path: str, args: Sequence[str] = ()) -> int:
+def run_script(path: str, args: Sequence[str] = (), reseed: bool = False) -> int:
     """Run a program as Python would, swapped.
 
     Args:
         path: The program: a file, or a folder with a ``__main__.py``.
         args: Its arguments.
+        reseed: Whether networks in TensorFlow draw the same random numbers in each opening: see
+            `install`.
 
     Returns:
         The status to exit with: 1 if the program failed, which is reported as Python does.
@@ -30,7 +32,7 @@ def run_script(path: str, args: Sequence[str] = ()) -> int:
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no program '{path}' to run.")
-    install()
+    install(reseed=reseed)
     sys.argv = [path, *args]
     # what Python itself would put there; a folder's own path is put there by runpy
     folder = os.path.dirname(os.path.abspath(path))

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastnet.integrations.fastestimator.changes import Changes
-from fastnet.integrations.fastestimator.exchange import Exchange
+from fastnet.integrations.fastestimator.exchange import Exchange, Setting
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 from fastnet.integrations.fastestimator.versions import check_version
 
@@ -24,10 +24,10 @@ class Swap:
     """What `install` has swapped. As a context manager it leaves things as it has found them.
 
     Args:
-        before: What was swapped before: None for nothing, else whether ops were.
+        before: What was asked for before, or None if nothing was swapped.
     """
 
-    def __init__(self, before: bool | None) -> None:
+    def __init__(self, before: Setting | None) -> None:
         self._before = before
 
     @property
@@ -67,7 +67,7 @@ class Swap:
         _switch(self._before)
 
 
-def install(ops: bool = True) -> Swap:
+def install(ops: bool = True, reseed: bool = False) -> Swap:
     """Put fastnet in the place of FastEstimator's Network, and of what it runs.
 
     It can be called before FastEstimator is imported, which this does not do, and after it. A
@@ -76,6 +76,9 @@ def install(ops: bool = True) -> Swap:
     Args:
         ops: Whether to swap tensor ops, losses, schedulers, slicers and backend functions too.
             Otherwise only what makes networks and models is swapped.
+        reseed: Whether networks in TensorFlow draw the same random numbers in each opening, as
+            FastEstimator's do, which clear the Keras session whenever they are left. Otherwise
+            random numbers go on from opening to opening.
 
     Returns:
         What was changed, to print; in a `with` statement it is swapped for the block.
@@ -86,8 +89,8 @@ def install(ops: bool = True) -> Swap:
     """
     check_version()
     with _lock:
-        before = None if _current is None else _current.ops
-        _switch(bool(ops))
+        before = None if _current is None else _current.setting
+        _switch(Setting(bool(ops), bool(reseed)))
         return Swap(before)
 
 
@@ -102,17 +105,17 @@ def uninstall() -> Changes:
     return _switch(None)
 
 
-def _switch(ops: bool | None) -> Changes:
+def _switch(setting: Setting | None) -> Changes:
     """Swap in as much as is asked for, and no more."""
     global _current
     with _lock:
         restored: Changes = Changes({}, f"Nothing in {ROOT} was fastnet's.")
-        if _current is not None and _current.ops is not ops:
+        if _current is not None and _current.setting != setting:
             names = _current.undo()
             restored = Changes(names, f"{len(names)} names in {ROOT} are its own again:")
             _current = None
-        if _current is None and ops is not None:
-            exchange = Exchange(ops)
+        if _current is None and setting is not None:
+            exchange = Exchange(setting)
             exchange.start()
             _current = exchange
         return restored
