@@ -141,3 +141,29 @@ def test_loaders_that_only_fastnet_takes(sides: Sides) -> None:
         assert_same(network.transform(data, mode="eval"), expected)
     loader = torch.utils.data.DataLoader(given, batch_size=None)
     assert_same(network.transform(loader, mode="eval", progress=True), expected)
+
+
+def test_the_kind_of_mapping(sides: Sides) -> None:
+    """What was written lies over what was read, and takes what a program writes."""
+
+    def program(lib: Any) -> Any:
+        ops = lib.op.tensorop
+        network = lib.network.TorchNetwork(
+            [ops.LambdaOp(lambda x: x + 1, "x", "x"), ops.LambdaOp(lambda x: x.sum(), "x", "y")]
+        )
+        (batch,) = batches(1)
+        result = network.transform(as_arrays(batch), mode="infer")
+        result["x"], result["more"] = "a", "b"
+        results = network.transform([batch], mode="infer")
+        sliced = lib.network.TorchNetwork(
+            network.ops, slicers=lib.slicer.AxisSlicer(0, slice="x", unslice=["x", "y"])
+        ).transform(batch, "infer")
+        return (
+            [[type(one).__name__, [dict(each) for each in one.maps]] for one in (result, *results)],
+            type(sliced).__name__,
+        )
+
+    (told, _), kind = sides.agree(program)
+    assert told[0] == "ChainMap"
+    assert told[1][0].keys() == {"x", "y", "more"}
+    assert kind == "dict"

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastnet.network import TorchNetwork
+from fastnet.op.numpyop import Delete as NumpyDelete
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.slicer import AxisSlicer
@@ -50,7 +51,7 @@ def check(results: Any, count: int = 3) -> None:
     assert type(results) is list
     assert len(results) == count
     for number, result in enumerate(results):
-        assert type(result) is dict
+        assert type(result) is collections.ChainMap
         assert torch.equal(result["x"], torch.full((2,), float(number), dtype=torch.float64))
         assert torch.equal(result["y"], result["x"] + 1)
 
@@ -77,11 +78,40 @@ class Pipeline:
 class TestForms:
     def test_a_batch(self, network: TorchNetwork, look: Look) -> None:
         result = network.transform({"x": 1.5, "name": "a"}, mode="eval", epoch=4, ds_id="d")
-        assert type(result) is dict
+        assert type(result) is collections.ChainMap
         assert result == {"x": 1.5, "name": "a", "y": 2.5}
         assert isinstance(result["x"], torch.Tensor)
         assert look.states == [{"mode": "eval", "epoch": 4, "warmup": False, "eager": True}]
         assert is_free(network)
+
+    def test_what_was_written_is_over_what_was_read(self) -> None:
+        network = TorchNetwork(
+            [LambdaOp(lambda x: x * 2, "x", "x"), LambdaOp(lambda x: x + 1, "x", "y")],
+            [NumpyLambdaOp(lambda y: y + 1, "y", "z"), NumpyDelete("word")],
+        )
+        batch = {"x": 1.0, "word": "a", "more": "b"}
+        for result in (network.transform(batch, "infer"), *network.transform([batch], "infer")):
+            assert result.maps == [{"x": 2, "y": 3, "z": 4}, {"x": 1, "more": "b"}]
+            assert list(result) == ["x", "more", "y", "z"]
+            result["more"] = "c"
+            assert result.maps[0]["more"] == "c"
+            assert batch == {"x": 1.0, "word": "a", "more": "b"}
+
+    def test_without_ops_nothing_was_written(self) -> None:
+        result = TorchNetwork([]).transform({"x": 1}, "infer")
+        assert result.maps == [{}, {"x": 1}]
+
+    def test_of_slices_there_is_one_dict(self, look: Look) -> None:
+        network = TorchNetwork([look], slicers=AxisSlicer(axis=0, slice="x", unslice=["x", "y"]))
+        assert type(network.transform({"x": np.arange(3)}, mode="infer")) is dict
+
+    def test_a_derived_class_may_add_to_a_step(self) -> None:
+        class Adding(TorchNetwork):
+            def run_step(self, batch: Any) -> dict[str, Any]:
+                return {**super().run_step(batch), "more": 7}
+
+        result = Adding([LambdaOp(lambda x: x, "x", "y")]).transform({"x": 2}, mode="infer")
+        assert result.maps == [{"y": 2, "more": 7}, {"x": 2}]
 
     def test_defaults(self, network: TorchNetwork, look: Look) -> None:
         network.transform({"x": 1}, "infer")
@@ -172,7 +202,7 @@ class TestTheCallersData:
         number, array = inner
         for data in (batch, [batch], iter([batch]), Pipeline([batch])):
             result = network.transform(data, mode="infer")
-            result = result if isinstance(result, dict) else result[0]
+            result = result[0] if isinstance(result, list) else result
             assert list(batch) == list(before)
             assert all(batch[key] is value for key, value in before.items())
             assert nest == {"list": inner}

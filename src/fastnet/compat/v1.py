@@ -15,6 +15,7 @@ predictions apart. All else is as in `fastnet.network`.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,8 @@ class BaseNetwork(base.BaseNetwork):
             progress: Whether to show a bar (with tqdm) where the number of batches is known.
 
         Returns:
-            For a batch its result, else a list of results: the predictions over the batch.
+            For a batch its result, else a list of results: each a `ChainMap` of the outputs and
+            the batch.
         """
         self.unload_epoch()
         return super().transform(data, mode, epoch, ds_id, progress)
@@ -154,9 +156,9 @@ class BaseNetwork(base.BaseNetwork):
             f"{type(self).__name__} before it, and unload_epoch() after the last step."
         )
 
-    def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _do_transform(self, batch: dict[str, Any]) -> Any:
         read, prediction = self.run_step(batch)
-        return {**read, **prediction}
+        return ChainMap(prediction, read)
 
     def get_effective_input_keys(self, mode: str, epoch: int, ds_id: str = "") -> set[str]:
         """List the keys that an epoch needs from its batch.

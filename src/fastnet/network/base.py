@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -287,7 +288,8 @@ class BaseNetwork:
             progress: Whether to show a bar (with tqdm) where the number of batches is known.
 
         Returns:
-            For a batch its result, else a list of results: the predictions over the batch.
+            For a batch its result, else a list of results. A result is a `ChainMap` of two dicts,
+            what was written over the batch's entries; with slicers one dict of both.
         """
         single = isinstance(data, Mapping)
         if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
@@ -570,10 +572,24 @@ class BaseNetwork:
             raise not_data(data)
         return {key: to_tensor(value, self.target_type) for key, value in data.items()}
 
-    def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return self.run_step(batch)
+    def _do_transform(self, batch: dict[str, Any]) -> Any:
+        result = self.run_step(batch)
+        layout = self._layout()
+        if layout is None or layout.slicers:
+            return result
+        outputs = layout.plan.resolution.outputs
+        # what is not of the batch is a postprocessing op's, or a derived class's
+        written = {
+            key: value for key, value in result.items() if key in outputs or key not in batch
+        }
+        read = {
+            key: batch[key] if key in written else value
+            for key, value in result.items()
+            if key in batch
+        }
+        return ChainMap(written, read)
 
-    def _transform_all(self, batches: Iterable[Any], progress: bool) -> list[dict[str, Any]]:
+    def _transform_all(self, batches: Iterable[Any], progress: bool) -> list[Any]:
         if progress and hasattr(batches, "__len__"):
             from tqdm import tqdm
 

@@ -306,7 +306,7 @@ class TFNetwork(BaseNetwork):
     def _whole(self, step: Step) -> Step:
         return step if self._replicas is None else lambda batch: to_global(step(batch))
 
-    def _do_transform(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _do_transform(self, batch: dict[str, Any]) -> Any:
         parts: list[Any] = []
         if self._replicas is not None:
             map_leaves(batch, parts.append)

@@ -6,6 +6,7 @@ Each fact is tested in FastEstimator as it is, and swapped.
 from __future__ import annotations
 
 import sys
+from collections import ChainMap
 from typing import Any
 
 import numpy as np
@@ -383,3 +384,23 @@ def test_half_precision_is_a_property_of_a_model(fe: Fe) -> None:
 def test_what_makes_no_model(fe: Fe) -> None:
     with pytest.raises(ValueError, match="str"):
         fe.build(lambda: "no model", optimizer_fn="sgd")
+
+
+def test_transform_lays_what_was_written_over_the_batch(fe: Fe, framework: str) -> None:
+    ops = fe.op.tensorop
+    made = network(fe, framework, [ops.LambdaOp(abs, "x", "y"), ops.LambdaOp(abs, "x", "x")])
+    for result in (
+        made.transform({"x": -X, "z": X}, mode="infer"),
+        *made.transform([{"x": -X, "z": X}], mode="infer"),
+    ):
+        assert type(result) is ChainMap
+        written, read = result.maps
+        assert list(result) == ["x", "z", "y"]
+        for found, expected in ((written, {"x": X, "y": X}), (read, {"x": -X, "z": X})):
+            assert found.keys() == expected.keys()
+            for key in expected:
+                np.testing.assert_array_equal(array(found[key]), expected[key])
+        result["z"] = 1
+        assert written["z"] == 1
+        with pytest.raises(KeyError):
+            del result["unknown"]
