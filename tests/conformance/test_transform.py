@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,7 +86,7 @@ class TestForms:
             given = batch if maker is None else maker.tensors(batch)
             kept = dict(given)
             result = network.transform(given, "infer")
-            assert type(result) is dict
+            assert type(result) is ChainMap
             assert all(given[key] is kept[key] for key in kept)
             results.append(fw.arrays(result))
             assert_same(results[-1], expected(line, batch))

@@ -15,7 +15,7 @@ from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
 
-__all__ = ["build"]
+__all__ = ["build", "make_models"]
 
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
 
@@ -61,7 +61,7 @@ def build(
             "Mixed precision is not supported on macOS, so it is switched off.", stacklevel=2
         )
         mixed_precision = False
-    models, frameworks = _make_models(model_fn, mixed_precision)
+    models, frameworks = make_models(model_fn, mixed_precision)
     sources = to_list(optimizer_fn) or [None] * len(models)
     paths = to_list(weights_path) or [None] * len(models)
     names = to_list(model_name) or [_make_name() for _ in models]
@@ -79,7 +79,19 @@ def build(
     return built[0] if len(built) == 1 else built
 
 
-def _make_models(model_fn: Callable[[], Any], mixed_precision: bool) -> tuple[list[Any], list[str]]:
+def make_models(model_fn: Callable[[], Any], mixed_precision: bool) -> tuple[list[Any], list[str]]:
+    """Make models, under the precision policy that they are to have.
+
+    Args:
+        model_fn: Makes one model, or a sequence of models.
+        mixed_precision: Whether they compute in half precision where it is safe.
+
+    Returns:
+        The models, and the framework of each.
+
+    Raises:
+        ValueError: If there is none, or something that is no model.
+    """
     governed: list[str] = []
 
     def make() -> list[Any]:

@@ -48,11 +48,14 @@ class TorchNetwork(BaseNetwork):
     def __init__(self, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
         super().__init__(
             target_type="torch",
-            device=get_device(),
+            device=self._choose_device(),
             ops=ops,
             postprocessing=postprocessing,
             slicers=slicers,
         )
+
+    def _choose_device(self) -> torch.device:
+        return get_device()
 
     def _first_deferred(self, ops: list[Any]) -> int:
         # Updates that stand last in a row wait for each other's gradients: a model that one of

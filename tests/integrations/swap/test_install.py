@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import importlib
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -20,9 +23,13 @@ pytest.importorskip(
 
 pytestmark = pytest.mark.tf
 
+import torch
+
 import fastnet
 from fastnet.integrations.fastestimator import UnknownVersionError, install, uninstall
+from fastnet.integrations.fastestimator.patches import HONOURED
 from fastnet.integrations.fastestimator.table import NETWORK, OPS
+from tests.integrations.swap.running import linear
 
 Attributes = dict[str, dict[str, int]]
 
@@ -371,3 +378,78 @@ def test_what_cannot_be_imported_is_left_out() -> None:
         "assert 'fastestimator.op.tensorop.normalize.Normalize' not in swap.changes\n"
         "assert 'fastestimator.op.tensorop.permute.Permute' in swap.changes\n"
     )
+
+
+NETWORK_MODULE = "fastestimator.network"
+# what FastEstimator looks up, and a patch of which does nothing swapped: docs/fastestimator.md
+IN_STEPS = {
+    "Suppressor",
+    "detach_tensors",
+    "forward_numpyop",
+    "forward_slicers",
+    "get_batch_size",
+    "get_inputs_by_op",
+    "move_tensors_to_device",
+    "reverse_slicers",
+    "write_outputs_by_op",
+}
+OTHERS = {
+    "NonContext",
+    "_collect_models",
+    "_optimizer_fn_from_string",
+    "_optimizer_fn_to_optimizer",
+    "filter_nones",
+    "get_current_items",
+    "sanity_assert_slicers",
+    "to_list",
+    "warn",
+}
+
+
+def looked_up(value: Any) -> Iterator[str]:
+    """Name the globals that a function, or the methods of a class, look up when they are called."""
+    functions = list(vars(value).values()) if isinstance(value, type) else [value]
+    for function in functions:
+        plain = getattr(getattr(function, "__func__", function), "python_function", function)
+        plain = inspect.unwrap(getattr(plain, "__func__", plain))
+        if isinstance(plain, FunctionType) and plain.__module__ == NETWORK_MODULE:
+            codes = [plain.__code__]
+            for code in codes:
+                codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+                for instruction in dis.get_instructions(code):
+                    if instruction.opname == "LOAD_GLOBAL":
+                        yield instruction.argval
+
+
+def test_each_name_is_decided_upon(fastestimator: ModuleType) -> None:
+    module = sys.modules[NETWORK_MODULE]
+    functions = [
+        value
+        for value in vars(module).values()
+        if getattr(value, "__module__", None) == NETWORK_MODULE
+    ]
+    names = {name for value in functions for name in looked_up(value)}
+    # functions, and what is made with classes that are no types to be told apart by
+    called = {
+        name
+        for name in names & vars(module).keys()
+        if name in ("NonContext", "Suppressor")
+        or (callable(getattr(module, name)) and not isinstance(getattr(module, name), type))
+    }
+    assert called | {"TFNetwork", "TorchNetwork"} == {*HONOURED, *IN_STEPS, *OTHERS}
+
+
+def test_a_patch_from_before_counts(fastestimator: ModuleType) -> None:
+    with patch("fastestimator.network.get_device", return_value=torch.device("meta")), install():
+        made = sys.modules[NETWORK_MODULE].TorchNetwork(
+            [fastestimator.op.tensorop.LambdaOp(abs, "x", "y")]
+        )
+        assert made.device == torch.device("meta")
+
+
+def test_functions_that_were_kept_go_on(fastestimator: ModuleType) -> None:
+    with install():
+        build, make = fastestimator.build, fastestimator.Network
+    model = build(lambda: linear("torch"), "sgd")
+    ops = [fastestimator.op.tensorop.model.ModelOp(model, "x", "y")]
+    assert type(make(ops)).__mro__[1].__module__ == "fastnet.network.torch"

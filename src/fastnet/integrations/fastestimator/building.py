@@ -8,11 +8,18 @@ from importlib import import_module
 from typing import Any
 
 import fastnet
+from fastnet.backend.framework import framework_of
+from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import ROOT
-from fastnet.util import to_list
+from fastnet.network.build import make_models
+from fastnet.schedule.schedule import map_scheduler
+from fastnet.types import is_scheduler
+from fastnet.util import get_num_gpus, to_list
 
 __all__ = ["build", "build_optimizer", "compile_model"]
 
+# what FastEstimator's build calls that changes how a model is made
+_HELPERS = ("_build_optimizer", "_fe_compile", "get_num_gpus", "load_model")
 _DRIVE = "https://drive.google.com"
 
 
@@ -43,28 +50,36 @@ def build(
         ValueError: If something that `model_fn` makes is no model, an optimizer cannot be made, or
             a weights file cannot be used.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [_fetched(path, folder) for path in to_list(weights_path)]
-        built = fastnet.build(model_fn, optimizer_fn, paths or None, model_name, mixed_precision)
-    models = to_list(built)
-    if not model_name:
-        for model, name in zip(models, _make_names(len(models)), strict=True):
-            model.model_name = name
+    if any(map(patched, _HELPERS)):
+        models = _build_with_patches(
+            model_fn, optimizer_fn, weights_path, model_name, mixed_precision
+        )
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [_fetched(path, folder) for path in to_list(weights_path)]
+            models = to_list(
+                fastnet.build(model_fn, optimizer_fn, paths or None, model_name, mixed_precision)
+            )
+        if not model_name:
+            for model, name in zip(models, _make_names(len(models)), strict=True):
+                model.model_name = name
     optimizers = to_list(optimizer_fn) or [None] * len(models)
     weights = to_list(weights_path) or [None] * len(models)
-    trace_model = import_module(f"{ROOT}.util.traceability_util").trace_model
+    traced = patched("trace_model")
+    trace_model = traced or import_module(f"{ROOT}.util.traceability_util").trace_model
     for place, model in enumerate(models):
-        trace_model(
+        models[place] = trace_model(
             model,
             model_idx=place if len(models) > 1 else -1,
             model_fn=model_fn,
             optimizer_fn=optimizers[place],
             weights_path=weights[place],
         )
-        # Descriptions go by the ids of what they describe, so that must live as long as they do.
-        # Keras, which looks into lists and dicts that a model is given, does not see it here.
-        model._fe_traceability_summary.described = model_fn, optimizers[place]
-    return built
+        if traced is None:
+            # Descriptions go by the ids of what they describe, so that must live as long as they
+            # do. Keras, which looks into lists and dicts that a model is given, does not see it.
+            model._fe_traceability_summary.described = model_fn, optimizers[place]
+    return models[0] if len(models) == 1 else models
 
 
 def compile_model(
@@ -85,10 +100,25 @@ def compile_model(
     Raises:
         ValueError: If it is no model, the optimizer cannot be made, or the weights cannot be used.
     """
+    load, make = patched("load_model"), patched("_build_optimizer")
+    if framework_of(model) == "torch" and get_num_gpus() < 2:
+        count = patched("get_num_gpus")
+        if count is not None and count() > 1:
+            model = import_module("torch").nn.DataParallel(model)
     with tempfile.TemporaryDirectory() as folder:
-        return fastnet.build(
-            lambda: model, optimizer_fn, _fetched(weight, folder), name, mixed_precision
+        path = _fetched(weight, folder)
+        built = fastnet.build(
+            lambda: model,
+            None if make else optimizer_fn,
+            None if load else path,
+            name,
+            mixed_precision,
         )
+        if make:
+            _give_optimizer(built, optimizer_fn, make)
+        if load and path:
+            load(built, path)
+    return built
 
 
 def build_optimizer(optimizer_fn: Any, model: Any, framework: str, mixed_precision: bool) -> Any:
@@ -114,6 +144,41 @@ def build_optimizer(optimizer_fn: Any, model: Any, framework: str, mixed_precisi
     return setup.make_optimizer(optimizer_fn, model, name, mixed_precision)
 
 
+def _build_with_patches(
+    model_fn: Any, optimizer_fn: Any, weights_path: Any, model_name: Any, mixed_precision: bool
+) -> list[Any]:
+    """Make models one by one, with what a program has put in the place of FastEstimator's."""
+    models, _ = make_models(model_fn, mixed_precision)
+    count = len(models)
+    settings = (
+        to_list(optimizer_fn) or [None] * count,
+        to_list(weights_path) or [None] * count,
+        to_list(model_name) or _make_names(count),
+    )
+    if any(len(one) != count for one in settings):
+        raise AssertionError(
+            f"model_fn makes {count} models, but there are {len(settings[0])} optimizers, "
+            f"{len(settings[1])} weights paths and {len(settings[2])} names. Give one of each for "
+            "each model."
+        )
+    fe_compile = patched("_fe_compile") or compile_model
+    return [
+        fe_compile(model, source, path, name, mixed_precision)
+        for model, source, path, name in zip(models, *settings, strict=True)
+    ]
+
+
+def _give_optimizer(model: Any, source: Any, make: Any) -> None:
+    def make_one(one: Any) -> Any:
+        return make(one, model, framework_of(model), model.mixed_precision)
+
+    if is_scheduler(source):
+        model.optimizer = map_scheduler(source, make_one)
+        model.current_optimizer = model.optimizer.get_current_value(1)
+    else:
+        model.optimizer = model.current_optimizer = make_one(source)
+
+
 def _make_names(count: int) -> list[str]:
     """Count models on, together with those that FastEstimator has built itself."""
     package: Any = import_module(ROOT)
@@ -126,5 +191,7 @@ def _fetched(path: str | None, folder: str) -> str | None:
     """Download a file of weights, if it is a link to one."""
     if not isinstance(path, str) or not path.startswith(_DRIVE):
         return path
-    name: str = import_module("gdown").download(path, os.path.join(folder, ""), quiet=False)
+    name: str = import_module(f"{ROOT}.network").gdown.download(
+        path, os.path.join(folder, ""), quiet=False
+    )
     return name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from fastnet.integrations.fastestimator import reseeding
+from fastnet.integrations.fastestimator import patches, reseeding
 from fastnet.integrations.fastestimator.modules import replace
 from fastnet.integrations.fastestimator.stand_ins import ROOT, stand_in
 from fastnet.integrations.fastestimator.states import STATES
@@ -16,8 +16,7 @@ from fastnet.integrations.fastestimator.waiting import Waiting
 
 __all__ = ["Exchange", "Setting"]
 
-# what classes have besides, by their names
-_MEMBERS = {**STATES, "TFNetwork": reseeding.MEMBERS}
+_HERE = __name__.rpartition(".")[0]
 
 
 class Setting(NamedTuple):
@@ -95,6 +94,8 @@ class Exchange:
             for name in names
             for original in [getattr(found[module], name)]
         ]
+        for original, new in self._pairs:
+            patches.know(original.__name__, original, new)
         self.changes = replace(self._pairs, _describe)
 
     def _import(self, module: str) -> Any:
@@ -115,12 +116,20 @@ def _replacement(module: str, name: str, original: Any) -> Any:
     if special is not None:
         return special(original)
     own = getattr(import_module(_own_module(module)), name)
-    return stand_in(own, original, _MEMBERS.get(name)) if isinstance(original, type) else own
+    return stand_in(own, original, _members(name)) if isinstance(original, type) else own
+
+
+def _members(name: str) -> Mapping[str, Any] | None:
+    """Give what a class has besides."""
+    if name not in ("TFNetwork", "TorchNetwork"):
+        return STATES.get(name)
+    networks = import_module(f"{_HERE}.networks")
+    more = reseeding.MEMBERS if name == "TFNetwork" else networks.TORCH_MEMBERS
+    return {**networks.MEMBERS, **more}
 
 
 def _special(module: str, name: str) -> Callable[[Any], Any] | None:
     """Give what makes a replacement that is more than fastnet's own."""
-    here = __name__.rpartition(".")[0]
     place = {
         "Network": ("networks", "Network"),
         "_collect_models": ("networks", "collect_models"),
@@ -133,7 +142,7 @@ def _special(module: str, name: str) -> Callable[[Any], Any] | None:
     }.get(name)
     if place is None:
         return None
-    found = getattr(import_module(f"{here}.{place[0]}"), place[1])
+    found = getattr(import_module(f"{_HERE}.{place[0]}"), place[1])
     return lambda original: found
 
 

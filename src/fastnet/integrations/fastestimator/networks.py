@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import fastnet.network
+from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
 from fastnet.network.binding import collect_models as list_models
 from fastnet.network.choose import framework_for
+from fastnet.util import get_device
 
-__all__ = ["Network", "collect_models", "network_class"]
+__all__ = ["MEMBERS", "TORCH_MEMBERS", "Network", "collect_models", "network_class"]
 
 
 def network_class(name: str) -> Any:
@@ -42,9 +45,9 @@ def Network(ops: Any, pops: Any = None, slicers: Any = None) -> fastnet.network.
         ValueError: If a model is of no known framework.
     """
     framework = framework_for(ops) if list_models(ops) else "tf"
-    network: fastnet.network.BaseNetwork = network_class(
-        "TFNetwork" if framework == "tf" else "TorchNetwork"
-    )(ops, pops, slicers)
+    name = "TFNetwork" if framework == "tf" else "TorchNetwork"
+    make = patched(name) or network_class(name)
+    network: fastnet.network.BaseNetwork = make(ops, pops, slicers)
     return network
 
 
@@ -58,3 +61,21 @@ def collect_models(ops: Any) -> set[Any]:
         The models.
     """
     return set(list_models(ops))
+
+
+def _choose_device(network: Any) -> Any:
+    return (patched("get_device") or get_device)()
+
+
+def _to_batch(network: Any, data: Any) -> Any:
+    convert = patched("to_tensor")
+    if convert is None or not isinstance(data, Mapping):
+        return fastnet.network.BaseNetwork._to_batch(network, data)
+    return convert(dict(data), target_type=network.target_type)
+
+
+MEMBERS = {"_to_batch": _to_batch}
+"""What the classes that stand in for FastEstimator's networks do besides."""
+
+TORCH_MEMBERS = {"_choose_device": _choose_device}
+"""What the one of networks in torch does besides."""
