@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -329,7 +330,7 @@ def make_layers(*sizes: int, seed: int = 0) -> list[tuple[Array, Array]]:
 
 def map_nest(value: Any, fn: Callable[[Any], Any]) -> Any:
     """Apply a function to what in a nest is no container."""
-    if isinstance(value, dict):
+    if isinstance(value, (dict, ChainMap)):
         return {key: map_nest(one, fn) for key, one in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return value._make(map_nest(one, fn) for one in value)
