@@ -82,7 +82,7 @@ class TestReading:
     )
     def test_forms(self, kernel: Kernel, inputs: Any, in_list: bool | None, data: Any) -> None:
         plan = plan_of(kernel, [Op(inputs, "seen", in_list=in_list)])
-        assert plan.predict({"x": 1, "y": 2}, new_state()) == {"seen": data}
+        assert plan.run({"x": 1, "y": 2}, new_state()) == {"seen": data}
 
     def test_the_list_is_the_ops_own(self, kernel: Kernel) -> None:
         seen: list[Any] = []
@@ -92,21 +92,21 @@ class TestReading:
             data.clear()
 
         plan = plan_of(kernel, [Op(["x"], None, keep), Op(["x"], None, keep), Op("x", "y")])
-        assert plan.predict({"x": 1}, new_state()) == {"y": 1}
-        plan.predict({"x": 1}, new_state())
+        assert plan.run({"x": 1}, new_state()) == {"y": 1}
+        plan.run({"x": 1}, new_state())
         assert len({id(data) for data in seen}) == 4
 
     def test_state_is_the_callers(self, kernel: Kernel) -> None:
         states: list[Any] = []
         op = Op(None, None, lambda data, state: states.append(state))
         state = new_state()
-        plan_of(kernel, [op, op]).predict({}, state)
+        plan_of(kernel, [op, op]).run({}, state)
         assert states[0] is state
         assert states[1] is state
 
     def test_values_are_the_very_objects(self, kernel: Kernel) -> None:
         value = Nothing()
-        result = plan_of(kernel, [Op("x", "y"), Op(["y"], ["z"])]).predict({"x": value}, {})
+        result = plan_of(kernel, [Op("x", "y"), Op(["y"], ["z"])]).run({"x": value}, {})
         assert result["y"] is value
         assert result["z"] is value
 
@@ -166,7 +166,7 @@ class TestWriting:
         written: dict[str, Any],
     ) -> None:
         op = Op(None, outputs, lambda data, state: returned, out_list=out_list)
-        assert plan_of(kernel, [op]).predict({}, new_state()) == written
+        assert plan_of(kernel, [op]).run({}, new_state()) == written
 
     def test_lists_of_a_derived_class_are_iterated(self, kernel: Kernel) -> None:
         class Backwards(list[int]):
@@ -174,7 +174,7 @@ class TestWriting:
                 return iter(self[::-1])
 
         plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Backwards([1, 2]))])
-        assert plan.predict({}, new_state()) == {"y": 2, "z": 1}
+        assert plan.run({}, new_state()) == {"y": 2, "z": 1}
 
     def test_a_wrapper_that_only_says_what_it_is(self, kernel: Kernel) -> None:
         """As TensorFlow's of what a model holds."""
@@ -189,7 +189,7 @@ class TestWriting:
                 return iter([1, 2])
 
         plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Wrapper())])
-        assert plan.predict({}, new_state()) == {"y": 1, "z": 2}
+        assert plan.run({}, new_state()) == {"y": 1, "z": 2}
 
     @pytest.mark.parametrize(
         ("returned", "count"),
@@ -204,7 +204,7 @@ class TestWriting:
     def test_another_count(self, kernel: Kernel, returned: Any, count: str) -> None:
         ops = [Op("x", "w"), Op(["x"], ["y", "z"], lambda data, state: returned)]
         with pytest.raises(ValueError, match="outputs") as caught:
-            plan_of(kernel, ops).predict({"x": 1}, new_state())
+            plan_of(kernel, ops).run({"x": 1}, new_state())
         # the text names the op, so there is no note that names it again
         assert shown(caught.value) == (
             "Op (op 1, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned "
@@ -225,7 +225,7 @@ class TestWriting:
     ) -> None:
         ops = [Op("x", "w"), Op("x", ["y", "z"], lambda data, state: returned)]
         with pytest.raises(ValueError, match="by name") as caught:
-            plan_of(kernel, ops).predict({"x": 1}, new_state())
+            plan_of(kernel, ops).run({"x": 1}, new_state())
         assert shown(caught.value) == (
             "Op (op 1, inputs ['x'], outputs ['y', 'z']) writes ['y', 'z'] by name from the "
             f"{kind} that its forward returned, but the keys there are {keys}. Name the outputs as "
@@ -253,7 +253,7 @@ class TestWriting:
     ) -> None:
         op = Op("x", outputs, lambda data, state: returned)
         with pytest.raises(TypeError) as caught:
-            plan_of(kernel, [op]).predict({"x": 1}, new_state())
+            plan_of(kernel, [op]).run({"x": 1}, new_state())
         assert shown(caught.value) == (
             f"Op (op 0, inputs ['x'], outputs {outputs}) writes a list of outputs, but its forward "
             f"returned {type(returned).__name__}, which is no list, no tuple and no mapping. "
@@ -265,7 +265,7 @@ class TestWriting:
     def test_nothing_with_parts(self, kernel: Kernel, returned: Any) -> None:
         op = Op("x", ["y"], lambda data, state: returned)
         with pytest.raises(TypeError) as caught:
-            plan_of(kernel, [op]).predict({"x": 1}, new_state())
+            plan_of(kernel, [op]).run({"x": 1}, new_state())
         assert shown(caught.value) == (
             "Op (op 0, inputs ['x'], outputs ['y']) writes a list of outputs, but its forward "
             f"returned {type(returned).__name__}, which has no parts. Return a list with one value "
@@ -280,7 +280,7 @@ class TestWriting:
 
         op = Op(None, ["y", "z"], lambda data, state: Broken(y=1, z=2))
         with pytest.raises(OSError, match="no more") as caught:
-            plan_of(kernel, [op]).predict({}, new_state())
+            plan_of(kernel, [op]).run({}, new_state())
         assert shown(caught.value) == "no more\nRaised by Op (op 0, outputs ['y', 'z'])."
 
     def test_several_outputs_of_a_bare_value_are_refused(self, kernel: Kernel) -> None:
@@ -303,36 +303,36 @@ class TestWriting:
             # overwriting x drops the last reference to the object that clears the list
             Op("x", ["x", "y", "z"], lambda data, state: kept),
         ]
-        assert plan_of(kernel, ops).predict({}, {}) == {"x": 1, "y": 2, "z": 3}
+        assert plan_of(kernel, ops).run({}, {}) == {"x": 1, "y": 2, "z": 3}
 
 
 class TestFlow:
     def test_a_chain(self, kernel: Kernel) -> None:
         ops = [Op("x", "y", add_one), Op("y", "z", add_one)]
-        assert plan_of(kernel, ops).predict({"x": 1}, new_state()) == {"y": 2, "z": 3}
+        assert plan_of(kernel, ops).run({"x": 1}, new_state()) == {"y": 2, "z": 3}
 
     def test_no_ops(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [])
-        assert plan.predict({"x": 1}, new_state()) == {}
+        assert plan.run({"x": 1}, new_state()) == {}
         assert plan.step({"x": 1}, new_state()) == {"x": 1}
         assert plan.ops == ()
         assert plan.keys == ()
 
     def test_a_later_op_overwrites(self, kernel: Kernel) -> None:
         ops = [Op("x", "x", add_one), Op("x", "y"), Op("x", "x", add_one), Op("x", "z")]
-        assert plan_of(kernel, ops).predict({"x": 1}, {}) == {"x": 3, "y": 2, "z": 3}
+        assert plan_of(kernel, ops).run({"x": 1}, {}) == {"x": 3, "y": 2, "z": 3}
 
     def test_an_op_may_swap(self, kernel: Kernel) -> None:
         ops = [Op(["x", "y"], ["y", "x"])]
-        assert plan_of(kernel, ops).predict({"x": 1, "y": 2}, {}) == {"x": 2, "y": 1}
+        assert plan_of(kernel, ops).run({"x": 1, "y": 2}, {}) == {"x": 2, "y": 1}
 
     def test_an_output_that_nobody_reads(self, kernel: Kernel) -> None:
         ops = [Op("x", ["y", "z"], lambda data, state: [1, 2]), Op("y", "w")]
-        assert plan_of(kernel, ops, {"w"}).predict({"x": 0}, {}) == {"w": 1}
+        assert plan_of(kernel, ops, {"w"}).run({"x": 0}, {}) == {"w": 1}
 
     def test_only_what_is_wanted_comes_back(self, kernel: Kernel) -> None:
         ops = [Op("x", "y"), Op("y", "z"), Op("z", "w")]
-        assert plan_of(kernel, ops, {"y", "w", "x"}).predict({"x": 1}, {}) == {"y": 1, "w": 1}
+        assert plan_of(kernel, ops, {"y", "w", "x"}).run({"x": 1}, {}) == {"y": 1, "w": 1}
 
     def test_what_it_says_of_itself(self, kernel: Kernel) -> None:
         ops = [Op("b", "a"), Op(["c", "b"], ["a", "d"])]
@@ -374,35 +374,35 @@ class TestFlow:
         plan = plan_of(kernel, ops)
         assert len(plan.keys) == count
         for _ in range(3):
-            result = plan.predict({"k0": 0}, {})
+            result = plan.run({"k0": 0}, {})
             assert list(result.items()) == [(key, place) for place, key in enumerate(keys)][1:]
-        assert plan_of(kernel, ops, {keys[-1]}).predict({"k0": 0}, {}) == {keys[-1]: count - 1}
+        assert plan_of(kernel, ops, {keys[-1]}).run({"k0": 0}, {}) == {keys[-1]: count - 1}
         ops[count // 2] = Op(keys[count // 2], keys[count // 2 + 1], raise_(OSError("stop")))
         with pytest.raises(OSError, match="stop"):
-            plan_of(kernel, ops).predict({"k0": 0}, {})
+            plan_of(kernel, ops).run({"k0": 0}, {})
 
     def test_an_op_of_many_keys(self, kernel: Kernel) -> None:
         keys = [f"k{number}" for number in range(150)]
         batch = {key: number for number, key in enumerate(keys)}
         op = Op(keys, keys, lambda data, state: [value * 2 for value in data])
         expected = {key: number * 4 for key, number in batch.items()}
-        assert plan_of(kernel, [op, op]).predict(batch, {}) == expected
+        assert plan_of(kernel, [op, op]).run(batch, {}) == expected
 
     def test_an_op_that_enters_its_own_plan(self, kernel: Kernel) -> None:
         def sum_to(data: int, state: State) -> int:
             if data == 0:
                 return 0
-            return data + plan.predict({"n": data - 1}, new_state())["sum"]
+            return data + plan.run({"n": data - 1}, new_state())["sum"]
 
         plan = plan_of(kernel, [Op("n", "m"), Op("m", "sum", sum_to), Op("m", "m", add_one)])
-        assert plan.predict({"n": 50}, new_state()) == {"m": 51, "sum": 50 * 51 // 2}
+        assert plan.run({"n": 50}, new_state()) == {"m": 51, "sum": 50 * 51 // 2}
 
     def test_an_op_that_drops_the_last_reference_to_its_plan(self, kernel: Kernel) -> None:
         holder: list[Any] = []
         ops = [Op("x", "y", lambda data, state: holder.clear() or data), Op("y", "z", add_one)]
         holder.append(plan_of(kernel, ops))
         del ops
-        assert holder[0].predict({"x": 1}, {}) == {"y": 1, "z": 2}
+        assert holder[0].run({"x": 1}, {}) == {"y": 1, "z": 2}
 
     def test_setup_twice_is_refused(self, kernel: Kernel) -> None:
         if not kernel.compiled:
@@ -414,26 +414,26 @@ class TestFlow:
         with pytest.raises(RuntimeError) as caught:
             plan.__init__(table, specs, [add_one], resolution)
         assert str(caught.value) == "a Plan is laid out once"
-        assert plan.predict({"x": 1}, {}) == {"y": 2}
+        assert plan.run({"x": 1}, {}) == {"y": 2}
 
 
 class TestDelete:
     def test_a_deleted_key_does_not_come_back(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", ["y", "z"], lambda d, s: [1, 2]), Delete("y")])
-        assert plan.predict({"x": 0}, {}) == {"z": 2}
+        assert plan.run({"x": 0}, {}) == {"z": 2}
 
     def test_a_deleted_key_of_the_batch_stays_in_the_batch(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", "y"), Delete(["x"])])
-        assert plan.predict({"x": 1}, {}) == {"y": 1}
+        assert plan.run({"x": 1}, {}) == {"y": 1}
         assert plan.step({"x": 1}, {}) == {"x": 1, "y": 1}
 
     def test_a_key_may_be_written_after_it_was_deleted(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", "y"), Delete("y"), Op("x", "y", add_one), Op("y", "z")])
-        assert plan.predict({"x": 1}, {}) == {"y": 2, "z": 2}
+        assert plan.run({"x": 1}, {}) == {"y": 2, "z": 2}
 
     def test_several_keys_and_one_of_them_twice(self, kernel: Kernel) -> None:
         ops = [Op("x", ["y", "z"], lambda d, s: [1, 2]), Delete(["y", "z"]), Op("x", "w")]
-        assert plan_of(kernel, ops).predict({"x": 0}, {}) == {"w": 0}
+        assert plan_of(kernel, ops).run({"x": 0}, {}) == {"w": 0}
 
     @pytest.mark.parametrize("batch", [{"y": 0}, {}])
     def test_reading_a_deleted_key(self, kernel: Kernel, batch: dict[str, Any]) -> None:
@@ -444,7 +444,7 @@ class TestDelete:
             Op("y", "z", lambda data, state: log.append("read")),
         ]
         with pytest.raises(MissingKeyError) as caught:
-            plan_of(kernel, ops).predict(batch, {})
+            plan_of(kernel, ops).run(batch, {})
         assert shown(caught.value) == (
             "Op (op 2, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 1, inputs "
             "['y']) has deleted. Read it before it is deleted, or keep it."
@@ -455,7 +455,7 @@ class TestDelete:
     def test_the_deleter_and_not_an_overwriter_is_named(self, kernel: Kernel) -> None:
         ops = [Op(None, "y"), Op(None, "y"), Delete("y"), Op("y", "z")]
         with pytest.raises(MissingKeyError) as caught:
-            plan_of(kernel, ops).predict({}, {})
+            plan_of(kernel, ops).run({}, {})
         assert shown(caught.value) == (
             "Op (op 3, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 2, inputs "
             "['y']) has deleted. Read it before it is deleted, or keep it."
@@ -463,7 +463,7 @@ class TestDelete:
 
     def test_deleting_twice(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError) as caught:
-            plan_of(kernel, [Delete("x"), Delete("x")]).predict({"x": 1}, {})
+            plan_of(kernel, [Delete("x"), Delete("x")]).run({"x": 1}, {})
         assert shown(caught.value) == (
             "Delete (op 1, inputs ['x']) reads the key 'x', which Delete (op 0, inputs ['x']) has "
             "deleted. Read it before it is deleted, or keep it."
@@ -474,7 +474,7 @@ class TestDelete:
     ) -> None:
         ops = [Delete("y"), Op(["x", "y"], "z", in_list=False)]
         with pytest.raises(MissingKeyError) as caught:
-            plan_of(kernel, ops).predict({"x": 1, "y": 2}, {})
+            plan_of(kernel, ops).run({"x": 1, "y": 2}, {})
         assert shown(caught.value) == (
             "Op (op 1, inputs ['x', 'y'], outputs ['z']) reads the key 'y', which Delete (op 0, "
             "inputs ['y']) has deleted. Read it before it is deleted, or keep it."
@@ -494,7 +494,7 @@ class TestDelete:
             Op(None, "gone", lambda data, state: watched[0]() is None),
             Op(None, "y", make),
         ]
-        assert plan_of(kernel, ops).predict({}, {})["gone"] is True
+        assert plan_of(kernel, ops).run({}, {})["gone"] is True
 
 
 class TestBatch:
@@ -517,7 +517,7 @@ class TestBatch:
         assert type(result) is dict
         assert result == {"x": 3, "other": [2], "y": 2}
         assert result["other"] is batch["other"]
-        assert plan.predict(batch, {}) == {"x": 3, "y": 2}
+        assert plan.run(batch, {}) == {"x": 3, "y": 2}
         # the batch is untouched, and a result may be written to without it
         result["x"] = result["new"] = 0
         assert dict(batch) == {"x": 1, "other": [2]}
@@ -538,7 +538,7 @@ class TestBatch:
 
     def test_outputs_come_in_the_order_of_the_table(self, kernel: Kernel) -> None:
         ops = [Op("b", "d"), Op("d", ["a", "b"], lambda data, state: [1, 2])]
-        assert list(plan_of(kernel, ops).predict({"b": 0}, {})) == ["b", "d", "a"]
+        assert list(plan_of(kernel, ops).run({"b": 0}, {})) == ["b", "d", "a"]
 
     def test_only_what_is_read_is_looked_up(self, kernel: Kernel) -> None:
         class Watched(dict[str, Any]):
@@ -548,7 +548,7 @@ class TestBatch:
 
         looked_up: list[str] = []
         batch = Watched(x=1, y=2, z=3)
-        plan_of(kernel, [Op("x", "y"), Op("y", "w")]).predict(batch, {})
+        plan_of(kernel, [Op("x", "y"), Op("y", "w")]).run(batch, {})
         assert looked_up == ["x"]
 
     def test_keys_that_are_no_strings_pass_through(self, kernel: Kernel) -> None:
@@ -564,12 +564,12 @@ class TestBatch:
                 raise OSError("do not compare me")
 
         with pytest.raises(OSError, match="do not compare me"):
-            plan_of(kernel, [Op("x", "y")]).predict({Hostile(): 1}, {})
+            plan_of(kernel, [Op("x", "y")]).run({Hostile(): 1}, {})
 
     @pytest.mark.parametrize("batch", [None, 3])
     def test_no_mapping(self, kernel: Kernel, batch: Any) -> None:
         with pytest.raises(TypeError):
-            plan_of(kernel, [Op("x", "y")]).predict(batch, {})
+            plan_of(kernel, [Op("x", "y")]).run(batch, {})
 
 
 class TestMissingKeys:
@@ -577,7 +577,7 @@ class TestMissingKeys:
         log: list[int] = []
         ops = [Op("x", "y", lambda data, state: log.append(1)), Op(["y", "label"], "loss")]
         with pytest.raises(MissingKeyError) as caught:
-            plan_of(kernel, ops).predict({"x": 1, "lable": 2}, {})
+            plan_of(kernel, ops).run({"x": 1, "lable": 2}, {})
         assert shown(caught.value) == (
             "Op (op 1, inputs ['y', 'label'], outputs ['loss']) reads the key 'label', but there "
             "is no such key. Keys there: ['lable', 'x']. Did you mean 'lable'? Put the key into "
@@ -597,16 +597,16 @@ class TestMissingKeys:
     def test_the_first_reader_is_named(self, kernel: Kernel) -> None:
         ops = [Op(None, "y"), Op(["y", "x"], "z"), Op("x", "w")]
         with pytest.raises(MissingKeyError, match=r"^Op \(op 1, inputs \['y', 'x'\]"):
-            plan_of(kernel, ops).predict({}, {})
+            plan_of(kernel, ops).run({}, {})
 
     def test_of_several_the_first_in_the_table_is_named(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError, match="reads the key 'c'"):
-            plan_of(kernel, [Op(["c", "a"], "y"), Op("b", "z")]).predict({"a": 1}, {})
+            plan_of(kernel, [Op(["c", "a"], "y"), Op("b", "z")]).run({"a": 1}, {})
 
     @pytest.mark.parametrize("mapping", [collections.ChainMap, collections.UserDict])
     def test_in_any_mapping(self, kernel: Kernel, mapping: Any) -> None:
         with pytest.raises(MissingKeyError) as caught:
-            plan_of(kernel, [Op("x1", "y")]).predict(mapping({"x1_": 1}), {})
+            plan_of(kernel, [Op("x1", "y")]).run(mapping({"x1_": 1}), {})
         assert shown(caught.value) == (
             "Op (op 0, inputs ['x1'], outputs ['y']) reads the key 'x1', but there is no such key. "
             "Keys there: ['x1_']. Did you mean 'x1_'? Put the key into the batch, or let an "
@@ -616,7 +616,7 @@ class TestMissingKeys:
     def test_a_mapping_that_makes_up_values_is_not_asked_to(self, kernel: Kernel) -> None:
         batch = collections.defaultdict(int)
         with pytest.raises(MissingKeyError):
-            plan_of(kernel, [Op("x", "y")]).predict(batch, {})
+            plan_of(kernel, [Op("x", "y")]).run(batch, {})
         assert not batch
 
     @pytest.mark.parametrize(
@@ -634,7 +634,7 @@ class TestMissingKeys:
         before = dict(batch)
         plan = plan_of(kernel, ops)
         with pytest.raises(MissingKeyError) as caught:
-            plan.predict(batch, {})
+            plan.run(batch, {})
         found = plan.missing(batch)
         assert type(found) is MissingKeyError
         assert shown(found) == shown(caught.value)
@@ -661,8 +661,8 @@ class TestMissingKeys:
     def test_the_plan_is_usable_afterwards(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", "y")])
         with pytest.raises(MissingKeyError):
-            plan.predict({}, {})
-        assert plan.predict({"x": 1}, {}) == {"y": 1}
+            plan.run({}, {})
+        assert plan.run({"x": 1}, {}) == {"y": 1}
 
 
 class TestErrorsOfOps:
@@ -670,11 +670,11 @@ class TestErrorsOfOps:
         error = ValueError("wrong shape")
         ops = [Op("x", "y"), Op(["y"], "z", raise_(error)), Op("z", "w")]
         with pytest.raises(ValueError, match="wrong shape") as caught:
-            plan_of(kernel, ops).predict({"x": 1}, new_state())
+            plan_of(kernel, ops).run({"x": 1}, new_state())
         assert caught.value is error
         assert shown(error) == ("wrong shape\nRaised by Op (op 1, inputs ['y'], outputs ['z']).")
 
-    @pytest.mark.parametrize("entry", ["predict", "step", "step_timed"])
+    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
     @pytest.mark.parametrize(
         "error", [KeyError("k"), StopIteration(3), KeyboardInterrupt(), GeneratorExit(), OSError()]
     )
@@ -691,7 +691,7 @@ class TestErrorsOfOps:
     def test_the_traceback_reaches_into_the_op(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", "y", lambda data, state: 1 / data)])
         with pytest.raises(ZeroDivisionError) as caught:
-            plan.predict({"x": 0}, {})
+            plan.run({"x": 0}, {})
         assert caught.traceback[-1].name == "<lambda>"
 
     def test_an_error_that_cannot_be_spelled_out(self, kernel: Kernel) -> None:
@@ -700,21 +700,21 @@ class TestErrorsOfOps:
                 raise RuntimeError("no words")
 
         with pytest.raises(Unspeakable):
-            plan_of(kernel, [Op("x", "y", raise_(Unspeakable()))]).predict({"x": 1}, {})
+            plan_of(kernel, [Op("x", "y", raise_(Unspeakable()))]).run({"x": 1}, {})
 
     def test_one_error_object_raised_again_and_again(self, kernel: Kernel) -> None:
         error = ValueError("always the same")
         plan = plan_of(kernel, [Op("x", "y", raise_(error))])
         for _ in range(5):
             with pytest.raises(ValueError, match="always the same"):
-                plan.predict({"x": 1}, {})
+                plan.run({"x": 1}, {})
         assert shown(error).count("Raised by") == 1
 
     def test_ops_of_plans_within_plans_are_all_named(self, kernel: Kernel) -> None:
         inner = plan_of(kernel, [Op("a", "b", raise_(ValueError("deep")))])
-        outer = plan_of(kernel, [Op("x", "y", lambda data, state: inner.predict({"a": 1}, {}))])
+        outer = plan_of(kernel, [Op("x", "y", lambda data, state: inner.run({"a": 1}, {}))])
         with pytest.raises(ValueError, match="deep") as caught:
-            outer.predict({"x": 1}, {})
+            outer.run({"x": 1}, {})
         assert shown(caught.value) == (
             "deep\nRaised by Op (op 0, inputs ['a'], outputs ['b']).\n"
             "Raised by Op (op 0, inputs ['x'], outputs ['y'])."
@@ -731,7 +731,7 @@ class TestErrorsOfOps:
         ops = [Op(None, f"k{n}", make) for n in range(5)]
         plan = plan_of(kernel, [*ops, Op(["k1"], "y", lambda data, state: 1 // 0)])
         with pytest.raises(ZeroDivisionError) as caught:
-            plan.predict({}, {})
+            plan.run({}, {})
         del caught
         assert [value() for value in watched] == [None] * 5
 
@@ -741,7 +741,7 @@ class TestRelease:
 
     @pytest.mark.parametrize("in_list", [False, True])
     @pytest.mark.parametrize("out_list", [False, True])
-    @pytest.mark.parametrize("entry", ["predict", "step", "step_timed"])
+    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
     def test_a_chain_holds_two(
         self, kernel: Kernel, in_list: bool, out_list: bool, entry: str
     ) -> None:
@@ -787,7 +787,7 @@ class TestRelease:
             Op(["c"], ["e"], make("e")),
             Op([], [], make()),
         ]
-        plan_of(kernel, ops, desired={"d"}).predict({}, {})
+        plan_of(kernel, ops, desired={"d"}).run({}, {})
         assert seen == [
             set(),
             {"a", "b"},
@@ -804,11 +804,11 @@ class TestRelease:
             Op("x", "y", lambda data, state: batch.clear()),
             Op(None, "gone", lambda data, state: watched() is None),
         ]
-        assert plan_of(kernel, ops).predict(batch, {})["gone"] is True
+        assert plan_of(kernel, ops).run(batch, {})["gone"] is True
 
     def test_a_wanted_value_stays_even_if_it_is_read_early(self, kernel: Kernel) -> None:
         ops = [Op("x", "y", add_one), Op("y", "z", add_one), Op("z", "w", add_one)]
-        assert plan_of(kernel, ops, {"y", "w"}).predict({"x": 1}, {}) == {"y": 2, "w": 4}
+        assert plan_of(kernel, ops, {"y", "w"}).run({"x": 1}, {}) == {"y": 2, "w": 4}
 
     def test_only_the_last_of_several_values_of_a_wanted_key_stays(self, kernel: Kernel) -> None:
         made: list[weakref.ref[Nothing]] = []
@@ -824,7 +824,7 @@ class TestRelease:
             Op(None, "x", make),
             Op(None, "second_there", lambda data, state: made[1]() is not None),
         ]
-        result = plan_of(kernel, ops).predict({}, {})
+        result = plan_of(kernel, ops).run({}, {})
         assert result["first_gone"] is True
         assert result["second_there"] is True
         assert result["x"] is made[1]()
@@ -837,7 +837,7 @@ class TestRelease:
             def __del__(self) -> None:
                 if left:
                     left.pop()
-                    results.append(plan.predict({"x": 1}, {}))
+                    results.append(plan.run({"x": 1}, {}))
 
         ops = [
             Op("x", "y", lambda data, state: Restless()),
@@ -845,7 +845,7 @@ class TestRelease:
             Op("x", "y", lambda data, state: Restless()),
         ]
         plan = plan_of(kernel, ops, {"z"})
-        assert plan.predict({"x": 1}, {}) == {"z": 5}
+        assert plan.run({"x": 1}, {}) == {"z": 5}
         assert results == [{"z": 5}] * 3
 
 
@@ -857,7 +857,7 @@ class TestReturned:
         resolution = kernel.resolve(table, specs, pops, [])
         plan = kernel.Plan(table, specs, [specs[0].forward], resolution)
         assert resolution.outputs.names() == {"z", "p"}
-        assert plan.predict({"x": 0}, {}) == {"y": 1, "z": 2}
+        assert plan.run({"x": 0}, {}) == {"y": 1, "z": 2}
 
 
 class TestMoveAndRelease:
@@ -867,7 +867,7 @@ class TestMoveAndRelease:
         ops = [Op("x", "y", add_one), Op(["x", "y"], "z", lambda data, state: [data, "text"])]
         plan = plan_of(kernel, ops, move=move, release=release)
         batch = {"x": 1, "other": 5}
-        assert plan.predict(batch, {}) == {"y": -12, "z": [[-11, -12], "text"]}
+        assert plan.run(batch, {}) == {"y": -12, "z": [[-11, -12], "text"]}
         assert plan.step(batch, {}) == {"x": 1, "other": 5, "y": -12, "z": [[-11, -12], "text"]}
         assert batch == {"x": 1, "other": 5}
 
@@ -878,7 +878,7 @@ class TestMoveAndRelease:
         release = kernel.NestMap(int, lambda value: released.append(value) or value)
         ops = [Op(["x", "w"], "y", lambda d, s: 8), Op("x", "z"), Op("y", "v", lambda d, s: 9)]
         plan = plan_of(kernel, ops, {"z", "v"}, move=move, release=release)
-        plan.predict({"x": 1, "w": 2, "other": 3}, {})
+        plan.run({"x": 1, "w": 2, "other": 3}, {})
         assert sorted(moved) == [1, 2]
         assert sorted(released) == [1, 9]
 
@@ -889,7 +889,7 @@ class TestMoveAndRelease:
         resolution = kernel.resolve(table, specs, pops, [], {"y"})
         move = kernel.NestMap(int, lambda value: value + 10)
         plan = kernel.Plan(table, specs, [add_one], resolution, move)
-        assert plan.predict({"x": 1}, {}) == {"x": 11, "y": 12}
+        assert plan.run({"x": 1}, {}) == {"x": 11, "y": 12}
 
     @pytest.mark.parametrize("which", ["move", "release"])
     def test_one_that_raises(self, kernel: Kernel, which: str) -> None:
@@ -901,7 +901,7 @@ class TestMoveAndRelease:
         plan = plan_of(kernel, ops, **{which: kernel.NestMap(int, fail)})
         state = new_state()
         with pytest.raises(OSError, match="device full") as caught:
-            plan.predict({"x": 1}, state)
+            plan.run({"x": 1}, state)
         assert shown(caught.value) == "device full"
         assert state["deferred"] == {}
         assert log == ([] if which == "move" else ["late ran"])
@@ -928,7 +928,7 @@ class TestSetting:
         setting = (switch.read, switch.write, False)
         op = Op(None, "seen", lambda data, state: switch.value)
         plan = plan_of(kernel, [op], setting=setting)
-        assert plan.predict({}, {}) == {"seen": False}
+        assert plan.run({}, {}) == {"seen": False}
         assert switch.value is before
         assert switch.writes == writes
 
@@ -936,7 +936,7 @@ class TestSetting:
     def test_is_put_back_when_an_op_changes_it(self, kernel: Kernel, before: bool) -> None:
         switch = self.Switch(before)
         op = Op(None, None, lambda data, state: switch.write("changed"))
-        plan_of(kernel, [op], setting=(switch.read, switch.write, False)).predict({}, {})
+        plan_of(kernel, [op], setting=(switch.read, switch.write, False)).run({}, {})
         assert switch.value is before
 
     def test_is_put_back_when_an_op_raises(self, kernel: Kernel) -> None:
@@ -944,14 +944,14 @@ class TestSetting:
         ops = [Op(None, "y", raise_(ValueError("x")))]
         plan = plan_of(kernel, ops, setting=(switch.read, switch.write, False))
         with pytest.raises(ValueError, match="x"):
-            plan.predict({}, {})
+            plan.run({}, {})
         assert switch.value is True
 
     def test_is_put_back_when_a_key_is_missing(self, kernel: Kernel) -> None:
         switch = self.Switch(True)
         plan = plan_of(kernel, [Op("x", "y")], setting=(switch.read, switch.write, False))
         with pytest.raises(MissingKeyError):
-            plan.predict({}, {})
+            plan.run({}, {})
         assert switch.value is True
 
     @pytest.mark.parametrize("which", ["read", "write"])
@@ -968,7 +968,7 @@ class TestSetting:
         log: list[int] = []
         ops = [Op("x", "y", lambda data, state: log.append(1))]
         with pytest.raises(OSError, match="stuck"):
-            plan_of(kernel, ops, setting=setting).predict({"x": 1}, {})
+            plan_of(kernel, ops, setting=setting).run({"x": 1}, {})
         assert log == []
 
     def test_one_that_cannot_be_put_back(self, kernel: Kernel) -> None:
@@ -988,7 +988,7 @@ class TestSetting:
 
         plan = plan_of(kernel, [Op(None, "y", make)], setting=(switch.read, write, False))
         with pytest.raises(OSError, match="stuck") as caught:
-            plan.predict({}, {})
+            plan.run({}, {})
         del caught
         assert watched[0]() is None
 
@@ -996,7 +996,7 @@ class TestSetting:
         switch = self.Switch(True)
         seen: list[Any] = []
         ops = [Op(None, None, defer(lambda: seen.append(switch.value)))]
-        plan_of(kernel, ops, setting=(switch.read, switch.write, False)).predict({}, new_state())
+        plan_of(kernel, ops, setting=(switch.read, switch.write, False)).run({}, new_state())
         assert seen == [False]
 
 
@@ -1011,23 +1011,23 @@ class TestDeferred:
         ]
         state = new_state()
         plan = plan_of(kernel, ops)
-        plan.predict({"x": 1}, state)
+        plan.run({"x": 1}, state)
         # list by list, as FastEstimator runs them
         assert log == ["last op", "a1 ran", "a2 ran", "b1 ran"]
         assert state["deferred"] == {}
-        plan.predict({"x": 1}, state)
+        plan.run({"x": 1}, state)
         assert len(log) == 8
 
     def test_the_entry_is_the_callers(self, kernel: Kernel) -> None:
         state = new_state()
         entry = state["deferred"]
-        plan_of(kernel, [Op(None, None, defer(lambda: None))]).predict({}, state)
+        plan_of(kernel, [Op(None, None, defer(lambda: None))]).run({}, state)
         assert state["deferred"] is entry
 
     @pytest.mark.parametrize("state", [{}, {"deferred": {}}, {"deferred": None}])
     def test_nothing_deferred(self, kernel: Kernel, state: State) -> None:
         before = dict(state)
-        assert plan_of(kernel, [Op("x", "y")]).predict({"x": 1}, state) == {"y": 1}
+        assert plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state) == {"y": 1}
         assert state == before
 
     def test_an_op_may_put_off_the_same_list_each_time(self, kernel: Kernel) -> None:
@@ -1039,7 +1039,7 @@ class TestDeferred:
 
         plan = plan_of(kernel, [Op(None, None, forward)])
         for _ in range(3):
-            plan.predict({}, new_state())
+            plan.run({}, new_state())
         assert log == ["a ran"] * 3
 
     def test_functions_that_put_off_others(self, kernel: Kernel) -> None:
@@ -1052,7 +1052,7 @@ class TestDeferred:
 
         state["deferred"]["model"] = [first, Deferred(log, "second")]
         state["deferred"]["other"] = [Deferred(log, "third")]
-        plan_of(kernel, []).predict({}, state)
+        plan_of(kernel, []).run({}, state)
         assert log == ["first", "second ran", "third ran", "late ran"]
         assert state["deferred"] == {}
 
@@ -1066,14 +1066,14 @@ class TestDeferred:
 
         state["deferred"]["model"] = [first, Deferred(log, "second")]
         with pytest.raises(OSError, match="no step"):
-            plan_of(kernel, []).predict({}, state)
+            plan_of(kernel, []).run({}, state)
         assert log == ["second discarded", "late discarded"]
         assert state["deferred"] == {}
 
     def test_tuples_of_functions(self, kernel: Kernel) -> None:
         log: list[str] = []
         state = {"deferred": {"a": (Deferred(log, "a"),)}}
-        plan_of(kernel, []).predict({}, state)
+        plan_of(kernel, []).run({}, state)
         assert log == ["a ran"]
 
     def test_forgotten_when_an_op_raises(self, kernel: Kernel) -> None:
@@ -1086,10 +1086,10 @@ class TestDeferred:
         ]
         state = new_state()
         with pytest.raises(ValueError, match="stop"):
-            plan_of(kernel, ops).predict({}, state)
+            plan_of(kernel, ops).run({}, state)
         assert log == ["a discarded", "b discarded"]
         assert state["deferred"] == {}
-        plan_of(kernel, [Op("x", "y")]).predict({"x": 1}, state)
+        plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state)
         assert len(log) == 2
 
     def test_forgotten_when_one_of_them_raises(self, kernel: Kernel) -> None:
@@ -1102,7 +1102,7 @@ class TestDeferred:
         ]
         state = {"deferred": {"model": functions, "other": [Deferred(log, "d")]}}
         with pytest.raises(OSError, match="no step") as caught:
-            plan_of(kernel, [Op("x", "y")]).predict({"x": 1}, state)
+            plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state)
         assert shown(caught.value) == "no step"
         # the ones that did not run let go of what they hold; the one that failed may do so too
         assert [entry for entry in log if entry != "b discarded"] == [
@@ -1124,7 +1124,7 @@ class TestDeferred:
         log: list[str] = []
         state = {"deferred": {"model": [Stuck(log, "a"), Deferred(log, "b")]}}
         with pytest.raises(ValueError, match=r"^op") as caught:
-            plan_of(kernel, [Op(None, None, raise_(ValueError("op")))]).predict({}, state)
+            plan_of(kernel, [Op(None, None, raise_(ValueError("op")))]).run({}, state)
         assert log == ["b discarded"]
         lines = shown(caught.value).split("\n")
         assert lines[0] == "op"
@@ -1137,12 +1137,12 @@ class TestDeferred:
     def test_an_entry_that_is_no_mapping(self, kernel: Kernel, deferred: Any) -> None:
         plan = plan_of(kernel, [Op("x", "y")])
         with pytest.raises((TypeError, AttributeError)):
-            plan.predict({"x": 1}, {"deferred": deferred})
+            plan.run({"x": 1}, {"deferred": deferred})
 
     def test_a_mapping_of_another_class(self, kernel: Kernel) -> None:
         log: list[str] = []
         deferred = collections.defaultdict(list, {"a": [Deferred(log, "a")]})
-        plan_of(kernel, []).predict({}, {"deferred": deferred})
+        plan_of(kernel, []).run({}, {"deferred": deferred})
         assert log == ["a ran"]
         assert not deferred
 
@@ -1150,7 +1150,7 @@ class TestDeferred:
         value: list[int] = []
         ops = [Op(None, "y", lambda data, state: defer(lambda: value.append(1))(value, state))]
         release = kernel.NestMap(list, list)
-        assert plan_of(kernel, ops, release=release).predict({}, new_state()) == {"y": [1]}
+        assert plan_of(kernel, ops, release=release).run({}, new_state()) == {"y": [1]}
 
 
 class Interrupt(BaseException):
@@ -1162,10 +1162,10 @@ class TestAbandon:
         log: list[str] = []
         ops = [Op("x", "y", lambda data, state: 1 / data)]
         plan = plan_of(kernel, ops, abandon=[lambda: log.append("a"), lambda: log.append("b")])
-        plan.predict({"x": 1}, new_state())
+        plan.run({"x": 1}, new_state())
         assert log == []
         with pytest.raises(ZeroDivisionError):
-            plan.predict({"x": 0}, new_state())
+            plan.run({"x": 0}, new_state())
         assert log == ["a", "b"]
         with pytest.raises(MissingKeyError):
             plan.step({}, new_state())
@@ -1178,14 +1178,14 @@ class TestAbandon:
             Op(None, None, raise_(Interrupt())),
         ]
         with pytest.raises(Interrupt):
-            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).predict({}, new_state())
+            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).run({}, new_state())
         assert log == ["d discarded", "a"]
 
     def test_where_what_was_deferred_fails(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [Op(None, None, defer(Deferred(log, "d", Interrupt())))]
         with pytest.raises(Interrupt):
-            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).predict({}, new_state())
+            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).run({}, new_state())
         assert log == ["d ran", "d discarded", "a"] or log == ["d ran", "a"]
 
     @pytest.mark.parametrize("deferred", [False, True])
@@ -1207,7 +1207,7 @@ class TestAbandon:
             abandon=[*first, lambda: log.append("last")],
         )
         with pytest.raises(Interrupt) as caught:
-            plan.predict({}, new_state())
+            plan.run({}, new_state())
         # called again, and nothing after it is left out
         assert log == ["interrupted", "interrupted", "last"]
         assert str(caught.value.__context__) == "op"
@@ -1224,7 +1224,7 @@ class TestAbandon:
         ops = [Op(None, None, raise_(ValueError("op")))]
         plan = plan_of(kernel, ops, abandon=[Stuck(), lambda: log.append("b")])
         with pytest.raises(ValueError, match=r"^op") as caught:
-            plan.predict({}, new_state())
+            plan.run({}, new_state())
         assert log == ["b"]
         assert sorted(shown(caught.value).split("\n")[1:]) == [
             "Discarding Stuck() failed too: OSError('stuck')",
@@ -1306,7 +1306,7 @@ class TestStepTimed:
         plan, log = plan_of(kernel, [Op("x", "y", add_one)]), kernel.StampLog()
         log.stamp(3)
         plan.step_timed({"x": 1}, new_state(), log, 100)
-        rows = [row for _, row, _ in struct.iter_unpack("=dii", log.take())]
+        rows = rows_of(log)
         assert rows[0] == 3
         assert set(rows[1:]) <= set(range(100, 100 + len(plan.spans)))
 
@@ -1393,19 +1393,23 @@ class Tape:
         self.log.append("off" if kind is None else f"off after {kind.__name__}")
 
 
-class TestRecorded:
-    """A plan with a tape of its own for each step."""
+class TestBound:
+    """A plan with the context of its steps, and what is entered around the ops of each."""
 
+    @pytest.mark.parametrize("make", [None, contextlib.nullcontext])
     @pytest.mark.parametrize(
-        ("entry", "result"), [("predict", {"y": 2}), ("step", {"x": 1, "y": 2})]
+        ("entry", "result"),
+        [("run", {"y": 2}), ("step", {"x": 1, "y": 2}), ("step_timed", {"x": 1, "y": 2})],
     )
-    def test_as_without_one(self, kernel: Kernel, entry: str, result: dict[str, int]) -> None:
-        recorded = kernel.RecordedPlan(
-            plan_of(kernel, [Op("x", "y", add_one)]), contextlib.nullcontext
-        )
-        assert getattr(recorded, entry)({"x": 1}, new_state()) == result
+    def test_as_the_plan_itself(
+        self, kernel: Kernel, make: Any, entry: str, result: dict[str, int]
+    ) -> None:
+        plan = plan_of(kernel, [Op("x", "y", add_one)])
+        bound = kernel.BoundPlan(plan, new_state(), make)
+        assert bound_entry(kernel, bound, entry)({"x": 1}) == result
+        assert bound.plan is plan
 
-    @pytest.mark.parametrize("entry", ["predict", "step"])
+    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
     def test_each_step_has_its_own_while_it_runs(self, kernel: Kernel, entry: str) -> None:
         log: list[str] = []
         tapes: list[Any] = []
@@ -1415,60 +1419,96 @@ class TestRecorded:
             log.append("op")
 
         ops = [Op(None, None, note), Op(None, None, defer(lambda: log.append("deferred")))]
-        recorded = kernel.RecordedPlan(plan_of(kernel, ops), lambda: Tape(log))
         state = {**new_state(), "tape": None}
-        getattr(recorded, entry)({}, state)
-        getattr(recorded, entry)({}, state)
+        bound = kernel.BoundPlan(plan_of(kernel, ops), state, lambda: Tape(log), "tape")
+        bound_entry(kernel, bound, entry)({})
+        bound_entry(kernel, bound, entry)({})
         assert log == ["on", "op", "deferred", "off"] * 2
         assert [type(tape) for tape in tapes] == [Tape, Tape]
         assert tapes[0] is not tapes[1]
+        assert bound.state is state
         assert state == {**new_state(), "tape": None}
 
     def test_what_the_context_gives_is_what_ops_find(self, kernel: Kernel) -> None:
         op = Op(None, "y", lambda data, state: (state["tape"], state["mode"]))
-        recorded = kernel.RecordedPlan(
-            plan_of(kernel, [op]), lambda: contextlib.nullcontext("a tape")
+        bound = kernel.BoundPlan(
+            plan_of(kernel, [op]),
+            {"mode": "train"},
+            lambda: contextlib.nullcontext("a tape"),
+            "tape",
         )
-        assert recorded.predict({}, {"mode": "train"}) == {"y": ("a tape", "train")}
+        assert bound.run({}) == {"y": ("a tape", "train")}
 
+    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
+    def test_what_nobody_asks_for_is_not_given(self, kernel: Kernel, entry: str) -> None:
+        seen: list[State] = []
+        op = Op(None, None, lambda data, state: seen.append(state))
+        state = new_state()
+        bound = kernel.BoundPlan(plan_of(kernel, [op]), state, contextlib.nullcontext)
+        bound_entry(kernel, bound, entry)({})
+        assert seen[0] is state
+
+    def test_entering_and_leaving_are_stamped(self, kernel: Kernel) -> None:
+        plan = plan_of(kernel, [Op("x", "y", add_one)])
+        log = kernel.StampLog()
+        kernel.BoundPlan(plan, new_state()).step_timed({"x": 1}, log, 10, around=5)
+        plain = rows_of(log)
+        bound = kernel.BoundPlan(plan, new_state(), contextlib.nullcontext)
+        bound.step_timed({"x": 1}, log, 10, around=5)
+        assert rows_of(log) == [5, *plain, 5]
+
+    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
     @pytest.mark.parametrize(
         ("batch", "error"), [({"x": 1}, ZeroDivisionError), ({}, MissingKeyError)]
     )
-    def test_a_step_that_fails(self, kernel: Kernel, batch: State, error: Any) -> None:
+    def test_a_step_that_fails(self, kernel: Kernel, batch: State, error: Any, entry: str) -> None:
         log: list[str] = []
         fails = Op("x", "y", raise_(ZeroDivisionError("x")))
-        recorded = kernel.RecordedPlan(plan_of(kernel, [fails]), lambda: Tape(log))
+        bound = kernel.BoundPlan(plan_of(kernel, [fails]), new_state(), lambda: Tape(log), "tape")
         with pytest.raises(error):
-            recorded.step(batch, new_state())
+            bound_entry(kernel, bound, entry)(batch)
         assert log == ["on", f"off after {error.__name__}"]
 
-    def test_no_tape_to_be_had(self, kernel: Kernel) -> None:
+    @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
+    def test_no_context_to_be_had(self, kernel: Kernel, entry: str) -> None:
         def fail() -> Any:
             raise OSError("no tape")
 
         log: list[str] = []
         op = Op(None, None, lambda data, state: log.append("op"))
+        bound = kernel.BoundPlan(plan_of(kernel, [op]), {}, fail, "tape")
         with pytest.raises(OSError, match="no tape"):
-            kernel.RecordedPlan(plan_of(kernel, [op]), fail).step({}, {})
+            bound_entry(kernel, bound, entry)({})
         assert log == []
 
     def test_an_op_that_enters_it_again(self, kernel: Kernel) -> None:
         log: list[str] = []
 
         def sum_to(data: int, state: State) -> int:
-            return data and data + recorded.predict({"n": data - 1}, state)["sum"]
+            return data and data + bound.run({"n": data - 1})["sum"]
 
         plan = plan_of(kernel, [Op("n", "sum", sum_to)])
-        recorded = kernel.RecordedPlan(plan, lambda: Tape(log))
-        assert recorded.predict({"n": 3}, new_state()) == {"sum": 6}
+        bound = kernel.BoundPlan(plan, new_state(), lambda: Tape(log), "tape")
+        assert bound.run({"n": 3}) == {"sum": 6}
         assert log == ["on"] * 4 + ["off"] * 4
 
     def test_nothing_of_python_is_between_a_step_and_its_ops(self, kernel: Kernel) -> None:
         if not kernel.compiled:
             pytest.skip("plain Python is Python")
         op = Op(None, "caller", lambda data, state: sys._getframe(2))  # of Op.forward
-        recorded = kernel.RecordedPlan(plan_of(kernel, [op]), contextlib.nullcontext)
-        assert recorded.step({}, {})["caller"] is sys._getframe()
+        bound = kernel.BoundPlan(plan_of(kernel, [op]), {}, contextlib.nullcontext, "tape")
+        assert bound.step({})["caller"] is sys._getframe()
+
+
+def rows_of(log: Any) -> list[int]:
+    return [row for _, row, _ in struct.iter_unpack("=dii", log.take())]
+
+
+def bound_entry(kernel: Kernel, bound: Any, name: str) -> Any:
+    if name != "step_timed":
+        return getattr(bound, name)
+    log = kernel.StampLog()
+    return lambda batch: bound.step_timed(batch, log)
 
 
 class TestForwards:
@@ -1535,9 +1575,9 @@ class TestForwards:
         for _ in range(3):
             if result is TypeError:
                 with pytest.raises(TypeError):
-                    plan.predict({"x": 3}, {})
+                    plan.run({"x": 3}, {})
             else:
-                assert plan.predict({"x": 3}, {}) == {"y": result}
+                assert plan.run({"x": 3}, {}) == {"y": result}
 
     def test_a_builtin_without_vectorcall(self, kernel: Kernel) -> None:
         class Legacy(tuple[Any, ...]):
@@ -1545,25 +1585,25 @@ class TestForwards:
                 return super().__new__(cls, (data, len(state)))
 
         plan = plan_of(kernel, [Op("x", "y")], forwards=[Legacy])
-        assert plan.predict({"x": 3}, {"a": 1}) == {"y": (3, 1)}
+        assert plan.run({"x": 3}, {"a": 1}) == {"y": (3, 1)}
 
     @pytest.mark.parametrize("forward", [lambda: 0, lambda data: 0, lambda *, data, state: 0])
     def test_one_of_another_signature(self, kernel: Kernel, forward: Any) -> None:
         plan = plan_of(kernel, [Op("x", "y")], forwards=[forward])
         with pytest.raises(TypeError) as caught:
-            plan.predict({"x": 3}, {})
+            plan.run({"x": 3}, {})
         assert shown(caught.value).endswith("\nRaised by Op (op 0, inputs ['x'], outputs ['y']).")
 
     def test_another_plan(self, kernel: Kernel) -> None:
         inner = plan_of(kernel, [Op("a", "b", add_one)])
-        outer = plan_of(kernel, [Op("x", "y")], forwards=[inner.predict])
-        assert outer.predict({"x": {"a": 1}}, new_state()) == {"y": {"b": 2}}
+        outer = plan_of(kernel, [Op("x", "y")], forwards=[inner.run])
+        assert outer.run({"x": {"a": 1}}, new_state()) == {"y": {"b": 2}}
 
     def test_it_is_looked_up_once(self, kernel: Kernel) -> None:
         op = Op("x", "y", add_one)
         plan = plan_of(kernel, [op])
         op.forward = raise_(AssertionError("the plan was laid out before"))  # type: ignore[method-assign]
-        assert plan.predict({"x": 1}, {}) == {"y": 2}
+        assert plan.run({"x": 1}, {}) == {"y": 2}
 
     def test_the_lists_stay_the_callers(self, kernel: Kernel) -> None:
         table = kernel.KeyTable()
@@ -1573,7 +1613,7 @@ class TestForwards:
         plan = kernel.Plan(table, specs, forwards, resolution)
         specs.clear()
         forwards[:] = [raise_(AssertionError("the plan was laid out before"))] * 9
-        assert plan.predict({"x": 1}, {}) == {"y": 2, "z": 4}
+        assert plan.run({"x": 1}, {}) == {"y": 2, "z": 4}
 
     def test_it_is_kept_alive(self, kernel: Kernel) -> None:
         class Adder:
@@ -1587,7 +1627,7 @@ class TestForwards:
         ops = [Op(f"k{place}", f"k{place + 1}") for place in range(20)]
         plan = plan_of(kernel, ops, {"k20"}, forwards=forwards)
         del forwards, ops
-        assert plan.predict({"k0": 0}, {}) == {"k20": sum(range(20))}
+        assert plan.run({"k0": 0}, {}) == {"k20": sum(range(20))}
 
 
 class TestGetInputsByOp:
@@ -1730,13 +1770,15 @@ class TestMisuse:
             "Op (op 0, inputs ['k99999'], outputs ['k50000']) was read with another table of keys"
         )
 
-    def test_a_recorded_plan_without_a_plan(self, kernel: Kernel) -> None:
+    def test_a_bound_plan_without_a_plan(self, kernel: Kernel) -> None:
         if not kernel.compiled:
             pytest.skip("plain Python cannot crash")
         with pytest.raises(TypeError):
-            kernel.RecordedPlan(None, contextlib.nullcontext)
+            kernel.BoundPlan(None, {})
         with pytest.raises(TypeError):
-            kernel.RecordedPlan.__new__(kernel.RecordedPlan)
+            kernel.BoundPlan(plan_of(kernel, []), None)
+        with pytest.raises(TypeError):
+            kernel.BoundPlan.__new__(kernel.BoundPlan)
 
     def test_a_plan_that_was_not_laid_out(self, kernel: Kernel) -> None:
         if not kernel.compiled:
@@ -1748,4 +1790,4 @@ class TestMisuse:
             plan.__init__(table, specs, [add_one] * 50, kernel.resolve(table, specs, [], []))
         # whatever it does now, it does not read memory that was never written
         with contextlib.suppress(RuntimeError, TypeError):
-            assert plan.predict({"x": 1}, {}) == {}
+            assert plan.run({"x": 1}, {}) == {}

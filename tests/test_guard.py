@@ -24,9 +24,6 @@ class Entered:
         self._lock = threading.Lock()
         self._configured = threading.local()
         self._opening: Any = None
-        self._plan: Any = None
-        self._step: Any = None
-        self._state: dict[str, Any] = {}
         self.opens = opens
         self.exits = exits
         self.log: list[str] = []
@@ -34,59 +31,72 @@ class Entered:
     def _in_use(self) -> ValueError:
         return ValueError("in use")
 
-    def _open(self, opening: Any) -> None:
-        self.log.append(f"opened {opening}")
-        self._plan, self._state = "plan", {"mode": "train"}
+    def configure(self) -> Opening:
+        opening = self._configured.opening = Opening(self)
+        return opening
+
+    def _open(self, opening: Opening) -> None:
+        self.log.append("opened")
         if self.opens is not None:
             raise self.opens
 
-    def _exit_models(self, opening: Any) -> None:
-        self.log.append(f"left {opening}")
-        if self.exits is not None:
-            raise self.exits
-
     def is_as_before(self) -> bool:
-        return not self._lock.locked() and not (self._opening or self._plan or self._state)
+        return not self._lock.locked() and self._opening is None
+
+
+class Opening:
+    """An opening, which is its own runner."""
+
+    def __init__(self, network: Entered) -> None:
+        self.network = network
+        self.runner = self
+
+    def close(self) -> None:
+        assert self.network._opening is None
+        assert self.network._lock.locked()
+        self.network.log.append("left")
+        if self.network.exits is not None:
+            raise self.network.exits
 
 
 class TestEnter:
     def test_opens_what_was_configured_and_gives_it_back(self) -> None:
         network = Entered()
-        network._configured.opening = "first"
+        opening = network.configure()
         with network as entered:
             assert entered is network
-            assert network._opening == "first"
+            assert network._opening is opening
             assert network._lock.locked()
             with pytest.raises(ValueError, match="in use"):
                 network.__enter__()
-            assert network._opening == "first"
-        assert network.log == ["opened first", "left first"]
+            assert network._opening is opening
+        assert network.log == ["opened", "left"]
         assert network.is_as_before()
 
     def test_a_configuration_is_for_one_time(self) -> None:
         network = Entered()
-        network._configured.opening = "first"
+        network.configure()
         with network:
             pass
         with network:
             assert network._opening is None
             assert network._lock.locked()
-        assert network.log == ["opened first", "left first"]
+        assert network.log == ["opened", "left"]
         assert network.is_as_before()
 
     @pytest.mark.parametrize("error", [Interrupt(), OSError("open")])
     def test_an_opening_that_raises(self, error: BaseException) -> None:
         network = Entered(opens=error)
-        network._configured.opening = "first"
+        network.configure()
         with pytest.raises(type(error)):
             network.__enter__()
-        assert network.log == ["opened first", "left first"]
+        assert network.log == ["opened", "left"]
         assert network.is_as_before()
 
     @pytest.mark.parametrize("error", [Interrupt(), OSError("exit")])
     def test_leaving_that_raises(self, error: BaseException) -> None:
         network = Entered(exits=error)
-        network._configured.opening = "first"
+        network.configure()
         with pytest.raises(type(error)), network:
             pass
         assert network.is_as_before()

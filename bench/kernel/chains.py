@@ -100,10 +100,10 @@ class Chain:
 
         return step
 
-    def by_predict(self) -> Step:
+    def by_run(self) -> Step:
         """Return the Plan's loop."""
-        predict = self.plan().predict
-        return lambda batch: predict(batch, STATE)
+        run = self.plan().run
+        return lambda batch: run(batch, STATE)
 
     def by_step(self) -> Step:
         """Return the Plan's loop, its outputs laid over the batch as `run_step` does."""
@@ -126,7 +126,7 @@ class Chain:
 WAYS: dict[str, Callable[[Chain], Step]] = {
     "by hand": Chain.by_hand,
     "dict in Python": Chain.by_dict,
-    "Plan.predict": Chain.by_predict,
+    "Plan.run": Chain.by_run,
     "Plan.step": Chain.by_step,
     "Plan.step_timed": Chain.by_step_timed,
 }

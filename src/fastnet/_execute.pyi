@@ -33,7 +33,7 @@ class Plan:
     @property
     def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]: ...
     def missing(self, batch: Mapping[str, Any]) -> KeyError | None: ...
-    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
+    def run(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
     def step_timed(
         self,
@@ -48,14 +48,30 @@ class Plan:
     def spans(self) -> tuple[tuple[str, Any], ...]: ...
 
 @final
-class RecordedPlan:
-    """A plan each of whose steps has a gradient tape of its own, for its ops to find."""
+class BoundPlan:
+    """A plan with the context of an opening's steps: what such a step calls."""
+
+    plan: Plan
+    state: dict[str, Any]
 
     def __init__(
-        self, plan: Plan, make_tape: Callable[[], AbstractContextManager[Any]]
+        self,
+        plan: Plan,
+        state: dict[str, Any],
+        make: Callable[[], AbstractContextManager[Any]] | None = None,
+        key: str | None = None,
     ) -> None: ...
-    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
-    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]: ...
+    def run(self, batch: Mapping[str, Any]) -> dict[str, Any]: ...
+    def step(self, batch: Mapping[str, Any]) -> dict[str, Any]: ...
+    def step_timed(
+        self,
+        batch: Mapping[str, Any],
+        log: StampLog,
+        first: int = 0,
+        before: Callable[[int], None] | None = None,
+        after: Callable[[int], None] | None = None,
+        around: int = 0,
+    ) -> dict[str, Any]: ...
 
 def get_inputs_by_op(op: object, store: Mapping[str, Any], copy_on_write: bool = False) -> Any: ...
 def split_outputs(

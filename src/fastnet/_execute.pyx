@@ -45,7 +45,6 @@ cdef enum:
     STACK_SLOTS = 64
 
 cdef str DEFERRED = "deferred"
-cdef str TAPE = "tape"
 
 # what each timed step has once, in the order of its rows
 cdef enum Span:
@@ -84,6 +83,56 @@ cdef struct Step:
     unsigned char read    # a Read
     unsigned char write   # a Write
     unsigned char deletes
+
+
+# what a step that is measured goes by, and one that is not: the loop is compiled once for each
+cdef struct Timing:
+    PyObject* log
+    int first
+    PyObject* before  # or NULL
+    PyObject* after
+
+cdef struct NoTiming:
+    char nothing
+
+ctypedef Timing* Timed
+ctypedef NoTiming* Untimed
+
+ctypedef fused Times:
+    Timed
+    Untimed
+
+
+cdef inline Timing timing_of(StampLog log, int first, object before, object after) noexcept:
+    cdef Timing timing
+    timing.log = <PyObject*> log
+    timing.first = first
+    timing.before = NULL if before is None else <PyObject*> before
+    timing.after = <PyObject*> after
+    return timing
+
+
+cdef inline void stamp(Times times, Py_ssize_t row) noexcept:
+    """Leave a stamp where the step is measured."""
+    if Times is Timed:
+        (<StampLog> times.log).add(times.first + <int> row)
+
+
+cdef inline bint before_op(Times times, Py_ssize_t place) except -1:
+    """Call what is to be called before an op, and tell whether something is due after it."""
+    if Times is Timed:
+        if times.before != NULL:
+            (<object> times.before)(place)
+            stamp(times, MEASURING)
+            return True
+    return False
+
+
+cdef inline int after_op(Times times, Py_ssize_t place) except -1:
+    """Call what is to be called after an op."""
+    if Times is Timed:
+        (<object> times.after)(place)
+    return 0
 
 
 @cython.final
@@ -351,7 +400,7 @@ cdef class Plan:
                 return self._missing_input(self._inputs[index], batch)
         return None
 
-    def predict(self, batch, dict state not None):
+    def run(self, batch, dict state not None):
         """Run a step.
 
         Args:
@@ -370,23 +419,23 @@ cdef class Plan:
                 mapping.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        return self._run(batch, state, False)
+        return self._run(batch, state, False, <Untimed> NULL)
 
     def step(self, batch, dict state not None):
         """Run a step and lay its outputs over its batch.
 
         Args:
-            batch: As for `predict`.
-            state: As for `predict`.
+            batch: As for `run`.
+            state: As for `run`.
 
         Returns:
             A new dict of the batch's own entries, those that were adopted as they are then, and,
             over them, the outputs.
 
         Raises:
-            Exception: As for `predict`.
+            Exception: As for `run`.
         """
-        return self._run(batch, state, True)
+        return self._run(batch, state, True, <Untimed> NULL)
 
     def step_timed(
         self,
@@ -400,8 +449,8 @@ cdef class Plan:
         """Run a step and take down when each part of it was over.
 
         Args:
-            batch: As for `predict`.
-            state: As for `predict`.
+            batch: As for `run`.
+            state: As for `run`.
             log: Where to. What the first stamp is of began with the last one that is in it.
             first: The row of the first of `spans`; those of the others follow.
             before: Called with the place of each op right before it runs, and with the place after
@@ -413,9 +462,10 @@ cdef class Plan:
             What `step` returns.
 
         Raises:
-            Exception: As for `predict`. The log then has the stamps of what has run.
+            Exception: As for `run`. The log then has the stamps of what has run.
         """
-        return self._run_timed(batch, state, log, first, before, after)
+        cdef Timing timing = timing_of(log, first, before, after)
+        return self._run(batch, state, True, &timing)
 
     @property
     def spans(self):
@@ -429,133 +479,82 @@ cdef class Plan:
         once = [(kind, None) for kind in SPANS]
         return tuple(once + inputs + outputs + ops)
 
-    cdef object _run(self, object batch, dict state, bint merge):
+    cdef object _run(self, object batch, dict state, bint merge, Times times):
+        """Run a step, with stamps where it is measured."""
         cdef PyObject* on_stack[STACK_SLOTS]
         cdef PyObject** slots = on_stack
         cdef Py_ssize_t index = -1
         cdef object setting = None
         cdef bint set_up = False
-        cdef PyObject* found
-        cdef dict result
-        if self._n_slots >= STACK_SLOTS:
-            slots = <PyObject**> PyMem_Malloc((self._n_slots + 1) * sizeof(PyObject*))
-            if slots == NULL:
-                raise MemoryError()
-        memset(slots, 0, (self._n_slots + 1) * sizeof(PyObject*))
-        try:
-            if self._write_setting is not None:
-                setting = PyObject_CallNoArgs(self._read_setting)
-                set_up = True
-                if setting is not self._needed_setting:
-                    PyObject_CallOneArg(self._write_setting, self._needed_setting)
-            if self._arrays is None:
-                self._fill(slots, batch)
-            else:
-                batch = self._fill_adopting(slots, batch)
-            for index in range(self._n_steps):
-                self._call(&self._steps[index], index, slots, <PyObject*> state)
-            index = -1
-            found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
-            if found != NULL and PyObject_IsTrue(<object> found):
-                run_deferred(<object> found)
-            result = self._collect(slots, batch, merge)
-        except BaseException as error:
-            self._give_up(state, error)
-            if index >= 0:
-                note_op(error, self._op(index), index)
-            raise
-        finally:
-            self._clear(slots, on_stack)
-            if set_up:
-                # an op may have changed it too
-                PyObject_CallOneArg(self._write_setting, setting)
-        # not inside the try: a result on its way out is lost if what comes last in it raises
-        return result
-
-    cdef object _run_timed(
-        self, object batch, dict state, StampLog log, int first, object before, object after
-    ):
-        """Do what `_run` does, with stamps: a step that is not measured looks for no log."""
-        cdef PyObject* on_stack[STACK_SLOTS]
-        cdef PyObject** slots = on_stack
-        cdef Py_ssize_t index = -1
-        cdef Py_ssize_t key
-        cdef int inputs = first + N_SPANS
-        cdef int outputs = inputs + <int> self._n_inputs
-        cdef int ops = outputs + <int> self._n_outputs
         cdef bint inside = False
-        cdef object setting = None
-        cdef bint set_up = False
         cdef PyObject* found
         cdef PyObject* value
         cdef Step* step
         cdef dict result
-        # from here on no stamp fails: what is half done would be lost
-        log.reserve(4 * self._n_steps + self._n_inputs + self._n_outputs + 2 * N_SPANS)
+        if Times is Timed:
+            # from here on no stamp fails: what is half done would be lost
+            (<StampLog> times.log).reserve(
+                4 * self._n_steps + self._n_inputs + self._n_outputs + 2 * N_SPANS
+            )
         if self._n_slots >= STACK_SLOTS:
             slots = <PyObject**> PyMem_Malloc((self._n_slots + 1) * sizeof(PyObject*))
             if slots == NULL:
                 raise MemoryError()
         memset(slots, 0, (self._n_slots + 1) * sizeof(PyObject*))
         try:
-            log.add(first + DISPATCH)
+            stamp(times, DISPATCH)
             if self._write_setting is not None:
                 setting = PyObject_CallNoArgs(self._read_setting)
                 set_up = True
                 if setting is not self._needed_setting:
                     PyObject_CallOneArg(self._write_setting, self._needed_setting)
-                log.add(first + SETTING)
-            batch = self._fill_timed(slots, batch, log, inputs)
+                stamp(times, SETTING)
+            if self._arrays is None:
+                self._fill(slots, batch, times)
+            else:
+                batch = self._fill_adopting(slots, batch, times)
             for index in range(self._n_steps):
                 step = &self._steps[index]
                 value = self._read(step, index, slots)
-                log.add(first + DISPATCH)
-                if before is not None:
-                    before(index)
-                    inside = True
-                    log.add(first + MEASURING)
+                stamp(times, DISPATCH)
+                inside = before_op(times, index)
                 value = self._invoke(step, value, slots, <PyObject*> state)
-                log.add(ops + <int> index)
+                stamp(times, N_SPANS + self._n_inputs + self._n_outputs + index)
                 if inside:
                     inside = False
                     # kept where the end of the step finds it, whatever comes
                     slots[self._n_slots] = value
-                    after(index)
+                    after_op(times, index)
                     slots[self._n_slots] = NULL
-                    log.add(first + MEASURING)
+                    stamp(times, MEASURING)
                 self._write(step, index, slots, value)
             index = -1
-            log.add(first + DISPATCH)
+            stamp(times, DISPATCH)
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
             if found != NULL and PyObject_IsTrue(<object> found):
-                if before is not None:
-                    before(self._n_steps)
-                    inside = True
-                    log.add(first + MEASURING)
+                inside = before_op(times, self._n_steps)
                 run_deferred(<object> found)
-                log.add(first + DEFERRALS)
+                stamp(times, DEFERRALS)
                 if inside:
                     inside = False
-                    after(self._n_steps)
-                    log.add(first + MEASURING)
-            result = dict(batch)
-            log.add(first + MERGE)
-            for key in range(self._n_outputs):
-                self._collect_one(slots, self._outputs[key], result)
-                log.add(outputs + <int> key)
+                    after_op(times, self._n_steps)
+                    stamp(times, MEASURING)
+            result = self._collect(slots, batch, merge, times)
         except BaseException as error:
             self._give_up(state, error)
             if index >= 0:
                 note_op(error, self._op(index), index)
             if inside:
-                after(index if index >= 0 else self._n_steps)
+                after_op(times, index if index >= 0 else self._n_steps)
             raise
         finally:
             self._clear(slots, on_stack)
-            log.add(first + RELEASE)
+            stamp(times, RELEASE)
             if set_up:
+                # an op may have changed it too
                 PyObject_CallOneArg(self._write_setting, setting)
-                log.add(first + SETTING)
+                stamp(times, SETTING)
+        # not inside the try: a result on its way out is lost if what comes last in it raises
         return result
 
     cdef int _give_up(self, dict state, object error) except -1:
@@ -571,14 +570,15 @@ cdef class Plan:
             raise interrupt
         return 0
 
-    cdef int _fill(self, PyObject** slots, object batch) except -1:
+    cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
         for index in range(self._n_inputs):
             self._fill_one(slots, self._inputs[index], batch, plain, False)
+            stamp(times, N_SPANS + index)
         return 0
 
-    cdef object _fill_adopting(self, PyObject** slots, object batch):
+    cdef object _fill_adopting(self, PyObject** slots, object batch, Times times):
         """Do what `_fill` does, and give the batch with the tensors that were made for it."""
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
@@ -586,18 +586,7 @@ cdef class Plan:
         for index in range(self._n_inputs):
             if self._fill_one(slots, self._inputs[index], batch, plain, True):
                 filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
-        return filled
-
-    cdef object _fill_timed(self, PyObject** slots, object batch, StampLog log, int inputs):
-        """Do what `_fill_adopting` does, with a stamp for each value."""
-        cdef Py_ssize_t index
-        cdef bint plain = type(batch) is dict
-        cdef bint adopts = self._arrays is not None
-        cdef object filled = batch
-        for index in range(self._n_inputs):
-            if self._fill_one(slots, self._inputs[index], batch, plain, adopts):
-                filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
-            log.add(inputs + <int> index)
+            stamp(times, N_SPANS + index)
         return filled
 
     cdef bint _holds_foreign(self, object value) except -1:
@@ -646,13 +635,6 @@ cdef class Plan:
         Py_INCREF(value)
         slots[slot] = <PyObject*> value
         return False
-
-    cdef inline int _call(
-        self, Step* step, Py_ssize_t position, PyObject** slots, PyObject* state
-    ) except -1:
-        cdef PyObject* value = self._read(step, position, slots)
-        value = self._invoke(step, value, slots, state)
-        return self._write(step, position, slots, value)
 
     cdef inline PyObject* _read(
         self, Step* step, Py_ssize_t position, PyObject** slots
@@ -751,13 +733,15 @@ cdef class Plan:
             Py_XDECREF(held)
         return 0
 
-    cdef dict _collect(self, PyObject** slots, object batch, bint merge):
+    cdef dict _collect(self, PyObject** slots, object batch, bint merge, Times times):
         cdef dict result = {}
         cdef Py_ssize_t index
         if merge:
             result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
+        stamp(times, MERGE)
         for index in range(self._n_outputs):
             self._collect_one(slots, self._outputs[index], result)
+            stamp(times, N_SPANS + self._n_inputs + index)
         return result
 
     cdef inline int _collect_one(
@@ -820,59 +804,103 @@ cdef class Plan:
 
 
 @cython.final
-cdef class RecordedPlan:
-    """A plan each of whose steps has a gradient tape of its own, which ops find in their context.
+cdef class BoundPlan:
+    """A plan with the context of an opening's steps: what such a step calls, and nothing around it.
 
     Nothing of Python is between a step and its ops: a framework that takes down, with each of its
     own ops, which Python functions have called it has as few of them to look at as there can be.
 
     Args:
         plan: The plan.
-        make_tape: Makes a tape: a context manager that records while it is entered.
+        state: The context that ops are given.
+        make: Makes what is entered around the ops of each step, such as a tape or a change of
+            precision: a context manager. None for nothing.
+        key: Where ops find what that context gives them: a step's own copy of `state` has it. None
+            for nowhere.
     """
 
-    cdef Plan _plan
-    cdef object _make_tape
+    cdef readonly Plan plan
+    cdef readonly dict state
+    cdef object _make
+    cdef object _key
 
-    def __cinit__(self, Plan plan not None, make_tape):
-        self._plan = plan
-        self._make_tape = make_tape
+    def __cinit__(self, Plan plan not None, dict state not None, make=None, key=None):
+        self.plan = plan
+        self.state = state
+        self._make = make
+        self._key = key
 
-    def predict(self, batch, dict state not None):
-        """Run a step, as the plan's own `predict` does, with a tape.
+    def run(self, batch):
+        """Run a step, as the plan's own `run` does.
 
         Args:
             batch: As for the plan.
-            state: As for the plan; ops are given a copy of it, with the tape under "tape".
 
         Returns:
             What the plan returns.
 
         Raises:
-            Exception: As for the plan.
+            Exception: As for the plan, and whatever the context raises.
         """
-        return self._record(batch, state, False)
+        if self._make is None:
+            return self.plan._run(batch, self.state, False, <Untimed> NULL)
+        return self._run_within(batch, False)
 
-    def step(self, batch, dict state not None):
-        """Run a step, as the plan's own `step` does, with a tape.
+    def step(self, batch):
+        """Run a step, as the plan's own `step` does.
 
         Args:
-            batch: As for `predict`.
-            state: As for `predict`.
+            batch: As for the plan.
 
         Returns:
             What the plan returns.
 
         Raises:
-            Exception: As for the plan.
+            Exception: As for `run`.
         """
-        return self._record(batch, state, True)
+        if self._make is None:
+            return self.plan._run(batch, self.state, True, <Untimed> NULL)
+        return self._run_within(batch, True)
 
-    cdef object _record(self, object batch, dict state, bint merge):
-        cdef dict recorded = state.copy()
-        with self._make_tape() as tape:
-            recorded[TAPE] = tape
-            return self._plan._run(batch, recorded, merge)
+    def step_timed(
+        self, batch, StampLog log not None, int first=0, before=None, after=None, int around=0
+    ):
+        """Run a step, as the plan's own `step_timed` does.
+
+        Args:
+            batch: As for the plan.
+            log: As for the plan.
+            first: As for the plan.
+            before: As for the plan.
+            after: As for the plan.
+            around: The row of entering and leaving the context.
+
+        Returns:
+            What the plan returns.
+
+        Raises:
+            Exception: As for `run`.
+        """
+        cdef Timing timing = timing_of(log, first, before, after)
+        if self._make is None:
+            return self.plan._run(batch, self.state, True, &timing)
+        with self._make() as given:
+            log.stamp(around)
+            result = self.plan._run(batch, self._state_with(given), True, &timing)
+        log.stamp(around)
+        return result
+
+    cdef object _run_within(self, object batch, bint merge):
+        with self._make() as given:
+            state = self._state_with(given)
+            return self.plan._run(batch, state, merge, <Untimed> NULL)
+
+    cdef dict _state_with(self, object given):
+        if self._key is None:
+            return self.state
+        cdef dict state = self.state.copy()
+        state[self._key] = given
+        return state
 
 
 cdef tuple values_for(

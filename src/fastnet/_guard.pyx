@@ -100,14 +100,10 @@ cdef int stop_measuring(object profiling) except -1:
 
 cdef int give_back(object network) except -1:
     opening = network._opening
-    # first, so that who puts a step together in another thread sees that it is for nobody
     network._opening = None
-    network._plan = None
-    network._step = None
-    network._state = {}
     try:
         if opening is not None:
-            network._exit_models(opening)
+            opening.runner.close()
     finally:
         if network._lock.locked():
             network._lock.release()

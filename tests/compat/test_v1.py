@@ -12,7 +12,7 @@ import torch
 
 tf = pytest.importorskip("tensorflow")
 
-from fastnet._execute import Plan
+from fastnet._execute import BoundPlan
 from fastnet.compat import v1
 from fastnet.network import TFNetwork, TorchNetwork
 from fastnet.op import numpyop
@@ -299,20 +299,21 @@ class TestCost:
         calls: list[Any] = []
 
         class Counted:
-            def predict(self, batch: Any, state: Any) -> dict[str, Any]:
-                calls.append((batch, state))
+            def run(self, batch: Any) -> dict[str, Any]:
+                calls.append(batch)
                 return {"y": 1}
 
         network = v1.TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
         network.load_epoch("infer", 1)
-        assert isinstance(network._plan, Plan)
-        assert network._plan is network._layout().plan
-        monkeypatch.setattr(network, "_plan", Counted())
+        opening = network._opening
+        assert isinstance(opening.bound, BoundPlan)
+        assert opening.bound.plan is opening.layout.plan
+        assert opening.bound.state is network.epoch_state
+        monkeypatch.setattr(opening, "bound", Counted())
         batch = {"x": torch.ones(1)}
         assert network.run_step(batch) == (batch, {"y": 1})
-        ((given, state),) = calls
-        assert given is batch
-        assert state is network.epoch_state
+        assert calls[0] is batch
+        assert len(calls) == 1
         monkeypatch.undo()
         network.unload_epoch()
 

@@ -65,7 +65,7 @@ def test_a_plan_for_each_thread(kernel: Kernel) -> None:
 
     def work(number: int) -> None:
         for step in range(steps(kernel)):
-            result = plans[number].predict({"k0": step}, new_state())
+            result = plans[number].run({"k0": step}, new_state())
             assert result["k20"] == step + 20 * number
 
     at_once(work)
@@ -108,12 +108,12 @@ def test_one_plan_that_fails_in_some_threads(kernel: Kernel) -> None:
         for _ in range(steps(kernel) // 10):
             if number % 2:
                 with pytest.raises(ValueError, match="odd") as caught:
-                    plan.predict({"x": number}, new_state())
+                    plan.run({"x": number}, new_state())
                 assert shown(caught.value) == (
                     f"odd {number}\nRaised by Op (op 1, inputs ['y'], outputs ['z'])."
                 )
             else:
-                assert plan.predict({"x": number}, new_state()) == {"y": number, "z": number}
+                assert plan.run({"x": number}, new_state()) == {"y": number, "z": number}
 
     at_once(work)
 
@@ -131,7 +131,7 @@ def test_what_is_deferred_stays_with_its_thread(kernel: Kernel) -> None:
     def work(number: int) -> None:
         state = new_state()
         for _ in range(times):
-            plan.predict({"x": number}, state)
+            plan.run({"x": number}, state)
         assert state["deferred"] == {}
 
     at_once(work)
@@ -211,7 +211,7 @@ def test_no_reference_is_leaked(kernel: Kernel) -> None:
 
     def work(number: int) -> None:
         for _ in range(steps(kernel) // 100):
-            plan.predict(batch, new_state())
+            plan.run(batch, new_state())
 
     at_once(work)
     gc.collect()

@@ -201,7 +201,7 @@ def open_and_run(
     before = dict(batch)
     missing = plan.missing(batch)
     log.append(missing and (type(missing), shown(missing)))
-    for run in (plan.predict, plan.step, entry_of(kernel, plan, "step_timed")):
+    for run in (plan.run, plan.step, entry_of(kernel, plan, "step_timed")):
         state = new_state(mode=mode)
         # spelled out, so that what one run returned is gone before the next one
         result = outcome(lambda run=run, state=state: repr(list(run(batch, state).items())))

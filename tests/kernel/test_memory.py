@@ -99,7 +99,7 @@ def test_steps(kernel: Kernel) -> None:
     timed = entry_of(kernel, plan, "step_timed")
     with steady(*watched, "x", "g"):
         repeat(many(kernel) // 2, lambda: plan.step(batch, state))
-        repeat(many(kernel) // 4, lambda: plan.predict(batch, state))
+        repeat(many(kernel) // 4, lambda: plan.run(batch, state))
         repeat(many(kernel) // 4, lambda: timed(batch, state))
 
 
@@ -108,9 +108,9 @@ def test_steps_with_many_slots(kernel: Kernel) -> None:
     batch["k0"] = value
     ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(150)]
     plan = plan_of(kernel, ops)
-    plan.predict(batch, state)
+    plan.run(batch, state)
     with steady(value, batch, state, function, plan, "k0", "k150"):
-        repeat(many(kernel) // 100, lambda: plan.predict(batch, state))
+        repeat(many(kernel) // 100, lambda: plan.run(batch, state))
 
 
 class Discardable:
@@ -151,7 +151,7 @@ FAILING: dict[str, tuple[list[Op], type[Exception]]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-@pytest.mark.parametrize("entry", ["predict", "step_timed"])
+@pytest.mark.parametrize("entry", ["run", "step_timed"])
 def test_failing_steps(kernel: Kernel, case: str, entry: str) -> None:
     ops, error = FAILING[case]
     value, batch, state = Nothing(), {}, new_state()
@@ -183,7 +183,7 @@ def test_failing_deferred_functions(kernel: Kernel) -> None:
 
     def step() -> None:
         try:
-            plan.predict({"x": value}, state)
+            plan.run({"x": value}, state)
         except ArithmeticError:
             return
         raise AssertionError("this step must fail")
@@ -237,7 +237,7 @@ def test_plans_come_and_go(kernel: Kernel) -> None:
 
     def open_and_run() -> None:
         plan = plan_of(kernel, ops, {"k20"})
-        plan.predict({"k0": value}, {})
+        plan.run({"k0": value}, {})
         try:
             plan_of(kernel, refused)
         except ValueError:
@@ -257,7 +257,7 @@ def test_a_plan_in_a_cycle_is_collected(kernel: Kernel) -> None:
     def make() -> weakref.ref[Holder]:
         holder = Holder()
         holder.plan = plan_of(kernel, [Op("x", "y")], forwards=[holder.forward])  # type: ignore[attr-defined]
-        assert holder.plan.predict({"x": 1}, {}) == {"y": 1}  # type: ignore[attr-defined]
+        assert holder.plan.run({"x": 1}, {}) == {"y": 1}  # type: ignore[attr-defined]
         return weakref.ref(holder)
 
     watched = [make() for _ in range(10)]
@@ -400,7 +400,7 @@ def test_memory_outside_of_objects(kernel: Kernel) -> None:
     def work() -> None:
         for chain in (ops, failing):
             plan = plan_of(kernel, chain)
-            for run in (plan.predict, entry_of(kernel, plan, "step_timed")):
+            for run in (plan.run, entry_of(kernel, plan, "step_timed")):
                 try:
                     run({"k0": 1}, {})
                 except ArithmeticError:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fastnet.network import TorchNetwork
-from fastnet.network.torch import move_optimizer
+from fastnet.network.torch_runner import move_optimizer
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
@@ -25,6 +25,9 @@ from tests.network.programs import built, line, no_gradients, regression, run
 
 # the module, which must not hide torch itself
 network_torch = importlib.import_module("fastnet.network.torch")
+torch_runner = importlib.import_module("fastnet.network.torch_runner")
+
+CPU = torch.device("cpu")
 
 
 class FakeDevice(NamedTuple):
@@ -185,14 +188,14 @@ class TestModels:
             assert model.log == [machine.device]
             network.run_step({"x": torch.ones(1, 2)})
             assert model.log == [machine.device]
-        assert model.log == [machine.device, "cpu"]
+        assert model.log == [machine.device, CPU]
 
     def test_come_back_after_a_failure(self, machine: Machine) -> None:
         model = built(Movable)
         network = TorchNetwork([ModelOp(model, "x", "y"), LambdaOp(lambda y: 1 / 0, "y", "z")])
         with pytest.raises(ZeroDivisionError):
             run(network, {"x": torch.ones(1, 2)})
-        assert model.log == [machine.device, "cpu"]
+        assert model.log == [machine.device, CPU]
 
     def test_come_back_when_one_does_not_fit(self, machine: Machine) -> None:
         class Huge(Movable):
@@ -205,7 +208,7 @@ class TestModels:
         network = TorchNetwork([ModelOp(small, "x", "y"), ModelOp(huge, "x", "z")])
         with pytest.raises(RuntimeError, match=r"^out of memory$"), network(mode="eval", epoch=1):
             pass
-        assert small.log == [machine.device, "cpu"]
+        assert small.log == [machine.device, CPU]
         huge.__class__ = Movable
         assert set(run(network, {"x": torch.ones(1, 2)})) == {"x", "y", "z"}
 
@@ -223,7 +226,7 @@ class TestModels:
         self, machine: Machine, mode: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         moved: list[Any] = []
-        monkeypatch.setattr(network_torch, "move_optimizer", lambda *args: moved.append(args))
+        monkeypatch.setattr(torch_runner, "move_optimizer", lambda *args: moved.append(args))
         model = built(Movable, RepeatScheduler(["adam", "sgd"]))
         with TorchNetwork([ModelOp(model, "x", "y")])(mode=mode, epoch=2):
             pass

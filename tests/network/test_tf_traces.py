@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import fastnet
-from fastnet.network import TFNetwork, program
-from fastnet.network import tf as network_tf
+from fastnet.network import TFNetwork, program, programs
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
@@ -1087,8 +1086,8 @@ class TestMany:
     def test_reasons_keep_no_more_than_the_last_of_them(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert network_tf._MOST_RECORDS == 256
-        monkeypatch.setattr(network_tf, "_MOST_RECORDS", 4)
+        assert programs._MOST_RECORDS == 256
+        monkeypatch.setattr(programs, "_MOST_RECORDS", 4)
         warnings.simplefilter("ignore")
         _, network = double()
         with network(mode="infer", epoch=3):

@@ -281,12 +281,15 @@ class TestNothingElseChanges:
     def test_steps_are_as_before_when_it_is_over(self) -> None:
         network = chain(identity)
         with network("infer", 1):
-            plan = network._plan
-            assert plan is not None
+            opening = network._opening
+            assert opening is not None
+            bound = opening.bound
+            assert bound is not None
             with fastnet.profile(network) as profile:
-                assert network._plan is None
+                assert opening.bound is None
                 result = network.run_step(X)
-            assert network._plan is plan
+            assert opening.bound is bound
+            assert opening.run == bound.step
             network.run_step(X)
         assert only(profile).steps == 1
         assert result["y0"] is X["x"] or torch.equal(result["y0"], X["x"])

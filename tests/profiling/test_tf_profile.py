@@ -188,9 +188,10 @@ class TestProfilerOfTensorFlow:
     def test_without_it_there_are_none(self) -> None:
         network = chain()
         with network("infer", 1, eager=True):
-            step = network._step
-            assert step is not None
-            assert "metering" not in step.__module__
+            opening = network._opening
+            assert opening is not None
+            assert opening.bound is not None
+            assert opening.run == opening.bound.step
 
     def test_ops_in_graphs_have_scopes(self, tmp_path: Path) -> None:
         network = chain()

@@ -26,7 +26,7 @@ MODULES = {
     ),
     "execute": (
         "Plan",
-        "RecordedPlan",
+        "BoundPlan",
         "get_inputs_by_op",
         "split_outputs",
         "write_outputs_by_op",
@@ -54,7 +54,7 @@ class Kernel:
     same_items: Any
     select: Any
     Plan: Any
-    RecordedPlan: Any
+    BoundPlan: Any
     get_inputs_by_op: Any
     split_outputs: Any
     write_outputs_by_op: Any

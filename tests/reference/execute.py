@@ -84,7 +84,7 @@ class Plan:
                 return self._missing_input(key, batch)
         return None
 
-    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    def run(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         return self._run(batch, state)
 
     def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
@@ -341,18 +341,49 @@ def clean_up(functions: list[tuple[Any, Callable[[], None]]], error: BaseExcepti
         raise interrupts[-1]
 
 
-class RecordedPlan:
-    def __init__(self, plan: Plan, make_tape: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._plan = plan
-        self._make_tape = make_tape
+class BoundPlan:
+    def __init__(
+        self,
+        plan: Plan,
+        state: dict[str, Any],
+        make: Callable[[], AbstractContextManager[Any]] | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.plan = plan
+        self.state = state
+        self._make = make
+        self._key = key
 
-    def predict(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        with self._make_tape() as tape:
-            return self._plan.predict(batch, {**state, "tape": tape})
+    def run(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return self._within(lambda state: self.plan.run(batch, state))
 
-    def step(self, batch: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        with self._make_tape() as tape:
-            return self._plan.step(batch, {**state, "tape": tape})
+    def step(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return self._within(lambda state: self.plan.step(batch, state))
+
+    def step_timed(
+        self,
+        batch: Mapping[str, Any],
+        log: StampLog,
+        first: int = 0,
+        before: Around | None = None,
+        after: Around | None = None,
+        around: int = 0,
+    ) -> dict[str, Any]:
+        def run(state: dict[str, Any]) -> dict[str, Any]:
+            if self._make is not None:
+                log.stamp(around)
+            return self.plan.step_timed(batch, state, log, first, before, after)
+
+        result = self._within(run)
+        if self._make is not None:
+            log.stamp(around)
+        return result
+
+    def _within(self, run: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        if self._make is None:
+            return run(self.state)
+        with self._make() as given:
+            return run(self.state if self._key is None else {**self.state, self._key: given})
 
 
 def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:

@@ -24,6 +24,7 @@ from fastnet._resolve import Resolution
 from fastnet.network import base
 from fastnet.network.build import build
 from fastnet.network.choose import framework_for
+from fastnet.network.opening import Opening
 from fastnet.types import Model, State
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class BaseNetwork(base.BaseNetwork):
         self.epoch_postprocessing: list[Any] = []
         self.epoch_models: set[Model] = set()
         self.epoch_state: State = {}
-        self._loaded: base._Opening | None = None
+        self._loaded: Opening | None = None
         self._returned: tuple[str, ...] = ()
 
     def load_epoch(
@@ -110,12 +111,12 @@ class BaseNetwork(base.BaseNetwork):
             KeyError: If a key that is needed is not in the batch.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        plan = self._plan
-        if plan is not None:
-            return batch, plan.predict(batch, self._state)
-        if self._step is None:
+        opening = self._opening
+        if opening is None:
             raise self._not_open()
-        result = self._step(batch)
+        if opening.bound is not None:
+            return batch, opening.bound.run(batch)
+        result = opening.run(batch)
         return batch, {key: result[key] for key in self._returned if key in result}
 
     def transform(
@@ -137,7 +138,7 @@ class BaseNetwork(base.BaseNetwork):
         self.unload_epoch()
         return super().transform(data, mode, epoch, ds_id, progress)
 
-    def _open(self, opening: base._Opening) -> None:
+    def _open(self, opening: Opening) -> None:
         super()._open(opening)
         mode = opening.state["mode"]
         self.effective_inputs[mode] = self.ctx_inputs

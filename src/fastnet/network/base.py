@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fastnet._execute import Plan, RecordedPlan
 from fastnet._guard import call_within, enter, leave
-from fastnet._nest import NestMap
-from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
-from fastnet.errors import add_note
-from fastnet.network import metering
 from fastnet.network.binding import collect_models
 from fastnet.network.checks import (
     agree_on_precision,
@@ -24,10 +19,12 @@ from fastnet.network.checks import (
     desired_keys,
     not_data,
 )
-from fastnet.network.layout import Adopt, Layout, LayoutCache, Setting
-from fastnet.network.metering import Meter, RangeMeter, Ranges, StepMeter
+from fastnet.network.layout import Handling, Layout, LayoutCache
+from fastnet.network.metering import Meter, RangeMeter, StepMeter
+from fastnet.network.opening import Opening
 from fastnet.network.readings import settle_all
-from fastnet.op.numpyop import forward_numpyop
+from fastnet.network.runner import Runner
+from fastnet.network.step import compose_step
 from fastnet.op.settings import bind_settings
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, State, is_given, is_scheduler
@@ -40,22 +37,6 @@ if TYPE_CHECKING:
     from fastnet.explain import Explanation
 
 __all__ = ["BaseNetwork"]
-
-Step = Callable[[Mapping[str, Any]], dict[str, Any]]
-
-
-class _Opening:
-    """One opening of a network: what to run, and the context it runs in."""
-
-    __slots__ = ("layout", "state", "step_state", "transforms")
-
-    def __init__(self, layout: Layout, state: State) -> None:
-        self.layout = layout
-        self.state = state
-        # what the ops are given, which may be more than is shown
-        self.step_state = state
-        # a single batch through `transform`: op by op will do, and what was traced will do too
-        self.transforms = False
 
 
 class BaseNetwork:
@@ -108,24 +89,18 @@ class BaseNetwork:
         self._layouts = LayoutCache(
             lambda: (self.ops, self.postprocessing, self.slicers),
             self._bind,
-            self._value_maps(),
-            self._step_setting,
+            self._handling(),
             self._build,
             (self._check_items, self._collect_models),
-            self._adoption(),
         )
         self._lock = threading.Lock()
         # what this thread has configured and not entered yet
         self._configured = threading.local()
-        self._opening: _Opening | None = None
+        self._opening: Opening | None = None
         # held while what runs a step is put together, by the thread that opens or one that profiles
         self._composing = threading.Lock()
         # what takes the times of openings and steps, while there is something that does
         self._meter: Meter | None = None
-        # A step that is nothing but its plan's run is called without anything in between.
-        self._plan: Plan | RecordedPlan | None = None
-        self._state: State = {}
-        self._step: Step | None = None
 
     # ------------------------------------------------------------------ what a framework decides
 
@@ -133,62 +108,16 @@ class BaseNetwork:
         """Give the place from which on updates are put off until after the last op."""
         return len(ops)
 
-    def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
-        """Give what is done to values on their way to the ops, and on their way back."""
-        return None, None
-
-    def _adoption(self) -> Adopt | None:
-        """Give what makes tensors of foreign ones on their way in: see `Plan`."""
-        return None
-
-    def _step_setting(self, gradients: bool) -> Setting | None:
-        """Give what must be set while ops run."""
-        return None
+    def _handling(self) -> Handling:
+        """Give what is done to values on their way, and around ops."""
+        return Handling()
 
     def _check_ops(self, layout: Layout) -> None:
         """Refuse ops that cannot run where the network is opened."""
 
-    def _enter_models(self, opening: _Opening) -> None:
-        """Get the models in force ready to run."""
-
-    def _exit_models(self, opening: _Opening) -> None:
-        """Undo `_enter_models`."""
-
-    def _recorded(self, opening: _Opening) -> Plan | RecordedPlan:
-        """Give the plan, with what records gradients around it where something must."""
-        return opening.layout.plan
-
-    def _step_state(self, opening: _Opening) -> State:
-        """Give the context that the plan's ops are given."""
-        return opening.state
-
-    def _make_step(self, opening: _Opening) -> Step | None:
-        """Give what runs a step, slicing and postprocessing aside; None if the plan alone does."""
-        return None
-
-    def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        """Give what runs a step as `_make_step` does, with stamps."""
-        return metering.run_plan(opening.layout.plan, opening.step_state, meter)
-
-    def _is_profiled(self) -> bool:
-        """Tell whether the framework's profiler is on."""
-        return False
-
-    def _ranges(self, opening: _Opening) -> Ranges | None:
-        """Give what names the ops to the framework's profiler, or None."""
-        return None
-
-    def _whole(self, step: Step) -> Step:
-        """Give a step whose results are in one piece each."""
-        return step
-
-    def _fit_slicers(self, slicers: list[Any]) -> list[Any]:
-        """Give slicers for the batches that this network is run on."""
-        return slicers
-
-    def _waiter(self) -> Callable[[], None] | None:
-        """Give what waits for the copies that a step has queued, or None if it queues none."""
-        return None
+    def _make_runner(self, opening: Opening) -> Runner:
+        """Make what runs the steps of an opening."""
+        return Runner(opening)
 
     # ------------------------------------------------------------------ what programs call
 
@@ -236,7 +165,9 @@ class BaseNetwork:
             "deferred": {},
             "eager": eager,
         }
-        self._configured.opening = _Opening(layout, state)
+        opening = Opening(layout, state, self._refuse)
+        opening.runner = self._make_runner(opening)
+        self._configured.opening = opening
         return self
 
     # compiled, so that no interrupt finds a network that is taken and not yet watched over
@@ -259,13 +190,10 @@ class BaseNetwork:
             KeyError: If a key that is needed is not in the batch.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        plan = self._plan
-        if plan is not None:
-            return plan.step(batch, self._state)
-        step = self._step
-        if step is not None:
-            return step(batch)
-        raise self._not_open()
+        opening = self._opening
+        if opening is None:
+            raise self._not_open()
+        return opening.run(batch)
 
     def transform(
         self,
@@ -433,7 +361,7 @@ class BaseNetwork:
         self.mixed_precision = agree_on_precision(models)
         self.models = models
 
-    def _current(self) -> _Opening | None:
+    def _current(self) -> Opening | None:
         return self._opening or getattr(self._configured, "opening", None)
 
     def _layout(self) -> Layout | None:
@@ -461,64 +389,32 @@ class BaseNetwork:
         self._meter.found(mode, seconds, worked_out=self._layouts.worked_out > known)
         return layout
 
-    def _open(self, opening: _Opening) -> None:
+    def _open(self, opening: Opening) -> None:
         """Get ready for steps; whatever this raises, the network is given back."""
         started = perf_counter()
         for model in opening.layout.models:
             _choose_optimizer(model, opening.state["epoch"])
-        self._enter_models(opening)
-        opening.step_state = self._step_state(opening)
+        opening.runner.open()
         call_within(self._composing, self._compose_step, opening)
         if self._meter is not None:
             self._meter.opened(opening.state["mode"], perf_counter() - started)
 
-    def _compose_step(self, opening: _Opening) -> None:
-        layout, state = opening.layout, opening.step_state
-        plan = self._recorded(opening)
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return plan.step(batch, state)
-
-        step: Step = self._make_step(opening) or run
-        wait = self._waiter()
-        if layout.slicers:
-            step = _sliced(step, self._fit_slicers(layout.slicers), wait)
-        elif wait is not None:
-            step = _waiting(step, wait)
-        if layout.postprocessing:
-            step = self._postprocessed(self._whole(step), layout.postprocessing, opening.state)
-        step = self._whole(step)
+    def _compose_step(self, opening: Opening) -> None:
+        runner = opening.runner
+        run = compose_step(runner, self.target_type)
         meter = self._step_meter(opening)
-        self._state = state
-        # in this order: a step may be under way in another thread
+        is_bare = meter is None and run == runner.bound.step
         if meter is not None:
-            self._step = meter.measured(self._metered(opening, meter), step)
-            self._plan = None
-        else:
-            self._step = step
-            self._plan = plan if step is run else None
+            run = meter.measured(compose_step(runner, self.target_type, meter), run)
+        # a step may be under way in another thread
+        opening.bound = runner.bound if is_bare else None
+        opening.run = run
 
-    def _step_meter(self, opening: _Opening) -> StepMeter | None:
-        if self._meter is None and not self._is_profiled():
-            return None
-        ranges = self._ranges(opening)
+    def _step_meter(self, opening: Opening) -> StepMeter | None:
+        ranges = opening.runner.ranges()
         if self._meter is not None:
             return self._meter.open_step(opening.layout, opening.state, ranges)
-        return None if ranges is None else RangeMeter(ranges)
-
-    def _metered(self, opening: _Opening, meter: StepMeter) -> Step:
-        layout = opening.layout
-        step = self._make_metered_step(opening, meter)
-        wait = self._waiter()
-        if layout.slicers:
-            step = metering.sliced(step, self._fit_slicers(layout.slicers), wait, meter)
-        elif wait is not None:
-            step = metering.waiting(step, wait, meter)
-        if layout.postprocessing:
-            step = metering.postprocessed(
-                self._whole(step), layout.postprocessing, opening.state, self.target_type, meter
-            )
-        return self._whole(step)
+        return None if ranges is None or not ranges.active() else RangeMeter(ranges)
 
     def _measure_with(self, meter: Meter | None) -> None:
         """Have a meter take the times from now on, or nobody; an opening that there is goes on."""
@@ -527,28 +423,11 @@ class BaseNetwork:
 
     def _compose_anew(self) -> None:
         opening = self._opening
-        if opening is None:
-            return
-        self._compose_step(opening)
-        if self._opening is not opening:
-            # another thread has closed it meanwhile, and might have opened the network again
-            self._plan = None
-            self._step = None
-            self._state = {}
+        if opening is not None:
+            self._compose_step(opening)
 
-    def _postprocessed(self, step: Step, ops: list[Any], state: State) -> Step:
-        batched = self.target_type
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            result = step(batch)
-            try:
-                forward_numpyop(ops=ops, data=result, state=state, batched=batched, shared=False)
-            except Exception as error:
-                add_note(error, "This was in the network's postprocessing.")
-                raise
-            return result
-
-        return run
+    def _refuse(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        raise self._not_open()
 
     def _in_use(self) -> ValueError:
         return ValueError(
@@ -604,22 +483,3 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
     current = optimizer.get_current_value(epoch) if is_scheduler(optimizer) else optimizer
     if getattr(model, "current_optimizer", None) is not current:
         model.current_optimizer = current
-
-
-def _waiting(step: Step, wait: Callable[[], None]) -> Step:
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        result = step(batch)
-        wait()
-        return result
-
-    return run
-
-
-def _sliced(step: Step, slicers: list[Any], wait: Callable[[], None] | None) -> Step:
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        results = [step(minibatch) for minibatch in forward_slicers(slicers, batch)]
-        if wait is not None:
-            wait()
-        return reverse_slicers(slicers, results, batch)
-
-    return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastnet._execute import Plan
 from fastnet._guard import call_within
@@ -17,13 +17,33 @@ from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, Model, is_given, is_scheduler
 
-__all__ = ["Adopt", "Layout", "LayoutCache", "Setting"]
+__all__ = ["Handling", "Layout", "LayoutCache", "Setting"]
 
 # schedulers that make new ops in every epoch, or ever new desired keys, must not fill the memory
 MOST_LAYOUTS = 64
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 Adopt = tuple[type, NestMap, NestMap]
+
+
+def _no_setting(gradients: bool) -> Setting | None:
+    return None
+
+
+class Handling(NamedTuple):
+    """What a framework does to values on their way through a step, and around its ops: see `Plan`.
+
+    Attributes:
+        adopt: What makes tensors of foreign ones on their way in, or None.
+        move: What is done to values on their way in, after that, or None.
+        release: What is done to them on their way out, or None.
+        setting: Given whether an op takes gradients, what must be set while ops run, or None.
+    """
+
+    adopt: Adopt | None = None
+    move: NestMap | None = None
+    release: NestMap | None = None
+    setting: Callable[[bool], Setting | None] = _no_setting
 
 
 class Layout:
@@ -274,12 +294,10 @@ class LayoutCache:
             with schedulers among them.
         bind: Given the ops in force, their forwards, and the places of those that take gradients,
             gives the functions to call.
-        values: What is done to values on their way in and out: `move`, `release`.
-        setting: Given whether an op takes gradients, what must be set while ops run (see `Plan`).
+        handling: What is done to values on their way, and around ops.
         build: Gets an op ready for the network's framework.
         agree: Called after items have changed, before they are settled and after it: refuse what
             cannot run, or cannot run together.
-        adopt: What is done to values that are no tensors of the framework (see `Plan`), or None.
 
     Attributes:
         worked_out: How often a layout was not there and had to be worked out.
@@ -289,17 +307,13 @@ class LayoutCache:
         self,
         lists: Callable[[], tuple[list[Any], list[Any], list[Any]]],
         bind: Callable[[list[Any], list[Forward], list[int]], list[Forward]],
-        values: tuple[NestMap | None, NestMap | None],
-        setting: Callable[[bool], Setting | None],
+        handling: Handling,
         build: Callable[[Any], None],
         agree: tuple[Callable[[], None], Callable[[], None]],
-        adopt: Adopt | None = None,
     ) -> None:
         self._lists = lists
         self._bind = bind
-        self._move, self._release = values
-        self._setting = setting
-        self._adopt = adopt
+        self._handling = handling
         self._build = build
         self._check, self._agree = agree
         # around all that is worked out; a scheduler or an op may ask for it again meanwhile
@@ -493,11 +507,11 @@ class LayoutCache:
             specs,
             bound,
             resolution,
-            self._move,
-            self._release,
-            self._setting(layout.takes_gradients),
+            self._handling.move,
+            self._handling.release,
+            self._handling.setting(layout.takes_gradients),
             _abandons([layout.ops[place] for place in places]),
-            self._adopt,
+            self._handling.adopt,
         )
         return layout
 

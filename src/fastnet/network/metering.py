@@ -1,4 +1,4 @@
-"""What a network runs while somebody measures it: the same parts, with stamps between them."""
+"""What takes the times of a network while somebody measures it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fastnet._execute import Plan
-from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._stamps import StampLog
-from fastnet.errors import add_note
 from fastnet.network.layout import Layout
-from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
-from fastnet.types import Forward, State
+from fastnet.network.opening import RunStep
+from fastnet.types import State
 
-__all__ = [
-    "DEFERRED",
-    "Meter",
-    "RangeMeter",
-    "Ranges",
-    "StepMeter",
-    "op_title",
-    "postprocessed",
-    "run_plan",
-    "sliced",
-    "titles",
-    "waiting",
-]
+__all__ = ["DEFERRED", "Meter", "RangeMeter", "Ranges", "StepMeter", "op_title", "titles"]
 
 DEFERRED = "deferred updates"
 
-Step = Callable[[Mapping[str, Any]], dict[str, Any]]
 Around = Callable[[int], None] | None
 
 
@@ -67,7 +52,7 @@ class StepMeter(Protocol):
     def plan_rows(self, plan: Plan) -> int:
         """Give the first number of the stamps that a plan makes."""
 
-    def measured(self, step: Step, plain: Step) -> Step:
+    def measured(self, step: RunStep, plain: RunStep) -> RunStep:
         """Give what runs a step.
 
         Args:
@@ -110,7 +95,7 @@ class RangeMeter:
         """Give the number of all stamps."""
         return 0
 
-    def measured(self, step: Step, plain: Step) -> Step:
+    def measured(self, step: RunStep, plain: RunStep) -> RunStep:
         """Give what runs a step with ranges; one in another thread meanwhile has none."""
         lock, log = self._lock, self.log
 
@@ -147,126 +132,3 @@ def titles(ops: Sequence[Any]) -> list[str]:
         ops: The ops in force.
     """
     return [*map(op_title, ops), DEFERRED]
-
-
-def run_plan(plan: Plan, state: State, meter: StepMeter) -> Step:
-    """Give what runs a plan, with stamps.
-
-    Args:
-        plan: The plan.
-        state: The context of its steps.
-        meter: What takes the times.
-    """
-    first, log = meter.plan_rows(plan), meter.log
-
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        return plan.step_timed(batch, state, log, first, meter.before, meter.after)
-
-    return run
-
-
-def sliced(
-    step: Step, slicers: Sequence[Any], wait: Callable[[], None] | None, meter: StepMeter
-) -> Step:
-    """Give what cuts a batch, runs its minibatches and joins the results, with stamps.
-
-    Args:
-        step: Runs a minibatch.
-        slicers: What cuts and joins.
-        wait: Waits for the device, or None.
-        meter: What takes the times.
-    """
-    log = meter.log
-    cut = meter.row("cut", _by("cut", slicers, "slice_inputs"))
-    join = meter.row("join", _by("join", slicers, "unslice_inputs"))
-    rest, wait_row = meter.row("rest", "the rest"), meter.row("wait", "wait for the device")
-
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        results = []
-        minibatches = forward_slicers(slicers, batch)
-        log.stamp(cut)
-        for place, minibatch in enumerate(minibatches):
-            log.part = place + 1
-            results.append(step(minibatch))
-            log.stamp(rest)
-        log.part = 0
-        if wait is not None:
-            wait()
-            log.stamp(wait_row)
-        joined = reverse_slicers(slicers, results, batch)
-        log.stamp(join)
-        return joined
-
-    return run
-
-
-def _by(what: str, slicers: Sequence[Any], keys: str) -> str:
-    """Say which of the slicers do something: those that have keys to do it to."""
-    names = dict.fromkeys(type(each).__name__ for each in slicers if getattr(each, keys, None))
-    return f"{what} by {', '.join(names)}" if names else what
-
-
-def waiting(step: Step, wait: Callable[[], None], meter: StepMeter) -> Step:
-    """Give what waits for the device after a step, with stamps.
-
-    Args:
-        step: Runs a step.
-        wait: Waits.
-        meter: What takes the times.
-    """
-    log = meter.log
-    rest, wait_row = meter.row("rest", "the rest"), meter.row("wait", "wait for the device")
-
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        result = step(batch)
-        log.stamp(rest)
-        wait()
-        log.stamp(wait_row)
-        return result
-
-    return run
-
-
-def postprocessed(
-    step: Step, ops: Sequence[Any], state: State, target_type: str, meter: StepMeter
-) -> Step:
-    """Give what runs postprocessing after a step, with stamps.
-
-    Args:
-        step: Runs a step.
-        ops: The postprocessing ops.
-        state: The context of the steps.
-        target_type: The framework of the tensors that arrays become again.
-        meter: What takes the times.
-    """
-    log = meter.log
-    rest = meter.row("rest", "the rest")
-    around = meter.row("conversion", "arrays for postprocessing, and back")
-    places = {id(op): place for place, op in enumerate(ops)}
-
-    def bind(op: Any) -> Forward:
-        place = places[id(op)]
-        row, forward = meter.row("postprocessing", op_title(op), place), batch_forward(op)
-
-        def run(data: Any, state: State) -> Any:
-            log.stamp(around)
-            result = forward(data, state)
-            log.stamp(row)
-            return result
-
-        return run
-
-    forwards = {id(op): bind(op) for op in ops}
-
-    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-        result = step(batch)
-        log.stamp(rest)
-        try:
-            run_on_batch(ops, result, state, target_type, False, lambda op: forwards[id(op)])
-        except Exception as error:
-            add_note(error, "This was in the network's postprocessing.")
-            raise
-        log.stamp(around)
-        return result
-
-    return run

@@ -240,10 +240,10 @@ class Program:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
         with self._autograph:
             if not self._takes_gradients:
-                return self._plan.predict(batch, state)
+                return self._plan.run(batch, state)
             with tf.GradientTape(persistent=True) as tape:
                 state["tape"] = tape
-                return self._plan.predict(batch, state)
+                return self._plan.run(batch, state)
 
     def _take_out(
         self, results: dict[str, Any], known: set[int], outputs: dict[str, Any]

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
-from time import perf_counter
 from typing import Any
-from weakref import WeakValueDictionary
 
-import tensorflow as tf
-
-from fastnet._execute import Plan, RecordedPlan
-from fastnet.backend.convert import map_leaves
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
-from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
-from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.tensors import EAGER
-from fastnet.network.base import BaseNetwork, Step, _Opening
-from fastnet.network.layout import Adopt, Layout
-from fastnet.network.metering import Ranges, StepMeter, titles
+from fastnet.network.base import BaseNetwork
+from fastnet.network.layout import Handling, Layout
 from fastnet.network.open_axes import Axes, OpenAxes
-from fastnet.network.program import InForce, Program, TraceRecord
-from fastnet.network.replica_program import ReplicaProgram
-from fastnet.network.replica_slicer import ReplicaSlicer
-from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
-from fastnet.network.spreading import spread
-from fastnet.types import State
+from fastnet.network.opening import Opening
+from fastnet.network.program import TraceRecord
+from fastnet.network.programs import Programs
+from fastnet.network.replicas import Replicas
+from fastnet.network.tf_runner import TFRunner, check_ops
 
 __all__ = ["TFNetwork"]
-
-# the last ones tell why; a program that traces without end must not fill the memory with reasons
-_MOST_RECORDS = 256
 
 
 class TFNetwork(BaseNetwork):
@@ -85,15 +69,7 @@ class TFNetwork(BaseNetwork):
         slicers: Any = None,
         open_axes: Axes | None = None,
     ) -> None:
-        self._open_axes = OpenAxes(open_axes)
-        self._records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
-        self._programs: WeakValueDictionary[Any, Program] = WeakValueDictionary()
-        self._latest: dict[Hashable, InForce] = {}
-        # of the opening: what it is spread over, and whether its batches are whole
-        self._replicas: Replicas | None = None
-        self._spreads = False
-        # told of traces in the step that is being measured
-        self._traced: Callable[[str, float], None] | None = None
+        self._programs = Programs(OpenAxes(open_axes))
         super().__init__(
             target_type="tf",
             device=None,
@@ -105,222 +81,23 @@ class TFNetwork(BaseNetwork):
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
         """When ops were traced and why, the last of many; each says how many there were with it."""
-        return tuple(self._records)
+        return tuple(self._programs.records)
 
-    def _adoption(self) -> Adopt:
-        return EAGER, FOREIGN, ARRAYS
+    def _handling(self) -> Handling:
+        return Handling(adopt=(EAGER, FOREIGN, ARRAYS))
 
     def _check_ops(self, layout: Layout) -> None:
-        replicas = Replicas.in_force()
-        if replicas is not None and layout.takes_gradients:
-            replicas.check(layout.ops)
+        check_ops(layout, Replicas.in_force())
 
-    def _enter_models(self, opening: _Opening) -> None:
-        self._replicas = Replicas.in_force()
-        self._check_ops(opening.layout)
-        # a graph that the program is in the middle of tracing has no part in this
-        with tf.init_scope():
-            # a tensor, so that another epoch is no other graph
-            opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
-            if _updates(opening):
-                for model in opening.layout.models:
-                    prepare_optimizer(getattr(model, "current_optimizer", None), model)
-
-    def _exit_models(self, opening: _Opening) -> None:
-        self._replicas = None
-
-    def _make_step(self, opening: _Opening) -> Step | None:
-        if not self._steps_eagerly(opening):
-            return self._step_of(opening)
-        if not opening.layout.takes_gradients:
-            opening.state["tape"] = None
-        return None
-
-    def _recorded(self, opening: _Opening) -> Plan | RecordedPlan:
-        plan = opening.layout.plan
-        if not opening.layout.takes_gradients:
-            return plan
-        return RecordedPlan(plan, partial(tf.GradientTape, persistent=True))
-
-    def _step_state(self, opening: _Opening) -> State:
-        if not (self._steps_eagerly(opening) and opening.layout.takes_gradients):
-            return opening.state
-        # what UpdateOps find out of their models, for the later steps of the opening
-        return {**opening.state, "trained": {}}
-
-    def _steps_eagerly(self, opening: _Opening) -> bool:
-        """Tell whether steps run op by op, on one device."""
-        return self._replicas is None and _runs_eagerly(opening)
-
-    def _step_of(self, opening: _Opening) -> Step:
-        replicas = self._replicas
-        step = self._eager_step(opening, replicas)
-        if not _runs_eagerly(opening):
-            step = self._static_step(opening, replicas, step)
-        return step if replicas is None else self._spread_step(step, opening, replicas)
-
-    def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        if self._steps_eagerly(opening):
-            return self._metered_eager_step(opening, meter)
-        step, log = self._step_of(opening), meter.log
-        row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
-
-        def traced(reason: str, seconds: float) -> None:
-            # it ends here, in the middle of a step
-            log.stamp_at(row, perf_counter() - seconds)
-            log.stamp(meter.row("trace", f"trace: {reason}"))
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            self._traced = traced
-            try:
-                result = step(batch)
-            finally:
-                self._traced = None
-            log.stamp(row)
-            return result
-
-        return run
-
-    def _metered_eager_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        plan, state = opening.layout.plan, opening.step_state
-        first, log = meter.plan_rows(plan), meter.log
-        row = meter.row("tape", "gradient tape")
-        takes_gradients = opening.layout.takes_gradients
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            around = first, meter.before, meter.after
-            if not takes_gradients:
-                return plan.step_timed(batch, state, log, *around)
-            with tf.GradientTape(persistent=True) as tape:
-                log.stamp(row)
-                result = plan.step_timed(batch, {**state, "tape": tape}, log, *around)
-            log.stamp(row)
-            return result
-
-        return run
-
-    def _is_profiled(self) -> bool:
-        return profiler_is_on()
-
-    def _ranges(self, opening: _Opening) -> Ranges:
-        return op_ranges(partial(titles, opening.layout.ops))
-
-    def _spread_step(self, step: Step, opening: _Opening, replicas: Replicas) -> Step:
-        keys = opening.layout.plan.resolution.device_inputs.names()
-        slicers = opening.layout.slicers
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return spread(step, batch, replicas, keys, slicers) if self._spreads else step(batch)
-
-        return run
-
-    def _eager_step(self, opening: _Opening, replicas: Replicas | None) -> Step:
-        plan, state = opening.layout.plan, {**opening.state, "tape": None}
-        recorded = self._recorded(opening)
-        if replicas is None:
-            return partial(recorded.step, state=state)
-
-        keys = opening.layout.plan.resolution.device_inputs.names()
-        # what slicers have cut is put together for each device by itself
-        join = replicas.bundle if opening.layout.slicers else join_values
-
-        def run_replicas(batch: Mapping[str, Any]) -> dict[str, Any]:
-            missing = plan.missing(batch)
-            if missing is not None:
-                raise missing
-            read = {key: batch[key] for key in keys}
-            results = replicas.run(
-                lambda part: recorded.predict(part, {**state, "deferred": {}}), read
-            )
-            return {**batch, **combine(results, join)}
-
-        return run_replicas
-
-    def _static_step(self, opening: _Opening, replicas: Replicas | None, eager: Step) -> Step:
-        layout, state = opening.layout, opening.state
-        program = self._find_program(opening, replicas)
-        traced = program.step_for_now()
-        plan = layout.plan
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            try:
-                return traced.step(batch, state)
-            except KeyError as error:
-                missing = plan.missing(batch)
-                if missing is None:
-                    raise
-                raise missing from error.__cause__
-
-        if not opening.transforms:
-            return run
-
-        def run_known(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return run(batch) if traced.fits(batch) else eager(batch)
-
-        return run_known
-
-    def _find_program(self, opening: _Opening, replicas: Replicas | None) -> Program:
-        """Find the graphs of an opening: layouts of the same ops share them."""
-        layout, state = opening.layout, opening.state
-        returned = layout.plan.resolution.returned
-        key = (
-            state["mode"],
-            state["warmup"],
-            tuple(map(id, layout.ops)),
-            frozenset(returned.names()),
-            # another one where what the ops say of themselves was read anew
-            id(returned.table),
-            None if replicas is None else (id(replicas.strategy), bool(layout.slicers)),
-        )
-        program = layout.programs.get(key) or self._programs.get(key)
-        if program is None:
-            state = {**state, "eager": False}
-            if replicas is None:
-                program = Program(layout, state, self._recorder(), self._latest, self._open_axes)
-            else:
-                shared = self._recorder(), self._latest, self._open_axes
-                joins = not layout.slicers
-                program = ReplicaProgram(layout, state, replicas, *shared, joins=joins)
-            self._programs[key] = program
-        layout.programs[key] = program
-        return program
-
-    def _recorder(self) -> Callable[[str, float], None]:
-        def record(reason: str, seconds: float) -> None:
-            last = self._records[-1].number if self._records else 0
-            state = self.ctx_state
-            epoch = int(state["epoch"]) if "epoch" in state else 0
-            self._records.append(
-                TraceRecord(last + 1, str(state.get("mode")), epoch, reason, seconds)
-            )
-            if self._traced is not None:
-                self._traced(reason, seconds)
-
-        return record
-
-    def _fit_slicers(self, slicers: list[Any]) -> list[Any]:
-        if self._replicas is None:
-            return slicers
-        return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
-
-    def _whole(self, step: Step) -> Step:
-        return step if self._replicas is None else lambda batch: to_global(step(batch))
+    def _make_runner(self, opening: Opening) -> TFRunner:
+        return TFRunner(opening, self._programs)
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
-        parts: list[Any] = []
-        if self._replicas is not None:
-            map_leaves(batch, parts.append)
-        self._spreads = self._replicas is not None and not any(map(is_distributed, parts))
+        opening = self._opening
+        assert opening is not None
+        assert isinstance(opening.runner, TFRunner)
+        opening.runner.spreads = opening.runner.can_spread(batch)
         try:
             return super()._do_transform(batch)
         finally:
-            self._spreads = False
-
-
-def _runs_eagerly(opening: _Opening) -> bool:
-    asked = opening.state["eager"] and not opening.transforms
-    return asked or bool(tf.config.functions_run_eagerly())
-
-
-def _updates(opening: _Opening) -> bool:
-    return opening.state["mode"] == "train" or opening.layout.takes_gradients
+            opening.runner.spreads = False

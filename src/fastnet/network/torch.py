@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
-from fastnet._guard import call_within
 from fastnet._nest import NestMap
-from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
-from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
-from fastnet.network.base import BaseNetwork, Step, _Opening
-from fastnet.network.layout import Adopt, Setting
-from fastnet.network.metering import Ranges, StepMeter, titles
-from fastnet.types import State
-from fastnet.util import NonContext, get_device
+from fastnet.network.base import BaseNetwork
+from fastnet.network.layout import Handling, Setting
+from fastnet.network.opening import Opening
+from fastnet.network.torch_runner import TorchRunner
+from fastnet.util import get_device
 
 __all__ = ["TorchNetwork"]
 
@@ -65,122 +60,31 @@ class TorchNetwork(BaseNetwork):
             first -= 1
         return first
 
-    def _value_maps(self) -> tuple[NestMap | None, NestMap | None]:
+    def _handling(self) -> Handling:
+        handling = Handling(adopt=(torch.Tensor, FOREIGN, ARRAYS), setting=_no_gradients)
         device = self.device
         if device.type == "cpu":
-            return None, NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
+            release = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
+            return handling._replace(release=release)
         # copies of a GPU are only queued here, and waited for once, at the step's end
         queue = device.type == "cuda"
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=queue)
 
-        def release(tensor: torch.Tensor) -> torch.Tensor:
+        def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to("cpu", non_blocking=queue)
 
-        return NestMap(torch.Tensor, move), NestMap(torch.Tensor, release)
+        return handling._replace(
+            move=NestMap(torch.Tensor, move), release=NestMap(torch.Tensor, release_to_cpu)
+        )
 
-    def _adoption(self) -> Adopt:
-        return torch.Tensor, FOREIGN, ARRAYS
-
-    def _step_setting(self, gradients: bool) -> Setting | None:
-        if gradients:
-            return None
-        # what torch.no_grad does, without its Python
-        return torch.is_grad_enabled, torch._C._set_grad_enabled, False
-
-    def _enter_models(self, opening: _Opening) -> None:
-        opening.state["tape"] = NonContext()
-        if self.device.type == "cpu":
-            return
-        for model in opening.layout.models:
-            model.to(self.device)
-            if opening.state["mode"] == "train":
-                move_optimizer(getattr(model, "current_optimizer", None), self.device)
-
-    def _exit_models(self, opening: _Opening) -> None:
-        if self.device.type == "cpu":
-            return
-        for model in opening.layout.models:
-            model.to("cpu")
-            if opening.state["mode"] == "train":
-                move_optimizer(getattr(model, "current_optimizer", None), torch.device("cpu"))
-
-    def _step_state(self, opening: _Opening) -> State:
-        if not opening.layout.takes_gradients:
-            return opening.state
-        # those of other epochs too: a gradient that is left on one would count there
-        models = {id(model): model for model in (*self.models, *opening.layout.models)}
-        trained = [one for one in models.values() if getattr(one, "optimizer", None) is not None]
-        return {**opening.state, TRAINED: trained} if len(trained) > 1 else opening.state
-
-    def _make_step(self, opening: _Opening) -> Step | None:
-        if not self.mixed_precision:
-            return None
-        plan, state, device = opening.layout.plan, opening.step_state, self.device.type
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            # one for each step: it keeps what to go back to, and steps may be inside of each other
-            return call_within(torch.autocast(device), plan.step, batch, state)
-
-        return run
-
-    def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
-        run_ops = super()._make_metered_step(opening, meter)
-        if not self.mixed_precision:
-            return run_ops
-        log, row, device = meter.log, meter.row("autocast", "autocast"), self.device.type
-
-        def run_inside(batch: Mapping[str, Any]) -> dict[str, Any]:
-            log.stamp(row)
-            return run_ops(batch)
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            result = call_within(torch.autocast(device), run_inside, batch)
-            log.stamp(row)
-            return result
-
-        return run
-
-    def _is_profiled(self) -> bool:
-        return profiler_is_on()
-
-    def _ranges(self, opening: _Opening) -> Ranges:
-        return op_ranges(partial(titles, opening.layout.ops))
-
-    def _waiter(self) -> Callable[[], None] | None:
-        if self.device.type != "cuda":
-            return None
-        device = self.device
-
-        def wait() -> None:
-            # the stream that the caller runs this very step on
-            torch.cuda.current_stream(device).synchronize()
-
-        return wait
+    def _make_runner(self, opening: Opening) -> TorchRunner:
+        return TorchRunner(opening, self.device, self.mixed_precision, self.models)
 
 
-def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
-    """Move an optimizer's state to a device.
-
-    A count of steps stays on the CPU, where the optimizer reads it, unless the optimizer says that
-    it wants it with the parameters.
-
-    Args:
-        optimizer: The optimizer, or None for none.
-        device: Where to.
-
-    Raises:
-        RuntimeError: If the device has no room, or is not there.
-    """
-    if optimizer is None:
-        return
-    move = NestMap(torch.Tensor, lambda tensor: tensor.to(device))
-    for group in optimizer.param_groups:
-        moves_count = group.get("capturable") or group.get("fused")
-        for parameter in group["params"]:
-            if parameter in optimizer.state:
-                state = optimizer.state[parameter]
-                for key, value in state.items():
-                    if key != "step" or moves_count:
-                        state[key] = move(value)
+def _no_gradients(gradients: bool) -> Setting | None:
+    if gradients:
+        return None
+    # what torch.no_grad does, without its Python
+    return torch.is_grad_enabled, torch._C._set_grad_enabled, False

@@ -13,7 +13,8 @@ import numpy as np
 from fastnet._execute import Plan
 from fastnet._stamps import StampLog
 from fastnet.network.layout import Layout
-from fastnet.network.metering import DEFERRED, Ranges, Step, op_title, titles
+from fastnet.network.metering import DEFERRED, Ranges, op_title, titles
+from fastnet.network.opening import RunStep
 from fastnet.profiling.around import Around, Nested
 from fastnet.profiling.clock import StampCost
 from fastnet.profiling.device_events import DeviceEvents
@@ -124,7 +125,7 @@ class SectionRecorder:
                 self.parts.append(Part(kind, name, place, in_kernel=True))
         return self._plans[id(plan)]
 
-    def measured(self, step: Step, plain: Step) -> Step:
+    def measured(self, step: RunStep, plain: RunStep) -> RunStep:
         """Give what runs a step and measures it; not while another thread is at it.
 
         Args:

@@ -25,22 +25,12 @@ def reseed(on: bool) -> None:
     _reseeds = on
 
 
-def _enter_models(network: Any, opening: Any) -> None:
-    if _reseeds:
-        # FastEstimator runs a single batch op by op, which draws other numbers than a graph does
-        opening.transforms = False
-    import_module("fastnet.network").TFNetwork._enter_models(network, opening)
-
-
-def _exit_models(network: Any, opening: Any) -> None:
-    import_module("fastnet.network").TFNetwork._exit_models(network, opening)
+def _make_runner(network: Any, opening: Any) -> Any:
     if not _reseeds:
-        return
-    tf: Any = import_module("tensorflow")
-    # as in FastEstimator, which cannot clear the graphs of several devices
-    if not isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
-        tf.keras.backend.clear_session()
+        return import_module("fastnet.network").TFNetwork._make_runner(network, opening)
+    runners = import_module("fastnet.integrations.fastestimator.reseeding_runner")
+    return runners.ReseedingRunner(opening, network._programs)
 
 
-MEMBERS = {"_enter_models": _enter_models, "_exit_models": _exit_models}
+MEMBERS = {"_make_runner": _make_runner}
 """What the class that stands in for TFNetwork does besides."""

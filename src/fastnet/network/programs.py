@@ -1,0 +1,84 @@
+"""The graphs of one network: found again by what they are made of, and when each was traced."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+from fastnet.network.open_axes import OpenAxes
+from fastnet.network.opening import Opening
+from fastnet.network.program import InForce, Program, TraceRecord
+from fastnet.network.replica_program import ReplicaProgram
+from fastnet.network.replicas import Replicas
+from fastnet.types import State
+
+__all__ = ["Programs"]
+
+# the last ones tell why; a program that traces without end must not fill the memory with reasons
+_MOST_RECORDS = 256
+
+
+class Programs:
+    """The graphs of one network.
+
+    Args:
+        open_axes: The axes that a graph may leave open.
+
+    Attributes:
+        records: The last of the traces.
+        told: Called with the reason and the seconds of each trace, while a step is measured.
+    """
+
+    def __init__(self, open_axes: OpenAxes) -> None:
+        self.records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
+        self.told: Callable[[str, float], None] | None = None
+        self._open_axes = open_axes
+        # of the opening that is under way, which is one at a time
+        self._state: State = {}
+        self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
+        self._latest: dict[Hashable, InForce] = {}
+
+    def find(self, opening: Opening, replicas: Replicas | None) -> Program:
+        """Find the graphs of an opening: layouts of the same ops share them.
+
+        Args:
+            opening: The opening.
+            replicas: What its steps are spread over, or None.
+
+        Returns:
+            The graphs, of which there may be none yet.
+        """
+        layout, state = opening.layout, opening.state
+        self._state = state
+        returned = layout.plan.resolution.returned
+        key = (
+            state["mode"],
+            state["warmup"],
+            tuple(map(id, layout.ops)),
+            frozenset(returned.names()),
+            # another one where what the ops say of themselves was read anew
+            id(returned.table),
+            None if replicas is None else (id(replicas.strategy), bool(layout.slicers)),
+        )
+        program = layout.programs.get(key) or self._found.get(key)
+        if program is None:
+            record = partial(self._record, str(state["mode"]))
+            shared = record, self._latest, self._open_axes
+            state = {**state, "eager": False}
+            if replicas is None:
+                program = Program(layout, state, *shared)
+            else:
+                joins = not layout.slicers
+                program = ReplicaProgram(layout, state, replicas, *shared, joins=joins)
+            self._found[key] = program
+        layout.programs[key] = program
+        return program
+
+    def _record(self, mode: str, reason: str, seconds: float) -> None:
+        number = self.records[-1].number + 1 if self.records else 1
+        self.records.append(TraceRecord(number, mode, int(self._state["epoch"]), reason, seconds))
+        if self.told is not None:
+            self.told(reason, seconds)

@@ -1,0 +1,85 @@
+"""What a framework gives for an opening: how its steps are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastnet._execute import BoundPlan
+from fastnet.network.metering import Ranges, StepMeter
+from fastnet.network.opening import Opening, RunStep
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """Runs the steps of one opening op by op; those of the frameworks derive from it.
+
+    Slicing, waiting for the device and postprocessing are laid around it: see `compose_step`.
+
+    Args:
+        opening: The opening.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        # what a profile calls what is entered around the ops of each step: its kind and its name
+        self.context: tuple[str, str] | None = None
+        self._bound: BoundPlan | None = None
+
+    # ------------------------------------------------------------------ what a framework decides
+
+    def open(self) -> None:
+        """Get the models in force ready to run."""
+
+    def close(self) -> None:
+        """Undo `open`, whatever it came to."""
+
+    def bind(self) -> BoundPlan:
+        """Bind the plan to the context that ops are given, which may be more than is shown."""
+        return BoundPlan(self.opening.layout.plan, self.opening.state)
+
+    def ranges(self) -> Ranges | None:
+        """Give what names the ops to the framework's profiler, or None if it has none."""
+        return None
+
+    def waiter(self) -> Callable[[], None] | None:
+        """Give what waits for the copies that a step has queued, or None if it queues none."""
+        return None
+
+    def slicers(self) -> list[Any]:
+        """Give the slicers in force, for the batches that the steps are run on."""
+        return self.opening.layout.slicers
+
+    def whole(self, run: RunStep) -> RunStep:
+        """Give a step whose results are in one piece each."""
+        return run
+
+    # ------------------------------------------------------------------ how a step is run
+
+    @property
+    def bound(self) -> BoundPlan:
+        """The plan with the context of the steps, the same one while the runner is open."""
+        if self._bound is None:
+            self._bound = self.bind()
+        return self._bound
+
+    def step(self, meter: StepMeter | None) -> RunStep:
+        """Give what runs a minibatch.
+
+        Args:
+            meter: What takes the times of its parts, or None.
+
+        Returns:
+            The function.
+        """
+        bound = self.bound
+        if meter is None:
+            return bound.step
+        first, log = meter.plan_rows(bound.plan), meter.log
+        around = -1 if self.context is None else meter.row(*self.context)
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            return bound.step_timed(batch, log, first, meter.before, meter.after, around)
+
+        return run

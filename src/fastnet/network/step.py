@@ -1,0 +1,147 @@
+"""What is around a framework's part of a step: slicing, waiting for the device, postprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastnet._slice import forward_slicers, reverse_slicers
+from fastnet.errors import add_note
+from fastnet.network.metering import StepMeter, op_title
+from fastnet.network.opening import RunStep
+from fastnet.network.runner import Runner
+from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
+from fastnet.types import Forward, State
+
+__all__ = ["compose_step"]
+
+
+def compose_step(runner: Runner, target_type: str, meter: StepMeter | None = None) -> RunStep:
+    """Put together what runs the steps of an opening.
+
+    Args:
+        runner: The framework's part of it.
+        target_type: The framework of the tensors that arrays become after postprocessing.
+        meter: What takes the times of its parts, or None.
+
+    Returns:
+        The function: of a runner that has nothing around it, its own.
+    """
+    opening = runner.opening
+    run, wait = runner.step(meter), runner.waiter()
+    if opening.layout.slicers:
+        run = _sliced(run, runner.slicers(), wait, meter)
+    elif wait is not None:
+        run = _waiting(run, wait, meter)
+    if opening.layout.postprocessing:
+        ops, state = opening.layout.postprocessing, opening.state
+        run = _postprocessed(runner.whole(run), ops, state, target_type, meter)
+    return runner.whole(run)
+
+
+def _sliced(
+    step: RunStep,
+    slicers: Sequence[Any],
+    wait: Callable[[], None] | None,
+    meter: StepMeter | None,
+) -> RunStep:
+    """Cut a batch, run its minibatches and join the results."""
+    log = None if meter is None else meter.log
+    cut = _row(meter, "cut", _by("cut", slicers, "slice_inputs"))
+    join = _row(meter, "join", _by("join", slicers, "unslice_inputs"))
+    rest = _row(meter, "rest", "the rest")
+    waited = _row(meter, "wait", "wait for the device")
+
+    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+        results = []
+        minibatches = forward_slicers(slicers, batch)
+        if log is not None:
+            log.stamp(cut)
+        for place, minibatch in enumerate(minibatches, 1):
+            if log is not None:
+                log.part = place
+            results.append(step(minibatch))
+            if log is not None:
+                log.stamp(rest)
+        if log is not None:
+            log.part = 0
+        if wait is not None:
+            wait()
+            if log is not None:
+                log.stamp(waited)
+        joined = reverse_slicers(slicers, results, batch)
+        if log is not None:
+            log.stamp(join)
+        return joined
+
+    return run
+
+
+def _waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
+    """Wait for the device after a step."""
+    log = None if meter is None else meter.log
+    rest = _row(meter, "rest", "the rest")
+    waited = _row(meter, "wait", "wait for the device")
+
+    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+        result = step(batch)
+        if log is not None:
+            log.stamp(rest)
+        wait()
+        if log is not None:
+            log.stamp(waited)
+        return result
+
+    return run
+
+
+def _postprocessed(
+    step: RunStep, ops: Sequence[Any], state: State, target_type: str, meter: StepMeter | None
+) -> RunStep:
+    """Run postprocessing after a step."""
+    log = None if meter is None else meter.log
+    rest = _row(meter, "rest", "the rest")
+    around = _row(meter, "conversion", "arrays for postprocessing, and back")
+    forwards = {
+        id(op): batch_forward(op) if meter is None else _stamped(op, place, around, meter)
+        for place, op in enumerate(ops)
+    }
+
+    def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+        result = step(batch)
+        if log is not None:
+            log.stamp(rest)
+        try:
+            run_on_batch(ops, result, state, target_type, False, lambda op: forwards[id(op)])
+        except Exception as error:
+            add_note(error, "This was in the network's postprocessing.")
+            raise
+        if log is not None:
+            log.stamp(around)
+        return result
+
+    return run
+
+
+def _stamped(op: Any, place: int, around: int, meter: StepMeter) -> Forward:
+    """Give what runs a postprocessing op, with stamps before and after it."""
+    log, forward = meter.log, batch_forward(op)
+    row = meter.row("postprocessing", op_title(op), place)
+
+    def run(data: Any, state: State) -> Any:
+        log.stamp(around)
+        result = forward(data, state)
+        log.stamp(row)
+        return result
+
+    return run
+
+
+def _row(meter: StepMeter | None, kind: str, name: str) -> int:
+    return -1 if meter is None else meter.row(kind, name)
+
+
+def _by(what: str, slicers: Sequence[Any], keys: str) -> str:
+    """Say which of the slicers do something: those that have keys to do it to."""
+    names = dict.fromkeys(type(each).__name__ for each in slicers if getattr(each, keys, None))
+    return f"{what} by {', '.join(names)}" if names else what

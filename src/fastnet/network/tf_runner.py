@@ -1,0 +1,215 @@
+"""How the steps of an opening are run in TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any
+
+import tensorflow as tf
+
+from fastnet._execute import BoundPlan
+from fastnet.backend.convert import map_leaves
+from fastnet.backend.tf.ranges import op_ranges
+from fastnet.backend.tf.setup import prepare_optimizer
+from fastnet.network.layout import Layout
+from fastnet.network.metering import Ranges, StepMeter, titles
+from fastnet.network.opening import Opening, RunStep
+from fastnet.network.programs import Programs
+from fastnet.network.replica_slicer import ReplicaSlicer
+from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
+from fastnet.network.runner import Runner
+from fastnet.network.spreading import spread
+
+__all__ = ["TFRunner", "check_ops"]
+
+
+class TFRunner(Runner):
+    """Runs the steps of an opening in TensorFlow: as a graph, or op by op.
+
+    Args:
+        opening: The opening.
+        programs: The graphs of the network.
+
+    Attributes:
+        spreads: Whether batches are whole, and are to be spread over the devices.
+    """
+
+    def __init__(self, opening: Opening, programs: Programs) -> None:
+        super().__init__(opening)
+        self.spreads = False
+        self._programs = programs
+        self._replicas: Replicas | None = None
+
+    def open(self) -> None:
+        """Find the devices, and let optimizers make their variables."""
+        self._replicas = Replicas.in_force()
+        layout, state = self.opening.layout, self.opening.state
+        check_ops(layout, self._replicas)
+        # a graph that the program is in the middle of tracing has no part in this
+        with tf.init_scope():
+            # a tensor, so that another epoch is no other graph
+            state["epoch"] = tf.cast(state["epoch"], tf.int32)
+            if state["mode"] == "train" or layout.takes_gradients:
+                for model in layout.models:
+                    prepare_optimizer(getattr(model, "current_optimizer", None), model)
+        if self._is_plain and not layout.takes_gradients:
+            state["tape"] = None
+
+    def bind(self) -> BoundPlan:
+        """Bind the plan, with a tape around the ops of each step where gradients are taken."""
+        layout, state = self.opening.layout, self.opening.state
+        if not layout.takes_gradients:
+            return BoundPlan(layout.plan, state if self._is_plain else {**state, "tape": None})
+        self.context = "tape", "gradient tape"
+        # what UpdateOps find out of their models, for the later steps of the opening
+        return BoundPlan(layout.plan, {**state, "trained": {}}, _make_tape, "tape")
+
+    def ranges(self) -> Ranges:
+        """Give what names the ops to TensorFlow's profiler."""
+        return op_ranges(partial(titles, self.opening.layout.ops))
+
+    def slicers(self) -> list[Any]:
+        """Give the slicers in force, which cut the parts of all devices alike."""
+        slicers = self.opening.layout.slicers
+        if self._replicas is None:
+            return slicers
+        return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
+
+    def whole(self, run: RunStep) -> RunStep:
+        """Give a step whose results are put together from those of the devices."""
+        return run if self._replicas is None else lambda batch: to_global(run(batch))
+
+    def can_spread(self, batch: Mapping[str, Any]) -> bool:
+        """Tell whether there are devices to spread a batch over that is not spread yet.
+
+        Args:
+            batch: The batch.
+        """
+        if self._replicas is None:
+            return False
+        parts: list[Any] = []
+        map_leaves(batch, parts.append)
+        return not any(map(is_distributed, parts))
+
+    def step(self, meter: StepMeter | None) -> RunStep:
+        """Give what runs a minibatch.
+
+        Args:
+            meter: What takes the times of its parts, or None.
+
+        Returns:
+            The function.
+        """
+        if self._is_plain:
+            return super().step(meter)
+        step, programs = self._step, self._programs
+        if meter is None:
+            return step
+        log = meter.log
+        row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
+
+        def traced(reason: str, seconds: float) -> None:
+            # it ends here, in the middle of a step
+            log.stamp_at(row, perf_counter() - seconds)
+            log.stamp(meter.row("trace", f"trace: {reason}"))
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            programs.told = traced
+            try:
+                result = step(batch)
+            finally:
+                programs.told = None
+            log.stamp(row)
+            return result
+
+        return run
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether steps run op by op, on one device."""
+        return self._replicas is None and self._is_eager
+
+    @cached_property
+    def _is_eager(self) -> bool:
+        asked = self.opening.state["eager"] and not self.opening.transforms
+        return asked or bool(tf.config.functions_run_eagerly())
+
+    @cached_property
+    def _step(self) -> RunStep:
+        replicas = self._replicas
+        step = self.bound.step if replicas is None else self._eager_step(replicas)
+        if not self._is_eager:
+            step = self._static_step(step)
+        return step if replicas is None else self._spread_step(step, replicas)
+
+    def _spread_step(self, step: RunStep, replicas: Replicas) -> RunStep:
+        layout = self.opening.layout
+        keys = layout.plan.resolution.device_inputs.names()
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            return (
+                spread(step, batch, replicas, keys, layout.slicers) if self.spreads else step(batch)
+            )
+
+        return run
+
+    def _eager_step(self, replicas: Replicas) -> RunStep:
+        layout = self.opening.layout
+        plan, state = layout.plan, {**self.opening.state, "tape": None}
+        make_tape = _make_tape if layout.takes_gradients else None
+        keys = plan.resolution.device_inputs.names()
+        # what slicers have cut is put together for each device by itself
+        join = replicas.bundle if layout.slicers else join_values
+
+        def run_part(part: dict[str, Any]) -> dict[str, Any]:
+            return BoundPlan(plan, {**state, "deferred": {}}, make_tape, "tape").run(part)
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            missing = plan.missing(batch)
+            if missing is not None:
+                raise missing
+            results = replicas.run(run_part, {key: batch[key] for key in keys})
+            return {**batch, **combine(results, join)}
+
+        return run
+
+    def _static_step(self, eager: RunStep) -> RunStep:
+        plan, state = self.opening.layout.plan, self.opening.state
+        traced = self._programs.find(self.opening, self._replicas).step_for_now()
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            try:
+                return traced.step(batch, state)
+            except KeyError as error:
+                missing = plan.missing(batch)
+                if missing is None:
+                    raise
+                raise missing from error.__cause__
+
+        if not self.opening.transforms:
+            return run
+
+        def run_known(batch: Mapping[str, Any]) -> dict[str, Any]:
+            return run(batch) if traced.fits(batch) else eager(batch)
+
+        return run_known
+
+
+def check_ops(layout: Layout, replicas: Replicas | None) -> None:
+    """Refuse ops that cannot run on several devices.
+
+    Args:
+        layout: What would run.
+        replicas: The devices, or None for one.
+
+    Raises:
+        ValueError: If one of them cannot.
+    """
+    if replicas is not None and layout.takes_gradients:
+        replicas.check(layout.ops)
+
+
+def _make_tape() -> tf.GradientTape:
+    return tf.GradientTape(persistent=True)

@@ -1,0 +1,119 @@
+"""How the steps of an opening are run in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+
+from fastnet._execute import BoundPlan
+from fastnet._nest import NestMap
+from fastnet.backend.torch.companions import TRAINED
+from fastnet.backend.torch.ranges import op_ranges
+from fastnet.network.metering import Ranges, titles
+from fastnet.network.opening import Opening
+from fastnet.network.runner import Runner
+from fastnet.types import Model, State
+from fastnet.util import NonContext
+
+__all__ = ["TorchRunner"]
+
+
+class TorchRunner(Runner):
+    """Runs the steps of an opening in PyTorch.
+
+    Args:
+        opening: The opening.
+        device: Where ops run.
+        mixed_precision: Whether they run under autocast.
+        models: The models of the network, in force or not.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        device: torch.device,
+        mixed_precision: bool,
+        models: Iterable[Model],
+    ) -> None:
+        super().__init__(opening)
+        self._device = device
+        self._models = models
+        self._mixed_precision = mixed_precision
+        if mixed_precision:
+            self.context = "autocast", "autocast"
+
+    def open(self) -> None:
+        """Bring the models in force, and what their optimizers keep, to the device."""
+        self.opening.state["tape"] = NonContext()
+        self._move_to(self._device)
+
+    def close(self) -> None:
+        """Bring them back to the CPU."""
+        self._move_to(torch.device("cpu"))
+
+    def bind(self) -> BoundPlan:
+        """Bind the plan, in mixed precision with autocast around the ops of each step."""
+        # one for each step: it keeps what to go back to, and steps may be inside of each other
+        make = partial(torch.autocast, self._device.type) if self._mixed_precision else None
+        return BoundPlan(self.opening.layout.plan, self._state(), make)
+
+    def ranges(self) -> Ranges:
+        """Give what names the ops to torch's profiler."""
+        return op_ranges(partial(titles, self.opening.layout.ops))
+
+    def waiter(self) -> Callable[[], None] | None:
+        """Give what waits for the stream that the caller runs a step on; None without CUDA."""
+        if self._device.type != "cuda":
+            return None
+        device = self._device
+
+        def wait() -> None:
+            torch.cuda.current_stream(device).synchronize()
+
+        return wait
+
+    def _state(self) -> State:
+        layout, state = self.opening.layout, self.opening.state
+        if not layout.takes_gradients:
+            return state
+        # those of other epochs too: a gradient that is left on one would count there
+        models = {id(model): model for model in (*self._models, *layout.models)}
+        trained = [one for one in models.values() if getattr(one, "optimizer", None) is not None]
+        return {**state, TRAINED: trained} if len(trained) > 1 else state
+
+    def _move_to(self, device: torch.device) -> None:
+        if self._device.type == "cpu":
+            return
+        for model in self.opening.layout.models:
+            model.to(device)
+            if self.opening.state["mode"] == "train":
+                optimizer = getattr(model, "current_optimizer", None)
+                move_optimizer(optimizer, device)
+
+
+def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
+    """Move an optimizer's state to a device.
+
+    A count of steps stays on the CPU, where the optimizer reads it, unless the optimizer says that
+    it wants it with the parameters.
+
+    Args:
+        optimizer: The optimizer, or None for none.
+        device: Where to.
+
+    Raises:
+        RuntimeError: If the device has no room, or is not there.
+    """
+    if optimizer is None:
+        return
+    move = NestMap(torch.Tensor, lambda tensor: tensor.to(device))
+    for group in optimizer.param_groups:
+        moves_count = group.get("capturable") or group.get("fused")
+        for parameter in group["params"]:
+            if parameter in optimizer.state:
+                state = optimizer.state[parameter]
+                for key, value in state.items():
+                    if key != "step" or moves_count:
+                        state[key] = move(value)
