@@ -15,7 +15,7 @@ from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.optimizers import has_schedule, inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
-from fastnet.errors import UnknownNameError, add_note
+from fastnet.errors import UnknownNameError, add_note, shown
 
 __all__ = [
     "is_ready",
@@ -136,7 +136,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) ->
     if isinstance(source, str):
         if source not in _BY_NAME:
             raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {source!r}, but the names are "
+                f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
                 f"{sorted(_BY_NAME)}. For any other pass a function, such as "
                 "`lambda: tf.keras.optimizers.AdamW(1e-3)`."
             )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch.weights import load_weights
-from fastnet.errors import UnknownNameError
+from fastnet.errors import UnknownNameError, shown
 from fastnet.util import get_num_gpus
 
 __all__ = ["load_weights", "make_optimizer", "prepare"]
@@ -61,7 +61,7 @@ def make_optimizer(
     if isinstance(source, str):
         if source not in _BY_NAME:
             raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {source!r}, but the names are "
+                f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
                 f"{sorted(_BY_NAME)}. For any other pass a function, such as "
                 "`lambda params: torch.optim.AdamW(params, lr=1e-3)`."
             )

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.gradient.taker import ADVICE, GradientTaker
 from fastnet.types import Forward, State, Tensor
@@ -50,17 +51,17 @@ class FGSM(GradientTaker):
     ) -> None:
         for setting, key in (("data", data), ("loss", loss)):
             if not isinstance(key, str):
-                raise ValueError(f"FGSM reads one key as its {setting}, but got {key!r}.")
+                raise ValueError(f"FGSM reads one key as its {setting}, but got {shown(key)}.")
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_number(epsilon):
-            raise ValueError(f"FGSM's epsilon is a number, not {epsilon!r}.")
+            raise ValueError(f"FGSM's epsilon is a number, not {shown(epsilon)}.")
         for setting, value in (("clip_low", clip_low), ("clip_high", clip_high)):
             if value is not None and not is_number(value):
-                raise ValueError(f"FGSM's {setting} is a number or None, not {value!r}.")
+                raise ValueError(f"FGSM's {setting} is a number or None, not {shown(value)}.")
         if clip_low and clip_high and clip_low > clip_high:
             raise ValueError(
-                f"FGSM's clip_low is not more than its clip_high, but they are {clip_low!r} and "
-                f"{clip_high!r}."
+                f"FGSM's clip_low is not more than its clip_high, but they are {shown(clip_low)} "
+                f"and {shown(clip_high)}."
             )
         self.out_list = False
         self.epsilon = epsilon

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.errors import shown
 from fastnet.op.checks import is_int
 from fastnet.op.settings import is_overridden
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
@@ -67,7 +68,7 @@ class UpdateOp(TensorOp):
         for setting, key in (("loss_name", loss_name), ("gradients", gradients)):
             if not isinstance(key, str) and (setting == "loss_name" or key is not None):
                 raise ValueError(
-                    f"UpdateOp of '{name}' reads one key as its {setting}, but got {key!r}."
+                    f"UpdateOp of '{name}' reads one key as its {setting}, but got {shown(key)}."
                 )
         if gradients is not None and model.mixed_precision:
             raise ValueError(
@@ -77,8 +78,8 @@ class UpdateOp(TensorOp):
             )
         if not is_int(merge_grad) or merge_grad < 1:
             raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={merge_grad!r}; it is an int, and the least "
-                "is 1."
+                f"UpdateOp of '{name}' has merge_grad={shown(merge_grad)}; it is an int, and the "
+                "least is 1."
             )
         if not hasattr(model, "loss_name"):
             model.loss_name = set()
