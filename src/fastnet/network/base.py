@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ from fastnet._guard import call_within, enter, leave
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
-from fastnet.errors import add_note
+from fastnet.errors import add_note, unwritten_key
 from fastnet.network import metering
 from fastnet.network.binding import collect_models
 from fastnet.network.checks import (
     agree_on_precision,
+    check_epoch,
     check_items,
     check_mode,
     check_names,
@@ -83,6 +85,9 @@ class BaseNetwork:
             make batches.
     """
 
+    _first_epoch = 1
+    _warns_of_unwritten = True
+
     def __init__(
         self,
         target_type: str,
@@ -117,6 +122,8 @@ class BaseNetwork:
         # what this thread has configured and not entered yet
         self._configured = threading.local()
         self._opening: _Opening | None = None
+        # the wanted keys that no op writes and that a batch was looked through for
+        self._looked_for: set[str] = set()
         # held while what runs a step is put together, by the thread that opens or one that profiles
         self._composing = threading.Lock()
         # what takes the times of openings and steps, while there is something that does
@@ -204,10 +211,11 @@ class BaseNetwork:
 
         Args:
             mode: "train", "eval", "test" or "infer".
-            epoch: The epoch, counted from 1.
+            epoch: The epoch, counted from 1: an int, Python's or numpy's.
             ds_id: The id of the dataset, "" if it has none.
             desired_output_keys: The keys wanted back. None or empty for all that ops write. Keys
-                that postprocessing reads come back too.
+                that postprocessing reads come back too, and keys of the batch in any case. One that
+                no op of the network writes and the batch does not have is warned of once.
             warmup: Whether this is a trial run that updates no weights.
             eager: Whether to run op by op even where a graph could be used (TensorFlow only).
 
@@ -215,9 +223,9 @@ class BaseNetwork:
             The network itself, to be entered.
 
         Raises:
-            TypeError: If a desired key is no string.
-            ValueError: If there is no such mode, the network is in use, slicers clash, or a wanted
-                key is left in pieces.
+            TypeError: If the epoch is no whole number, or a desired key is no string.
+            ValueError: If there is no such mode or epoch, the network is in use, slicers clash, or
+                a wanted key is left in pieces.
         """
         if self._lock.locked():
             raise ValueError(
@@ -226,6 +234,7 @@ class BaseNetwork:
             )
         self._configured.opening = None
         check_mode(mode)
+        epoch = check_epoch(epoch, self._first_epoch)
         layout = self._find_layout(mode, epoch, ds_id, desired_keys(desired_output_keys))
         state: State = {
             "warmup": warmup,
@@ -487,14 +496,48 @@ class BaseNetwork:
             step = self._postprocessed(self._whole(step), layout.postprocessing, opening.state)
         step = self._whole(step)
         meter = self._step_meter(opening)
+        alone = plan if step is run and meter is None else None
+        if meter is not None:
+            step = meter.measured(self._metered(opening, meter), step)
+        if self._warns_of_unwritten and not self._looked_for.issuperset(layout.unwritten):
+            step, alone = self._looking(opening, step, alone), None
         self._state = state
         # in this order: a step may be under way in another thread
-        if meter is not None:
-            self._step = meter.measured(self._metered(opening, meter), step)
-            self._plan = None
-        else:
-            self._step = step
-            self._plan = plan if step is run else None
+        self._step = step
+        self._plan = alone
+
+    def _looking(self, opening: _Opening, step: Step, plan: Plan | RecordedPlan | None) -> Step:
+        """Give a first step, which looks for wanted keys in its batch and makes way for the others.
+
+        Args:
+            opening: The opening.
+            step: What runs the others.
+            plan: The plan, if they are nothing but its run.
+        """
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            if hasattr(batch, "keys"):
+                call_within(self._composing, make_way)
+                self._look_for(opening.layout, batch)
+            return step(batch)
+
+        def make_way() -> None:
+            if self._step is run:
+                self._step = step
+                self._plan = plan
+                self._close_if_left(opening)
+
+        return run
+
+    def _look_for(self, layout: Layout, batch: Mapping[str, Any]) -> None:
+        """Warn of wanted keys that nothing writes and that a batch lacks: once of each."""
+        for key in layout.unwritten:
+            if key in self._looked_for:
+                continue
+            self._looked_for.add(key)
+            if key not in batch:
+                known = {*self._layouts.written(), *batch.keys()}
+                warnings.warn(unwritten_key(key, known), stacklevel=4)
 
     def _step_meter(self, opening: _Opening) -> StepMeter | None:
         if self._meter is None and not self._is_profiled():
@@ -528,6 +571,9 @@ class BaseNetwork:
         if opening is None:
             return
         self._compose_step(opening)
+        self._close_if_left(opening)
+
+    def _close_if_left(self, opening: _Opening) -> None:
         if self._opening is not opening:
             # another thread has closed it meanwhile, and might have opened the network again
             self._plan = None

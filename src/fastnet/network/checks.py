@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastnet.errors import describe_op
+from fastnet.errors import describe_op, shown
 from fastnet.op.checks import check_keys
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.schedule import get_current_items
@@ -20,9 +20,11 @@ from fastnet.types import (
     is_tensor_op,
     missing_attributes,
 )
+from fastnet.util.numbers import whole_number
 
 __all__ = [
     "agree_on_precision",
+    "check_epoch",
     "check_items",
     "check_mode",
     "check_names",
@@ -175,8 +177,35 @@ def check_mode(mode: Any) -> None:
     Raises:
         ValueError: If there is no such mode.
     """
-    if mode not in _MODES:
-        raise ValueError(f"A network runs in one of the modes {list(_MODES)}, not in {mode!r}.")
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise ValueError(
+            f"A network runs in one of the modes {list(_MODES)}, not in {shown(mode)}."
+        )
+
+
+def check_epoch(epoch: Any, first: int = 1) -> int:
+    """Read the number of an epoch.
+
+    Args:
+        epoch: What an opening was given.
+        first: The least number that an epoch may have.
+
+    Returns:
+        The epoch.
+
+    Raises:
+        TypeError: If it is no whole number.
+        ValueError: If it is less than `first`.
+    """
+    number = whole_number(epoch)
+    if number is None:
+        raise TypeError(
+            f"An epoch is a whole number from {first} up, not {shown(epoch)} of type "
+            f"{type(epoch).__name__}."
+        )
+    if number < first:
+        raise ValueError(f"An epoch is a whole number from {first} up, not {number}.")
+    return number
 
 
 def desired_keys(keys: Any) -> frozenset[str]:
@@ -195,7 +224,7 @@ def desired_keys(keys: Any) -> frozenset[str]:
     for key in desired:
         if not isinstance(key, str):
             raise TypeError(
-                f"desired_output_keys holds {key!r} of type {type(key).__name__}, but keys are "
-                "strings."
+                f"desired_output_keys holds {shown(key)} of type {type(key).__name__}, but keys "
+                "are strings."
             )
     return desired
