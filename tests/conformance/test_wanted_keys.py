@@ -108,12 +108,11 @@ def test_as_an_error(fw: Framework) -> None:
     """A program that turns warnings into errors can go on."""
     network = fw.network([LambdaOp(same, "x", "y")])
     tensors = fw.tensors({"x": X})
-    with fw.opened(network, desired_output_keys=["yy", "y"]):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with pytest.raises(UserWarning, match="'yy' is wanted"):
-                network.run_step(tensors)
-            assert set(network.run_step(tensors)) == {"x", "y"}
+    with fw.opened(network, desired_output_keys=["yy", "y"]), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="'yy' is wanted"):
+            network.run_step(tensors)
+        assert set(network.run_step(tensors)) == {"x", "y"}
 
 
 def test_what_is_no_batch_tells_nothing(fw: Framework) -> None:

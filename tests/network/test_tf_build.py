@@ -486,6 +486,29 @@ class TestPrecision:
         y = model(tf.ones((1, 6)))
         assert y.dtype == (tf.float16 if mixed else tf.float32)
 
+    @pytest.mark.parametrize(
+        ("name", "dtype"),
+        [
+            ("fp16", "float16"),
+            ("fp16-mixed", "float16"),
+            ("float16", "float16"),
+            ("mixed_float16", "float16"),
+            ("bf16", "bfloat16"),
+            ("bf16-mixed", "bfloat16"),
+            ("bfloat16", "bfloat16"),
+            ("mixed_bfloat16", "bfloat16"),
+            ("float32", "float32"),
+            ("fp32", "float32"),
+        ],
+    )
+    def test_by_name(self, name: str, dtype: str) -> None:
+        model = build(mlp, "sgd", mixed_precision=name)
+        assert {layer.compute_dtype for layer in model.layers} == {dtype}
+        assert {weight.dtype for weight in map(tf.convert_to_tensor, model.weights)} == {tf.float32}
+        scales = isinstance(model.optimizer, wrapper().LossScaleOptimizer)
+        assert scales == (dtype == "float16")
+        assert policy() == "float32"
+
     def test_when_model_fn_raises(self) -> None:
         set_policy("mixed_bfloat16")
         error = RuntimeError("inside")

@@ -13,6 +13,7 @@ from fastnet._guard import call_within, enter, leave
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
+from fastnet.backend.precision import Precision
 from fastnet.errors import add_note, unwritten_key
 from fastnet.network import metering
 from fastnet.network.binding import collect_models
@@ -76,7 +77,8 @@ class BaseNetwork:
         postprocessing: The postprocessing ops and schedulers, without Nones.
         slicers: The slicers and schedulers, without Nones.
         models: The models that any op holds.
-        mixed_precision: Whether the models compute in half precision where it is safe.
+        mixed_precision: What the models compute in where it is safe: False for float32, "float16",
+            "bfloat16", or True for what is usual on the device.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer, or if two models have
@@ -107,7 +109,7 @@ class BaseNetwork:
         for op in get_current_items(self.ops):
             self._build(op)
         self.models: list[Model] = []
-        self.mixed_precision = False
+        self.mixed_precision: Precision = False
         self._collect_models()
         self._layouts = LayoutCache(
             lambda: (self.ops, self.postprocessing, self.slicers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import describe_op, shown
 from fastnet.op.checks import check_keys
 from fastnet.op.numpyop import Batch, RemoveIf
@@ -111,28 +112,37 @@ def not_data(data: object) -> TypeError:
     )
 
 
-def agree_on_precision(models: list[Model]) -> bool:
-    """Find out whether models compute in mixed precision.
+def agree_on_precision(models: list[Model]) -> Precision:
+    """Find out what precision models compute in.
 
     Args:
         models: The models of a network.
 
     Returns:
-        True if they do.
+        Their `mixed_precision`.
 
     Raises:
-        ValueError: If some do and some do not.
+        ValueError: If it is not the same for all, or is none.
     """
-    mixed = [model for model in models if getattr(model, "mixed_precision", False)]
-    if mixed and len(mixed) < len(models):
-        full = [model for model in models if model not in mixed]
+    precisions: dict[Precision, list[str]] = {}
+    for model in models:
+        precision = read_precision(getattr(model, "mixed_precision", False))
+        precisions.setdefault(precision, []).append(model_name(model))
+    full = precisions.pop(False, [])
+    if full and precisions:
+        mixed = [name for names in precisions.values() for name in names]
         raise ValueError(
-            f"The models {list(map(model_name, mixed))} have mixed precision and "
-            f"{list(map(model_name, full))} have not, "
+            f"The models {mixed} have mixed precision and {full} have not, "
             "but the models of a network must agree. Build all of them with the same "
             "mixed_precision."
         )
-    return bool(mixed)
+    if len(precisions) > 1:
+        raise ValueError(
+            f"The models of a network must agree on their mixed_precision, but it is "
+            f"{' and '.join(f'{one!r} of {names}' for one, names in precisions.items())}. Build "
+            "all of them with the same."
+        )
+    return next(iter(precisions), False)
 
 
 def check_names(models: list[Model]) -> None:

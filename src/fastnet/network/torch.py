@@ -115,25 +115,31 @@ class TorchNetwork(BaseNetwork):
         if not self.mixed_precision:
             return None
         plan, state, device = opening.layout.plan, opening.step_state, self.device.type
+        dtype = self._half()
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             # one for each step: it keeps what to go back to, and steps may be inside of each other
-            return call_within(torch.autocast(device), plan.step, batch, state)
+            return call_within(torch.autocast(device, dtype), plan.step, batch, state)
 
         return run
+
+    def _half(self) -> torch.dtype | None:
+        """Give what is computed in where it is safe; None for what is usual on the device."""
+        return None if self.mixed_precision is True else getattr(torch, str(self.mixed_precision))
 
     def _make_metered_step(self, opening: _Opening, meter: StepMeter) -> Step:
         run_ops = super()._make_metered_step(opening, meter)
         if not self.mixed_precision:
             return run_ops
         log, row, device = meter.log, meter.row("autocast", "autocast"), self.device.type
+        dtype = self._half()
 
         def run_inside(batch: Mapping[str, Any]) -> dict[str, Any]:
             log.stamp(row)
             return run_ops(batch)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            result = call_within(torch.autocast(device), run_inside, batch)
+            result = call_within(torch.autocast(device, dtype), run_inside, batch)
             log.stamp(row)
             return result
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.framework import framework_of
+from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.optimizers import has_schedule, inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
@@ -114,14 +115,14 @@ def prepare(model: Any) -> Any:
     return model
 
 
-def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) -> Any:
+def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precision) -> Any:
     """Make a model's optimizer.
 
     Args:
         source: The name of one, or a function without arguments.
         model: The model.
         name: The model's name, for error texts.
-        mixed_precision: Whether its loss is to be scaled.
+        mixed_precision: What the model computes in. For float16 its loss is scaled.
 
     Returns:
         The optimizer, with its variables made.
@@ -160,7 +161,9 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) ->
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
             "optimizer."
         )
-    if mixed_precision and not _is_scaling(optimizer):
+    # bfloat16 has the range of float32
+    scaled = read_precision(mixed_precision) in (True, "float16")
+    if scaled and not _is_scaling(optimizer):
         wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
         optimizer = wrappers.LossScaleOptimizer(optimizer)
     prepare_optimizer(optimizer, model)

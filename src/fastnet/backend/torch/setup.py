@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.weights import load_weights
 from fastnet.errors import UnknownNameError, shown
 from fastnet.util import get_num_gpus
@@ -39,7 +40,7 @@ def prepare(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def make_optimizer(
-    source: Any, model: torch.nn.Module, name: str, mixed_precision: bool
+    source: Any, model: torch.nn.Module, name: str, mixed_precision: Precision
 ) -> torch.optim.Optimizer:
     """Make a model's optimizer.
 
@@ -47,7 +48,7 @@ def make_optimizer(
         source: The name of one, or a function that takes the model's parameters.
         model: The model.
         name: The model's name, for error texts.
-        mixed_precision: Whether its loss is to be scaled, which only CUDA does.
+        mixed_precision: What the model computes in. For float16 its loss is scaled.
 
     Returns:
         The optimizer, with a `scaler` that is None where nothing is scaled.
@@ -83,6 +84,9 @@ def make_optimizer(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
-    scaled = mixed_precision and torch.cuda.is_available()
-    optimizer.scaler = torch.amp.GradScaler("cuda") if scaled else None  # type: ignore[attr-defined]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = read_precision(mixed_precision)
+    # bfloat16 has the range of float32
+    scaled = precision == "float16" or (precision is True and device == "cuda")
+    optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
     return optimizer

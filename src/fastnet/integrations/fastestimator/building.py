@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import fastnet
+from fastnet.backend.precision import Precision
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 from fastnet.util import to_list
 
@@ -21,7 +22,7 @@ def build(
     optimizer_fn: Any,
     weights_path: Any = None,
     model_name: Any = None,
-    mixed_precision: bool = False,
+    mixed_precision: Precision = False,
 ) -> Any:
     """Make models with `fastnet.build`, named and described as FastEstimator does.
 
@@ -33,7 +34,7 @@ def build(
             Drive, or None.
         model_name: For each model: its name. None to have names made, which go on where those of
             FastEstimator's own `build` have stopped.
-        mixed_precision: Whether ops on the models compute in half precision where it is safe.
+        mixed_precision: What ops on the models compute in where it is safe, as for `fastnet.build`.
 
     Returns:
         The model, or a list of the models if `model_fn` makes several.
@@ -68,7 +69,7 @@ def build(
 
 
 def compile_model(
-    model: Any, optimizer_fn: Any, weight: str | None, name: str, mixed_precision: bool
+    model: Any, optimizer_fn: Any, weight: str | None, name: str, mixed_precision: Precision
 ) -> Any:
     """Give a model what a network needs of it.
 
@@ -77,7 +78,7 @@ def compile_model(
         optimizer_fn: The name of an optimizer, what makes one, a scheduler of these, or None.
         weight: A file of weights to start from, or None.
         name: The model's name.
-        mixed_precision: Whether ops on it compute in half precision where it is safe.
+        mixed_precision: What ops on it compute in where it is safe, as for `fastnet.build`.
 
     Returns:
         The model.
@@ -91,14 +92,16 @@ def compile_model(
         )
 
 
-def build_optimizer(optimizer_fn: Any, model: Any, framework: str, mixed_precision: bool) -> Any:
+def build_optimizer(
+    optimizer_fn: Any, model: Any, framework: str, mixed_precision: Precision
+) -> Any:
     """Make a model's optimizer.
 
     Args:
         optimizer_fn: The name of one, or what makes one, or None.
         model: The model.
         framework: "torch" or "tf".
-        mixed_precision: Whether its loss is to be scaled.
+        mixed_precision: What the model computes in. For float16 its loss is scaled.
 
     Returns:
         The optimizer, or None.
