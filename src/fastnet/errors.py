@@ -14,6 +14,7 @@ from typing import Any
 __all__ = [
     "MissingKeyError",
     "UnknownNameError",
+    "WrongOptimizerError",
     "add_note",
     "describe_op",
     "missing_key",
@@ -42,6 +43,10 @@ class UnknownNameError(KeyError, ValueError):
     """A name is none of those there are: a failed look-up, and a bad value."""
 
     __str__ = MissingKeyError.__str__
+
+
+class WrongOptimizerError(ValueError, AssertionError):
+    """An optimizer is none, or one of another framework: FastEstimator raises either for it."""
 
 
 def describe_op(op: object, position: int | None = None) -> str:

@@ -19,7 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend.framework import framework_of
-from fastnet.errors import UnknownNameError
+from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
@@ -137,25 +137,25 @@ class TestOptimizers:
             ),
             (
                 3,
-                ValueError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' is of type int. Pass a name, a function without "
                 "arguments, a scheduler of these, or None.",
             ),
             (
                 takes_one,
-                ValueError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' failed: TypeError(\"takes_one() missing 1 required "
                 "positional argument: 'parameters'\"). For a Keras model it takes no argument, and "
                 "returns a Keras optimizer.",
             ),
             (
                 lambda: [1],
-                AssertionError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' returned list, not a Keras optimizer.",
             ),
             (
                 lambda: None,
-                AssertionError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' returned NoneType, not a Keras optimizer.",
             ),
         ],
@@ -177,7 +177,7 @@ class TestOptimizers:
 
     def test_an_optimizer_instead_of_a_function(self) -> None:
         with raising(
-            ValueError,
+            WrongOptimizerError,
             "The optimizer_fn of model 'm' is of type SGD. Pass a name, a function without "
             "arguments, a scheduler of these, or None.",
         ):

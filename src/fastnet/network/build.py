@@ -52,7 +52,8 @@ def build(
     Raises:
         AssertionError: If there are not as many optimizers, weights and names as models.
         ValueError: If something that `model_fn` makes is no model, an optimizer cannot be made, or
-            a weights file cannot be used, or there is no such precision.
+            a weights file cannot be used, or there is no such precision. What is no optimizer of
+            the model is a `WrongOptimizerError`, which is an AssertionError, too.
 
     >>> import torch
     >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")

@@ -16,7 +16,7 @@ from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.optimizers import has_schedule, inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
-from fastnet.errors import UnknownNameError, add_note, shown
+from fastnet.errors import UnknownNameError, WrongOptimizerError, add_note, shown
 
 __all__ = [
     "is_ready",
@@ -129,8 +129,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
 
     Raises:
         UnknownNameError: If there is no optimizer of this name.
-        ValueError: If the function fails.
-        AssertionError: If the function returns something else.
+        WrongOptimizerError: If there is no function, or it fails or returns something else.
     """
     keras = keras_of(model)
     make = source
@@ -145,19 +144,19 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
         optimizers = keras.optimizers if is_keras3(model) else keras.optimizers.legacy
         make = getattr(optimizers, _BY_NAME[source])
     if not callable(make):
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
             "function without arguments, a scheduler of these, or None."
         )
     try:
         optimizer = make()
     except Exception as error:
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' failed: {error!r}. For a Keras model it takes no "
             "argument, and returns a Keras optimizer."
         ) from error
     if not hasattr(optimizer, "apply_gradients"):
-        raise AssertionError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
             "optimizer."
         )

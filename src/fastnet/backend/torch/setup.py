@@ -9,7 +9,7 @@ import torch
 
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.weights import load_weights
-from fastnet.errors import UnknownNameError, shown
+from fastnet.errors import UnknownNameError, WrongOptimizerError, shown
 from fastnet.util import get_num_gpus
 
 __all__ = ["load_weights", "make_optimizer", "prepare"]
@@ -55,8 +55,7 @@ def make_optimizer(
 
     Raises:
         UnknownNameError: If there is no optimizer of this name.
-        ValueError: If the function fails.
-        AssertionError: If the function returns something else.
+        WrongOptimizerError: If there is no function, or it fails or returns something else.
     """
     make = source
     if isinstance(source, str):
@@ -68,19 +67,19 @@ def make_optimizer(
             )
         make = _BY_NAME[source]
     if not callable(make):
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
             "function of the model's parameters, a scheduler of these, or None."
         )
     try:
         optimizer = make(model.parameters())
     except Exception as error:
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' failed on the model's parameters: {error!r}. For "
             "a torch model it takes one argument, the parameters, and returns a torch optimizer."
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise AssertionError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
