@@ -375,10 +375,10 @@ class TestOpArguments:
         with raising(
             ValueError,
             "ModelOp of 'm' writes the model's output and those of the intermediate layers "
-            "['0', '1'], but its outputs are ['y', 'z']. Name a key for each: the model's first, "
+            "[0, 1], but its outputs are ['y', 'z']. Name a key for each: the model's first, "
             "then one a layer.",
         ):
-            ModelOp(model, "x", ["y", "z"], intermediate_layers=["0", "1"])
+            fw.network([ModelOp(model, "x", ["y", "z"], intermediate_layers=[0, 1])])
         with raising(
             ValueError,
             "ModelOp of 'm' asks for the intermediate layer 1.5 of type float. Give names or "

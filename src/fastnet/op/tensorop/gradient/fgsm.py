@@ -30,8 +30,9 @@ class FGSM(GradientTaker):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If `data` or `loss` is not one key, there is not one output, `epsilon` is no
-            number, or `clip_low` and `clip_high` are none or the wrong way round.
+        ValueError: If `epsilon` is no number, or `clip_low` and `clip_high` are none or the wrong
+            way round; in a network also if `data` or `loss` is not one key, or there is not one
+            output.
 
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
@@ -50,8 +51,8 @@ class FGSM(GradientTaker):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         for setting, key in (("data", data), ("loss", loss)):
-            if not isinstance(key, str):
-                raise ValueError(f"FGSM reads one key as its {setting}, but got {shown(key)}.")
+            if not isinstance(key, (str, list, tuple)):
+                raise _not_one_key(setting, key)
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_number(epsilon):
             raise ValueError(f"FGSM's epsilon is a number, not {shown(epsilon)}.")
@@ -79,11 +80,14 @@ class FGSM(GradientTaker):
         return made
 
     def check_keys(self) -> None:
-        """Refuse other than one output, when a network is made of the op.
+        """Refuse other than two inputs and one output, when a network is made of the op.
 
         Raises:
             ValueError: If those are what it has.
         """
+        for setting, key in zip(("data", "loss"), self.inputs, strict=False):
+            if not isinstance(key, str):
+                raise _not_one_key(setting, key)
         if len(self.outputs) != 1:
             raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
 
@@ -129,3 +133,7 @@ class FGSM(GradientTaker):
             least, largest = functions.extremes(clean)
             low, high = low or least, high or largest
         return functions.clip_by_value(moved, low, high)
+
+
+def _not_one_key(setting: str, given: object) -> ValueError:
+    return ValueError(f"FGSM reads one key as its {setting}, but got {shown(given)}.")
