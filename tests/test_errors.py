@@ -6,7 +6,9 @@ import copy
 import pickle
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from fastnet import errors
 from tests.kernel.ops import Op, shown
@@ -150,6 +152,49 @@ class TestOutputs:
             "its forward returned, but the keys there are ['z']. Name the outputs as its keys, or "
             "return a list with one value for each of ['y'], in that order."
         )
+
+    def test_not_a_batch(self) -> None:
+        error = errors.not_a_batch([torch.ones(100, 100)])
+        assert type(error) is TypeError
+        assert str(error) == "run_step takes a batch, a dict of values by key, but got list."
+
+
+class TestShown:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (0.5, "0.5"),
+            ("a word", "'a word'"),
+            (None, "None"),
+            ([1, (2, "x")], "[1, (2, 'x')]"),
+            (np.ones((100, 100)), "<ndarray of shape (100, 100), float64>"),
+            (torch.ones(2, 3), "<Tensor of shape (2, 3), float32, cpu>"),
+            (torch.tensor(3), "tensor(3)"),
+            (
+                {"x": torch.ones(2, dtype=torch.int64)},
+                "{'x': <Tensor of shape (2,), int64, cpu>}",
+            ),
+            (list(range(1000)), "[0, 1, 2, 3, 4, 5, 6, 7, ...]"),
+            (np.ndarray, "<class 'numpy.ndarray'>"),
+        ],
+    )
+    def test_text(self, value: object, text: str) -> None:
+        assert errors.shown(value) == text
+
+    def test_is_a_short_line(self) -> None:
+        class Long:
+            def __repr__(self) -> str:
+                return "many\nlines\n" * 1000
+
+        class Broken:
+            def __repr__(self) -> str:
+                raise ArithmeticError
+
+        for value in (Long(), "word" * 1000, [torch.ones(9, 9)] * 1000, 10**1000, [[[[[["x"]]]]]]):
+            text = errors.shown(value)
+            assert len(text) < 500
+            assert "\n" not in text
+        assert "Broken" in errors.shown(Broken())
 
 
 def test_sliced_not_unsliced() -> None:

@@ -237,7 +237,10 @@ class TestReverseSlicers:
 
     @pytest.mark.parametrize("data", [[], ()])
     def test_no_minibatches(self, kernel: Kernel, data: Any) -> None:
-        assert kernel.reverse_slicers([Slicer(["x"], ["x"])], data, {"x": 1}) == {}
+        batch = {"x": [], "w": 1}
+        result = kernel.reverse_slicers([Slicer(["x"], ["x", "y"])], data, batch)
+        assert result == batch
+        assert result is not batch
 
     def test_several_slicers(self, kernel: Kernel) -> None:
         slicers = [Slicer(["x"], ["y"]), Slicer(["z"], ["z"]), Slicer(["w"], [])]

@@ -21,6 +21,7 @@ from fastnet.errors import (
     add_note,
     describe_op,
     missing_key,
+    not_a_batch,
     not_a_sequence,
     other_keys,
     wrong_count,
@@ -393,8 +394,13 @@ cdef class Plan:
 
         Returns:
             The error that a step with it would raise, or None if it has every key.
+
+        Raises:
+            TypeError: If it is no mapping.
         """
         cdef Py_ssize_t index
+        if type(batch) is not dict:
+            check_batch(batch)
         for index in range(self._n_inputs):
             if self._keys[self._inputs[index]] not in batch:
                 return self._missing_input(self._inputs[index], batch)
@@ -413,6 +419,7 @@ cdef class Plan:
 
         Raises:
             KeyError: If a key is missing, before any op has run.
+            TypeError: If the batch is no mapping.
             ValueError: If an op returns fewer values than it has outputs, or more, or a mapping
                 that lacks one of them.
             TypeError: If an op that writes a list returns neither a list, nor a tuple, nor a
@@ -573,6 +580,8 @@ cdef class Plan:
     cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
+        if not plain:
+            check_batch(batch)
         for index in range(self._n_inputs):
             self._fill_one(slots, self._inputs[index], batch, plain, False)
             stamp(times, N_SPANS + index)
@@ -583,6 +592,8 @@ cdef class Plan:
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
         cdef object filled = batch
+        if not plain:
+            check_batch(batch)
         for index in range(self._n_inputs):
             if self._fill_one(slots, self._inputs[index], batch, plain, True):
                 filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
@@ -901,6 +912,13 @@ cdef class BoundPlan:
         cdef dict state = self.state.copy()
         state[self._key] = given
         return state
+
+
+cdef int check_batch(object batch) except -1:
+    # not by its class: what looks like a mapping is one
+    if not hasattr(batch, "keys"):
+        raise not_a_batch(batch)
+    return 0
 
 
 cdef tuple values_for(

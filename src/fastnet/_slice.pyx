@@ -4,7 +4,7 @@ A slicer cuts the values of some keys and joins the values of some keys; this mo
 it lays the cut pieces out as minibatches, shares what is not cut, and fills up what is not joined.
 """
 
-from fastnet.errors import add_note, missing_key
+from fastnet.errors import add_note, missing_key, not_a_batch
 
 
 def check_slicers(slicers):
@@ -53,15 +53,19 @@ def forward_slicers(slicers, data):
 
     Raises:
         KeyError: If a key to be cut is not in the batch.
+        TypeError: If the batch is no mapping.
         ValueError: If slicers disagree on the number of minibatches.
     """
     cdef list minibatches = None
     cdef list pieces
-    cdef dict shared = dict(data)
+    cdef dict shared
     cdef dict minibatch
     cdef Py_ssize_t index, position
     cdef list keys
     cutter = None
+    if not hasattr(data, "keys"):
+        raise not_a_batch(data)
+    shared = dict(data)
     for slicer in slicers:
         keys = list(slicer.slice_inputs)
         if not keys:
@@ -109,12 +113,14 @@ def reverse_slicers(slicers, data, original_data):
 
     Returns:
         A dict. Keys that a slicer un-slices come from it, where the minibatches have them; every
-        other key has the original batch's value, or else the first minibatch's.
+        other key has the original batch's value, or else the first minibatch's. Of no minibatches
+        it is the original batch.
     """
     cdef dict batch = {}
     cdef list minibatches = list(data)
     if not minibatches:
-        return batch
+        # cut along an axis of length 0
+        return dict(original_data)
     first = minibatches[0]
     for slicer in slicers:
         for key in slicer.unslice_inputs:

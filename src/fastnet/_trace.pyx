@@ -19,6 +19,7 @@ import dataclasses
 from collections import UserDict
 from collections.abc import MutableMapping
 
+from fastnet.errors import not_a_batch
 from fastnet.snapshots import alike, snapshot_of
 
 cimport cython
@@ -561,6 +562,7 @@ cdef class TracedStep:
 
         Raises:
             KeyError: If a key is missing. Its text names only the key.
+            TypeError: If the batch is no mapping.
             RuntimeError: If what was traced does not fit the values that it was traced for, or does
                 not return what it should.
             Exception: Whatever tracing, or the traced function, raises.
@@ -613,6 +615,8 @@ cdef class TracedStep:
                 if found == NULL:
                     raise KeyError(key)
                 values.append(<object> found)
+        elif not hasattr(batch, "keys"):
+            raise not_a_batch(batch)
         else:
             for key in self.keys:
                 # some mappings make up what they lack

@@ -7,19 +7,24 @@ what was there instead, and what to do about it.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
     "MissingKeyError",
     "UnknownNameError",
+    "WrongOptimizerError",
     "add_note",
     "describe_op",
     "missing_key",
     "nearest_name",
+    "not_a_batch",
     "not_a_sequence",
     "other_keys",
+    "shown",
     "sliced_not_unsliced",
+    "unwritten_key",
     "wrong_count",
 ]
 
@@ -40,6 +45,10 @@ class UnknownNameError(KeyError, ValueError):
     __str__ = MissingKeyError.__str__
 
 
+class WrongOptimizerError(ValueError, AssertionError):
+    """An optimizer is none, or one of another framework: FastEstimator raises either for it."""
+
+
 def describe_op(op: object, position: int | None = None) -> str:
     """Name an op the way every error text does.
 
@@ -57,6 +66,65 @@ def describe_op(op: object, position: int | None = None) -> str:
             facts.append(f"{attribute} {list(keys)}")
     name = type(op).__name__
     return f"{name} ({', '.join(facts)})" if facts else name
+
+
+class _Brief(reprlib.Repr):
+    """Shows values in a line: of tensors and arrays what they are, of anything else its repr."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 8
+        self.maxlevel = 3
+        self.maxstring = self.maxother = self.maxlong = 100
+
+    def repr1(self, x: Any, level: int) -> str:
+        try:
+            described = None if isinstance(x, type) else _tensor_text(x)
+        except Exception:
+            described = None
+        return super().repr1(x, level) if described is None else described
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return " ".join(super().repr_instance(x, level).split())
+
+
+_brief = _Brief()
+
+
+def shown(value: object) -> str:
+    """Show a value that somebody has given in an error.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Its repr, cut where it is long. For a tensor or an array with axes, also in a container, its
+        class, shape, dtype and, if torch keeps one of it, device, but none of its numbers.
+
+    >>> import numpy as np
+    >>> shown(0.5), shown([np.ones((2, 3)), "x"])
+    ('0.5', "[<ndarray of shape (2, 3), float64>, 'x']")
+    """
+    return _brief.repr(value)
+
+
+def _tensor_text(value: Any) -> str | None:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return None
+    try:
+        lengths = tuple(shape)
+    except ValueError:
+        # TensorFlow does not know the number of axes
+        return f"<{type(value).__name__} of any shape, {getattr(dtype, 'name', dtype)}>"
+    if not lengths:
+        return None
+    device = getattr(value, "device", None)
+    where = f", {device}" if hasattr(device, "type") else ""
+    return (
+        f"<{type(value).__name__} of shape {lengths}, "
+        f"{str(getattr(dtype, 'name', dtype)).removeprefix('torch.')}{where}>"
+    )
 
 
 def nearest_name(name: str, candidates: Iterable[Any]) -> str | None:
@@ -165,6 +233,20 @@ def other_keys(
     )
 
 
+def not_a_batch(batch: object) -> TypeError:
+    """Word the error of a step's batch that is no mapping.
+
+    Args:
+        batch: What the step was given.
+
+    Returns:
+        The error, for the caller to raise.
+    """
+    return TypeError(
+        f"run_step takes a batch, a dict of values by key, but got {type(batch).__name__}."
+    )
+
+
 def not_a_sequence(
     op: object,
     position: int | None,
@@ -213,6 +295,24 @@ def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
         f"slicer un-slices them ({context}). Name each of them in the `unslice` of a Slicer (such "
         "as MeanUnslicer), or leave it out of desired_output_keys."
     )
+
+
+def unwritten_key(key: str, available: Iterable[Any]) -> str:
+    """Word the warning of a key that is wanted after a step and will not be there.
+
+    Args:
+        key: The key.
+        available: The keys that are there, or that ops write.
+
+    Returns:
+        The text.
+    """
+    text = (
+        f"The key '{key}' is wanted after the step, but no op writes it and the batch does not "
+        "have it, so that it is not in the result."
+    )
+    near = nearest_name(key, sorted(str(name) for name in available))
+    return text if near is None else f"{text} Did you mean '{near}'?"
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -149,11 +149,54 @@ def test_what_is_refused(asked: str, message: str, folder: Path) -> None:
     assert str(caught.value) == f"--batch: {message}"
 
 
-@pytest.mark.parametrize("kind", ["text", "pickle"])
+MANY = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "x:float32:99999999999x99999999",
+        "x:uint8:1000000x1000000",
+        "x:int64:9223372036854775807",
+        "x:bool:9223372036854775808x2",
+        f"x:float32:{MANY}",
+        f"x:float32:3x{MANY}",
+        f"x:float32:{'x'.join('1' * 70)}",
+        f"x:int64:3:{MANY}",
+        "x:int64:3:99999999999999999999999999",
+        f"{MANY}:int64",
+        f"x:{MANY}:3",
+        "x:float32:3\u0663",
+        "x:float32:3x 4",
+    ],
+)
+def test_a_shape_that_is_huge_or_malformed(asked: str) -> None:
+    with pytest.raises(Mistake) as caught:
+        load_batches(asked, "torch", 1)
+    assert str(caught.value).startswith("--batch: ")
+    assert len(str(caught.value)) < 500
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_shape_of_more_than_memory() -> None:
+    with pytest.raises(Mistake) as caught:
+        load_batches("y:int8:2,x:float32:99999999999x99999999", "torch", 1)
+    assert str(caught.value) == (
+        "--batch: 'x:float32:99999999999x99999999' asks for more numbers than there is memory for. "
+        "Ask for a smaller shape."
+    )
+
+
+@pytest.mark.parametrize("kind", ["text", "pickle", "one array", "nothing"])
 def test_a_file_that_is_none_of_arrays(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "batch.npz"
     if kind == "text":
         path.write_text("x, y\n1, 2\n")
+    elif kind == "nothing":
+        path.touch()
+    elif kind == "one array":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
     else:
         np.savez(path, x=np.array([{"a": 1}], dtype=object))
     pattern = rf"^--batch: {re.escape(repr(str(path)))} cannot be read as an \.npz file of arrays: "

@@ -157,6 +157,14 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return printed.err.removeprefix("fastnet: ").removesuffix("\n")
 
 
+@pytest.mark.parametrize("shape", ["99999999999x99999999", "9" * 5000, "3x", "1e9"])
+def test_a_batch_of_no_shape(folder: Path, capsys: pytest.CaptureFixture[str], shape: str) -> None:
+    message = told(capsys, "profile", "networks:network", "--batch", f"x:float32:{shape}")
+    assert message.startswith("--batch: ")
+    assert "\n" not in message
+    assert len(message) < 500
+
+
 def test_a_batch_without_a_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = told(capsys, "profile", "networks:network", "--batch", "xx:float32:2x3")
     assert message.startswith("--batch: LambdaOp (op 0, inputs ['x'], outputs ['y']) reads the key")

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
+torch = pytest.importorskip("torch")
 
 import fastnet
-from fastnet.errors import MissingKeyError, UnknownNameError
+from fastnet.errors import MissingKeyError, UnknownNameError, WrongOptimizerError
 from fastnet.op.numpyop import Batch, NumpyOp, RemoveIf
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
@@ -374,10 +375,10 @@ class TestOpArguments:
         with raising(
             ValueError,
             "ModelOp of 'm' writes the model's output and those of the intermediate layers "
-            "['0', '1'], but its outputs are ['y', 'z']. Name a key for each: the model's first, "
+            "[0, 1], but its outputs are ['y', 'z']. Name a key for each: the model's first, "
             "then one a layer.",
         ):
-            ModelOp(model, "x", ["y", "z"], intermediate_layers=["0", "1"])
+            fw.network([ModelOp(model, "x", ["y", "z"], intermediate_layers=[0, 1])])
         with raising(
             ValueError,
             "ModelOp of 'm' asks for the intermediate layer 1.5 of type float. Give names or "
@@ -437,14 +438,14 @@ class TestBuild:
             "tf": "a function without arguments",
         }[fw.target]
         with raising(
-            ValueError,
+            WrongOptimizerError,
             f"The optimizer_fn of model 'm' is of type int. Pass a name, {arguments}, a scheduler "
             "of these, or None.",
         ):
             fw.build(make_layers(3, 2), 3, name="m")
         kind = {"torch": "torch", "tf": "Keras"}[fw.target]
         with raising(
-            AssertionError,
+            WrongOptimizerError,
             f"The optimizer_fn of model 'm' returned str, not a {kind} optimizer.",
         ):
             fw.build(make_layers(3, 2), lambda *parameters: "text", name="m")
@@ -459,8 +460,30 @@ class TestBuild:
             "tf": "failed: Trouble('as told'). For a Keras model it takes no argument, and returns "
             "a Keras optimizer.",
         }[fw.target]
-        with raising(ValueError, f"The optimizer_fn of model 'm' {advice}"):
+        with raising(WrongOptimizerError, f"The optimizer_fn of model 'm' {advice}"):
             fw.build(make_layers(3, 2), fail, name="m")
+
+    def test_an_optimizer_of_the_other_framework(self, fw: Framework) -> None:
+        """FastEstimator's users expect a ValueError of one, and an AssertionError of another."""
+        own = torch.nn.Parameter(torch.ones(1))
+        others = {
+            "torch": [
+                tf.keras.optimizers.SGD,
+                lambda parameters: tf.keras.optimizers.SGD(),
+                lambda: tf.keras.optimizers.SGD(),
+                tf.keras.optimizers.SGD(),
+            ],
+            "tf": [
+                torch.optim.SGD,
+                lambda: torch.optim.SGD([own], lr=0.1),
+                lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+                torch.optim.SGD([own], lr=0.1),
+            ],
+        }[fw.target]
+        for source in others:
+            for kind in (ValueError, AssertionError):
+                with pytest.raises(kind, match="The optimizer_fn of model 'm'"):
+                    fw.build(make_layers(3, 2), source, name="m")
 
     def test_numbers_that_do_not_match(self, fw: Framework) -> None:
         with raising(

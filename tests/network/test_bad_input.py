@@ -6,10 +6,12 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import fastnet
+from fastnet.compat import v1
 from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import Batch, RemoveIf
@@ -345,6 +347,72 @@ class TestMode:
         ):
             network(mode=mode, epoch=1)
         assert is_free(network)
+
+
+class Four:
+    def __index__(self) -> int:
+        return 4
+
+
+class TestEpoch:
+    @pytest.mark.parametrize(
+        ("epoch", "error", "text"),
+        [
+            (0, ValueError, "0"),
+            (-3, ValueError, "-3"),
+            (np.int64(0), ValueError, "0"),
+            (1.5, TypeError, "1.5 of type float"),
+            (1.0, TypeError, "1.0 of type float"),
+            (float("nan"), TypeError, "nan of type float"),
+            ("2", TypeError, "'2' of type str"),
+            (True, TypeError, "True of type bool"),
+            (np.True_, TypeError, f"{np.True_!r} of type {type(np.True_).__name__}"),
+            (None, TypeError, "None of type NoneType"),
+            ([1, 2], TypeError, "[1, 2] of type list"),
+            (
+                np.ones((2, 3)),
+                TypeError,
+                "<ndarray of shape (2, 3), float64> of type ndarray",
+            ),
+        ],
+    )
+    def test_that_there_is_not(self, epoch: Any, error: type[Exception], text: str) -> None:
+        network = TorchNetwork([LambdaOp(first, "x", "y")])
+        older = v1.TorchNetwork([LambdaOp(first, "x", "y")])
+        told = f"An epoch is a whole number from 1 up, not {text}."
+        for call in (
+            lambda: network("train", epoch),
+            lambda: network.transform({"x": 1}, "train", epoch),
+            lambda: older.load_epoch("train", epoch),
+            lambda: older.get_effective_input_keys("train", epoch),
+            lambda: older.get_all_output_keys("train", epoch),
+        ):
+            with raising(error, told):
+                call()
+        assert network.explain("train", epoch).error == f"{error.__name__}: {told}"
+        assert is_free(network)
+        assert is_free(older)
+
+    @pytest.mark.parametrize("epoch", [4, np.int32(4), np.uint8(4), Four(), torch.tensor(4)])
+    def test_is_a_plain_int_from_then_on(self, epoch: Any) -> None:
+        seen: list[Any] = []
+
+        class Look(TensorOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                seen.append(state["epoch"])
+                return data
+
+        network = TorchNetwork([EpochScheduler({4: Look("x", "y")})])
+        with network("infer", epoch):
+            network.run_step({"x": 1})
+        assert seen == [4]
+        assert type(seen[0]) is int
+
+    def test_skips_no_op_in_silence(self) -> None:
+        network = TorchNetwork([EpochScheduler({1: LambdaOp(first, "x", "y")})])
+        opened = (network("infer", epoch) for epoch in range(3))
+        with pytest.raises(ValueError, match="from 1 up, not 0"):
+            next(opened)
 
 
 class TestDesiredKeys:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fastnet
-from fastnet.errors import UnknownNameError
+from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
@@ -82,25 +82,25 @@ class TestOptimizers:
             ),
             (
                 3,
-                ValueError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' is of type int. Pass a name, a function of the "
                 "model's parameters, a scheduler of these, or None.",
             ),
             (
                 takes_nothing,
-                ValueError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' failed on the model's parameters: TypeError("
                 "'takes_nothing() takes 0 positional arguments but 1 was given'). For a torch "
                 "model it takes one argument, the parameters, and returns a torch optimizer.",
             ),
             (
                 lambda parameters: list(parameters),
-                AssertionError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' returned list, not a torch optimizer.",
             ),
             (
                 lambda parameters: None,
-                AssertionError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' returned NoneType, not a torch optimizer.",
             ),
         ],
@@ -123,7 +123,7 @@ class TestOptimizers:
     def test_an_optimizer_instead_of_a_function(self) -> None:
         model = line()
         with raising(
-            ValueError,
+            WrongOptimizerError,
             "The optimizer_fn of model 'm' is of type SGD. Pass a name, a function of the model's "
             "parameters, a scheduler of these, or None.",
         ):

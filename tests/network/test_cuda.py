@@ -223,10 +223,31 @@ class TestTraining:
                 twin.zero_grad()
         close(model, twin, rtol=1e-3, atol=1e-5)
 
-    @pytest.mark.parametrize("merge", [1, 2])
-    def test_mixed_precision(self, merge: int) -> None:
+    def test_bfloat16(self) -> None:
         model, twin = twins(mlp)
-        built(model, sgd(0.1), mixed_precision=True)
+        built(model, sgd(0.1), mixed_precision="bf16")
+        assert model.current_optimizer.scaler is None
+        data = batches(10)
+        results = run_all(fastnet.Network(supervised(model)), data)
+        assert results[0]["y"].dtype is torch.bfloat16
+        twin.cuda()
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+        expected = []
+        for batch in data:
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = functional.cross_entropy(twin(batch["x"].cuda()), batch["t"].cuda())
+            loss.backward()
+            expected.append(float(loss.detach()))
+            optimizer.step()
+            optimizer.zero_grad()
+        assert losses(results) == pytest.approx(expected, rel=1e-2)
+        close(model, twin, rtol=1e-2, atol=1e-3)
+
+    @pytest.mark.parametrize("precision", [True, "fp16"])
+    @pytest.mark.parametrize("merge", [1, 2])
+    def test_mixed_precision(self, merge: int, precision: bool | str) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd(0.1), mixed_precision=precision)
         assert isinstance(model.current_optimizer.scaler, torch.amp.GradScaler)
         network = fastnet.Network(supervised(model, merge_grad=merge))
         data = batches(20)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -16,7 +17,7 @@ import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.slicer import AxisSlicer
 from tests.network.programs import (
     batches,
@@ -61,6 +62,111 @@ def test_training_is_like_a_hand_written_loop(optimizer: str, merge: int) -> Non
     assert losses(results) == pytest.approx(expected, rel=1e-3)
     for own, of_twin in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, of_twin, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+def test_float16_is_like_a_hand_written_loop_that_scales(merge: int) -> None:
+    model, twin = twins(mlp)
+    built(model, "sgd", mixed_precision="fp16")
+    network = fastnet.Network(supervised(model, merge_grad=merge))
+    data = batches(6)
+    results = run_all(network, data)
+    assert {result["y"].dtype for result in results} == {torch.float16}
+    other = torch.optim.SGD(twin.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    expected = []
+    for step, batch in enumerate(data, start=1):
+        with torch.autocast("cpu", torch.float16):
+            loss = functional.cross_entropy(twin(batch["x"]), batch["t"])
+        scaler.scale(loss / merge).backward()
+        expected.append(float(loss.detach()))
+        if step % merge == 0:
+            scaler.step(other)
+            scaler.update()
+            other.zero_grad()
+    assert losses(results) == pytest.approx(expected, rel=1e-3)
+    assert model.current_optimizer.scaler.get_scale() == scaler.get_scale()
+    for own, of_twin in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, of_twin, rtol=1e-3, atol=1e-4)
+
+
+def test_float16_scales_what_it_would_lose() -> None:
+    """The least number of float16 is 6e-8: without a scaled loss these gradients would be 0."""
+    model, twin = twins(line)
+    built(model, lambda parameters: torch.optim.SGD(parameters, lr=1e7), mixed_precision="fp16")
+    network = TorchNetwork(
+        [
+            ModelOp(model, "x", "y"),
+            LambdaOp(lambda y: (y.float() * 1e-9).sum(), "y", "loss"),
+            UpdateOp(model, "loss"),
+        ]
+    )
+    run(network, {"x": torch.ones(2, 2)}, "train")
+    moved = next(twin.parameters()) - next(model.parameters())
+    torch.testing.assert_close(moved, torch.full_like(moved, 2e-2), rtol=1e-2, atol=0)
+
+
+NAMES = {
+    True: torch.bfloat16,
+    np.True_: torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "bf16-mixed": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "mixed_bfloat16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp16-mixed": torch.float16,
+    "float16": torch.float16,
+    "mixed_float16": torch.float16,
+    False: torch.float32,
+    None: torch.float32,
+    "fp32": torch.float32,
+    "float32": torch.float32,
+}
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+@pytest.mark.parametrize(("name", "dtype"), NAMES.items(), ids=map(str, NAMES))
+def test_names_mean_what_they_say(name: Any, dtype: torch.dtype, profiled: bool) -> None:
+    model = built(mlp, "sgd", mixed_precision=name)
+    network = fastnet.Network(supervised(model))
+    (batch,) = batches(1)
+    with measured(network, profiled):
+        result = run(network, batch, "train")
+    assert result["y"].dtype is dtype
+    assert (model.current_optimizer.scaler is not None) == (dtype is torch.float16)
+    assert {value.dtype for value in weights(model).values()} == {torch.float32}
+    assert (
+        bool(network.mixed_precision) == bool(model.mixed_precision) == (dtype is not torch.float32)
+    )
+    if isinstance(name, bool):
+        assert model.mixed_precision is name
+
+
+@pytest.mark.parametrize("name", ["half", "FP16", "", 2, 0.5, torch.float16, ["fp16"]])
+def test_names_that_there_are_not(name: Any) -> None:
+    ran: list[int] = []
+    with raising(
+        ValueError,
+        "mixed_precision is True (bfloat16 for torch on a CPU, else float16), False, or one of "
+        "['fp16', 'fp16-mixed', 'float16', 'mixed_float16', 'bf16', 'bf16-mixed', 'bfloat16', "
+        f"'mixed_bfloat16', 'fp32', 'float32'], not {name!r}.",
+    ):
+        fastnet.build(lambda: ran.append(1), None, mixed_precision=name)
+    assert ran == []
+
+
+def test_models_must_agree_on_the_type() -> None:
+    models = [
+        built(line, None, mixed_precision=name, model_name=f"of {name}")
+        for name in ("bf16", "fp16", "bfloat16")
+    ]
+    assert TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[2], "x", "z")])
+    with raising(
+        ValueError,
+        "The models of a network must agree on their mixed_precision, but it is 'bfloat16' of "
+        "['of bf16'] and 'float16' of ['of fp16']. Build all of them with the same.",
+    ):
+        TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[1], "x", "z")])
 
 
 def test_what_is_half_and_what_is_not() -> None:

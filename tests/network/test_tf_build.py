@@ -19,7 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet.backend.framework import framework_of
-from fastnet.errors import UnknownNameError
+from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
@@ -137,25 +137,25 @@ class TestOptimizers:
             ),
             (
                 3,
-                ValueError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' is of type int. Pass a name, a function without "
                 "arguments, a scheduler of these, or None.",
             ),
             (
                 takes_one,
-                ValueError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' failed: TypeError(\"takes_one() missing 1 required "
                 "positional argument: 'parameters'\"). For a Keras model it takes no argument, and "
                 "returns a Keras optimizer.",
             ),
             (
                 lambda: [1],
-                AssertionError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' returned list, not a Keras optimizer.",
             ),
             (
                 lambda: None,
-                AssertionError,
+                WrongOptimizerError,
                 "The optimizer_fn of model 'm' returned NoneType, not a Keras optimizer.",
             ),
         ],
@@ -177,7 +177,7 @@ class TestOptimizers:
 
     def test_an_optimizer_instead_of_a_function(self) -> None:
         with raising(
-            ValueError,
+            WrongOptimizerError,
             "The optimizer_fn of model 'm' is of type SGD. Pass a name, a function without "
             "arguments, a scheduler of these, or None.",
         ):
@@ -485,6 +485,29 @@ class TestPrecision:
         assert {weight.dtype for weight in map(tf.convert_to_tensor, model.weights)} == {tf.float32}
         y = model(tf.ones((1, 6)))
         assert y.dtype == (tf.float16 if mixed else tf.float32)
+
+    @pytest.mark.parametrize(
+        ("name", "dtype"),
+        [
+            ("fp16", "float16"),
+            ("fp16-mixed", "float16"),
+            ("float16", "float16"),
+            ("mixed_float16", "float16"),
+            ("bf16", "bfloat16"),
+            ("bf16-mixed", "bfloat16"),
+            ("bfloat16", "bfloat16"),
+            ("mixed_bfloat16", "bfloat16"),
+            ("float32", "float32"),
+            ("fp32", "float32"),
+        ],
+    )
+    def test_by_name(self, name: str, dtype: str) -> None:
+        model = build(mlp, "sgd", mixed_precision=name)
+        assert {layer.compute_dtype for layer in model.layers} == {dtype}
+        assert {weight.dtype for weight in map(tf.convert_to_tensor, model.weights)} == {tf.float32}
+        scales = isinstance(model.optimizer, wrapper().LossScaleOptimizer)
+        assert scales == (dtype == "float16")
+        assert policy() == "float32"
 
     def test_when_model_fn_raises(self) -> None:
         set_policy("mixed_bfloat16")

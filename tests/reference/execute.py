@@ -11,6 +11,7 @@ from fastnet.errors import (
     add_note,
     describe_op,
     missing_key,
+    not_a_batch,
     not_a_sequence,
     other_keys,
     wrong_count,
@@ -79,6 +80,8 @@ class Plan:
         return tuple(flow)
 
     def missing(self, batch: Mapping[str, Any]) -> KeyError | None:
+        if not hasattr(batch, "keys"):
+            raise not_a_batch(batch)
         for key in self.resolution.device_inputs:
             if key not in batch:
                 return self._missing_input(key, batch)
@@ -151,6 +154,8 @@ class Plan:
     ) -> dict[str, Any]:
         store: dict[str, Any] = {}
         try:
+            if not hasattr(batch, "keys"):
+                raise not_a_batch(batch)
             for key in self._keys_of(self.resolution.device_inputs):
                 if key not in batch:
                     raise self._missing_input(key, batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fastnet.errors import add_note, missing_key
+from fastnet.errors import add_note, missing_key, not_a_batch
 
 
 def check_slicers(slicers: Iterable[Any]) -> None:
@@ -37,6 +37,8 @@ def check_slicers(slicers: Iterable[Any]) -> None:
 def forward_slicers(slicers: Iterable[Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
     cutters = [slicer for slicer in slicers if slicer.slice_inputs]
     minibatches: list[dict[str, Any]] = []
+    if not hasattr(data, "keys"):
+        raise not_a_batch(data)
     for slicer in cutters:
         name, keys = type(slicer).__name__, list(slicer.slice_inputs)
         for key in keys:
@@ -71,7 +73,7 @@ def reverse_slicers(
     slicers: Iterable[Any], data: Sequence[Mapping[str, Any]], original_data: Mapping[str, Any]
 ) -> dict[str, Any]:
     if not data:
-        return {}
+        return dict(original_data)
     batch = {}
     for slicer in slicers:
         for key in slicer.unslice_inputs:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from fastnet.errors import not_a_batch
 from fastnet.snapshots import alike, snapshot_of
 from tests.reference.nest import NestMap
 
@@ -317,6 +318,8 @@ class TracedStep:
         return list(map(self.kind.adopt, values))
 
     def _read(self, batch: Mapping[str, Any]) -> list[Any]:
+        if not hasattr(batch, "keys"):
+            raise not_a_batch(batch)
         for key in self.keys:
             if key not in batch:
                 raise KeyError(key)

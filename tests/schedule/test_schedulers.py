@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +67,10 @@ class TestEpochScheduler:
         assert scheduler.epoch_dict is values
         assert scheduler.keys == [1, 3]
 
+    def test_epochs_of_numpy(self) -> None:
+        scheduler = EpochScheduler({np.int64(3): "b", 1: "a"})
+        assert [scheduler.get_current_value(epoch) for epoch in (1, 2, np.int32(3), 4)] == [*"aabb"]
+
     @pytest.mark.parametrize(
         ("epoch_dict", "text"),
         [
@@ -76,6 +82,14 @@ class TestEpochScheduler:
             (
                 {1.0: "a"},
                 "The epochs of an EpochScheduler must be ints, but one is 1.0 of type float.",
+            ),
+            (
+                {True: "a"},
+                "The epochs of an EpochScheduler must be ints, but one is True of type bool.",
+            ),
+            (
+                {math.nan: "a"},
+                "The epochs of an EpochScheduler must be ints, but one is nan of type float.",
             ),
             (
                 {0: "a"},

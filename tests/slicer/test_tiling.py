@@ -48,7 +48,7 @@ class TestOneAxis:
         assert tiling.coverage == (None if set(counts) == {1} else tuple(counts),)
 
     @pytest.mark.parametrize(
-        ("length", "stride"), [(-1, 0), (-1, 2), (2, 0), (5, 4), (4, 4), (2, 4), (2, 9)]
+        ("length", "stride"), [(-1, 0), (-1, 2), (2, 0), (5, 0), (4, 4), (2, 4), (2, 9)]
     )
     @pytest.mark.parametrize("pad_mode", ["drop", "partial", "nopad"])
     def test_axes_that_are_left_whole(self, length: int, stride: int, pad_mode: str) -> None:
@@ -61,8 +61,13 @@ class TestOneAxis:
         tiling = tile((4,), (6,), (6,), "constant")
         assert (tiling.cuts, tiling.padding) == (((slice(None),),), (2,))
 
-    def test_an_axis_of_length_0(self) -> None:
-        assert tile((0,), (2,), (2,), "constant").cuts == ((slice(None),),)
+    @pytest.mark.parametrize("pad_mode", ["partial", "nopad"])
+    def test_a_window_longer_than_its_axis(self, pad_mode: str) -> None:
+        assert tile((4,), (5,), (4,), pad_mode).cuts == ((slice(None),),)
+
+    @pytest.mark.parametrize("pad_mode", PAD_MODES)
+    def test_an_axis_of_length_0(self, pad_mode: str) -> None:
+        assert tile((0,), (2,), (2,), pad_mode).cuts == ((slice(None),),)
 
 
 class TestSeveralAxes:
@@ -81,9 +86,10 @@ class TestSeveralAxes:
 
 
 class TestErrors:
-    def test_no_window_fits(self) -> None:
+    @pytest.mark.parametrize("stride", [1, 3, 4, 5, 9])
+    def test_no_window_fits(self, stride: int) -> None:
         with pytest.raises(ValueError, match="No window fits") as caught:
-            tile((2, 4), (-1, 5), (0, 3), "drop")
+            tile((2, 4), (-1, 5), (0, stride), "drop")
         assert str(caught.value) == (
             "No window fits: axis 1 of data of shape [2, 4] is shorter than its window, in the "
             "window size [-1, 5], and pad_mode 'drop' drops what does not fill a window. Use "

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 
-from fastnet.errors import add_note
+from fastnet.errors import add_note, shown
 
 __all__ = ["require_weights_file", "write_whole"]
 
@@ -59,7 +59,9 @@ def require_weights_file(path: str | os.PathLike[str]) -> str:
         ValueError: If there is no such file.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise ValueError(f"A weights path is a string, not {path!r} of type {type(path).__name__}.")
+        raise ValueError(
+            f"A weights path is a string, not {shown(path)} of type {type(path).__name__}."
+        )
     name = os.fspath(path)
     if not os.path.isfile(name):
         raise ValueError(f"There is no weights file '{name}'. Check the path.")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fastnet.backend.dispatch import implementation
+from fastnet.errors import shown
 
 __all__ = ["normalize", "resize_3d"]
 
@@ -68,7 +69,7 @@ def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "neares
     """
     if resize_mode not in RESIZE_MODES:
         raise AssertionError(
-            f"resize_mode must be one of {list(RESIZE_MODES)}, but got {resize_mode!r}."
+            f"resize_mode must be one of {list(RESIZE_MODES)}, but got {shown(resize_mode)}."
         )
     resized: T = implementation(tensor).resize_3d(tensor, output_shape, resize_mode)
     return resized

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastnet.backend.dispatch import implementation
+from fastnet.errors import shown
 from fastnet.types import Tensor
 
 if TYPE_CHECKING:
@@ -224,4 +225,4 @@ def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
 
 def _check_beta(loss: str, beta: float) -> None:
     if beta <= 0:
-        raise ValueError(f"The beta of {loss} is a number above 0, but got {beta!r}.")
+        raise ValueError(f"The beta of {loss} is a number above 0, but got {shown(beta)}.")

@@ -1,4 +1,4 @@
-"""The precision that Keras gives to the models that are made meanwhile."""
+"""Precisions by name, and the one that Keras gives to the models that are made meanwhile."""
 
 from __future__ import annotations
 
@@ -8,24 +8,73 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-__all__ = ["compute_precision", "keras_precision"]
+import numpy as np
 
+from fastnet.errors import shown
+
+__all__ = ["Precision", "compute_precision", "keras_precision", "read_precision"]
+
+Precision = bool | str
+"""False for full precision, "float16", "bfloat16", or True for what is usual on the device: that is
+bfloat16 for torch on a CPU, else float16."""
+
+_NAMES: dict[str, Precision] = {
+    "fp16": "float16",
+    "fp16-mixed": "float16",
+    "float16": "float16",
+    "mixed_float16": "float16",
+    "bf16": "bfloat16",
+    "bf16-mixed": "bfloat16",
+    "bfloat16": "bfloat16",
+    "mixed_bfloat16": "bfloat16",
+    "fp32": False,
+    "float32": False,
+}
 _PACKAGES = ("keras", "tf_keras")
 
 
+def read_precision(given: Any) -> Precision:
+    """Read what a program says of mixed precision.
+
+    Args:
+        given: A truth value, the name of a type as torch, Keras or Lightning have it, or None for
+            full precision.
+
+    Returns:
+        The precision.
+
+    Raises:
+        ValueError: If it is something else.
+
+    >>> read_precision("bf16-mixed"), read_precision("float32"), read_precision(True)
+    ('bfloat16', False, True)
+    """
+    if given is None:
+        return False
+    if isinstance(given, (int, np.bool_)) and given in (0, 1):
+        return bool(given)
+    if not isinstance(given, str) or given not in _NAMES:
+        raise ValueError(
+            f"mixed_precision is True (bfloat16 for torch on a CPU, else float16), False, or one "
+            f"of {list(_NAMES)}, not {shown(given)}."
+        )
+    return _NAMES[given]
+
+
 @contextmanager
-def keras_precision(mixed: bool) -> Iterator[list[str]]:
+def keras_precision(mixed: Precision) -> Iterator[list[str]]:
     """Set the precision of models that are made in this context.
 
     The process has its own precision policy back afterwards. A Keras that is not imported yet is
     left alone.
 
     Args:
-        mixed: Whether to compute in half precision where it is safe, rather than in float32.
+        mixed: What to compute in where it is safe, rather than in float32.
 
     Yields:
         The names of the Keras packages whose models it holds for.
     """
+    policy_name = f"mixed_{'float16' if mixed is True else mixed}" if mixed else "float32"
     tensorflow = sys.modules.get("tensorflow")
     if mixed and tensorflow is not None:
         tensorflow.keras.Model  # noqa: B018  (TensorFlow imports its Keras when it is first used)
@@ -34,7 +83,7 @@ def keras_precision(mixed: bool) -> Iterator[list[str]]:
     before = [_current(read) for read, _ in policies]
     try:
         for _, write in policies:
-            write("mixed_float16" if mixed else "float32")
+            write(policy_name)
         yield packages
     finally:
         for (_, write), policy in zip(policies, before, strict=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -14,7 +15,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.convert import map_leaves
 from fastnet.cli.loading import call_without_arguments, find
 from fastnet.cli.mistakes import Mistake
-from fastnet.errors import nearest_name
+from fastnet.errors import nearest_name, shown
 
 __all__ = ["load_batches"]
 
@@ -26,6 +27,9 @@ _KINDS = (
     "bool",
 )  # fmt: skip
 _SEED = 0
+_DRAWN_BYTES = 8  # of each number while it is drawn
+# Python itself reads no more than 4,300 digits
+_WHOLE = r"[1-9][0-9]{0,99}"
 _ARRAYS = (np.ndarray, np.generic)
 
 
@@ -64,7 +68,7 @@ def _read_file(path: str) -> Batch:
             batch = dict(arrays)
     except FileNotFoundError:
         raise Mistake(f"--batch: there is no file {path!r}.") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged file raises whatever it leads to
         raise Mistake(
             f"--batch: {path!r} cannot be read as an .npz file of arrays: {error}"
         ) from error
@@ -115,17 +119,30 @@ def _draw(asked: str) -> Batch:
     for entry in asked.split(","):
         key, kind, shape, below = _parts(entry.strip())
         if key in batch:
-            raise Mistake(f"--batch: the key {key!r} stands there twice.")
-        if kind.startswith("float"):
-            batch[key] = drawn.standard_normal(shape).astype(kind)
-            continue
-        try:
-            batch[key] = drawn.integers(0, below or 2, shape, dtype=kind)
-        except ValueError:
+            raise Mistake(f"--batch: the key {shown(key)} stands there twice.")
+        if below is not None and below - 1 > np.iinfo(kind).max:
             raise Mistake(
-                f"--batch: {kind} cannot hold all numbers below {below}, which {entry!r} asks for."
-            ) from None
+                f"--batch: {kind} cannot hold all numbers below {shown(below)}, which "
+                f"{shown(entry)} asks for."
+            )
+        if math.prod(shape) * _DRAWN_BYTES > _memory():
+            raise Mistake(
+                f"--batch: {shown(entry)} asks for more numbers than there is memory for. Ask for "
+                "a smaller shape."
+            )
+        try:
+            if kind.startswith("float"):
+                batch[key] = drawn.standard_normal(shape).astype(kind)
+            else:
+                batch[key] = drawn.integers(0, below or 2, shape, dtype=kind)
+        except (MemoryError, ValueError) as error:
+            raise Mistake(f"--batch: {shown(entry)} cannot be drawn: {error}.") from None
     return batch
+
+
+def _memory() -> int:
+    """Count the bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
@@ -133,7 +150,7 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
     words = entry.split(":")
     if len(words) not in (3, 4) or not words[0]:
         raise Mistake(
-            f"--batch: {entry!r} is not KEY:TYPE:SHAPE, nor KEY:TYPE:SHAPE:BELOW. Write for "
+            f"--batch: {shown(entry)} is not KEY:TYPE:SHAPE, nor KEY:TYPE:SHAPE:BELOW. Write for "
             "example image:float32:32x1x8x8,label:int64:32:10."
         )
     key, kind, size = words[:3]
@@ -141,13 +158,13 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
         near = nearest_name(kind, _KINDS)
         meant = "" if near is None else f" Did you mean {near!r}?"
         raise Mistake(
-            f"--batch: {kind!r}, in {entry!r}, is no type.{meant} It is one of: "
+            f"--batch: {shown(kind)}, in {shown(entry)}, is no type.{meant} It is one of: "
             f"{', '.join(_KINDS)}."
         )
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size):
+    if not re.fullmatch(f"{_WHOLE}(x{_WHOLE})*", size):
         raise Mistake(
-            f"--batch: {size!r}, in {entry!r}, is no shape. Write whole numbers from 1 up with an "
-            "x between them, such as 32x1x8x8."
+            f"--batch: {shown(size)}, in {shown(entry)}, is no shape. Write whole numbers from 1 "
+            "up with an x between them, such as 32x1x8x8."
         )
     shape = tuple(map(int, size.split("x")))
     return key, kind, shape, _below(words[3], kind, entry) if len(words) == 4 else None
@@ -155,10 +172,12 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
 
 def _below(word: str, kind: str, entry: str) -> int:
     if not kind.startswith(("int", "uint")):
-        raise Mistake(f"--batch: {entry!r} has a BELOW, which only whole numbers have, not {kind}.")
-    if not re.fullmatch(r"[1-9]\d*", word):
         raise Mistake(
-            f"--batch: {word!r}, in {entry!r}, is no whole number from 1 up. Numbers from 0 to "
-            "below it are drawn."
+            f"--batch: {shown(entry)} has a BELOW, which only whole numbers have, not {kind}."
+        )
+    if not re.fullmatch(_WHOLE, word):
+        raise Mistake(
+            f"--batch: {shown(word)}, in {shown(entry)}, is no whole number from 1 up. Numbers "
+            "from 0 to below it are drawn."
         )
     return int(word)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet._resolve import Resolution
 from fastnet.network import base
 from fastnet.network.build import build
+from fastnet.network.checks import check_epoch
 from fastnet.network.choose import framework_for
 from fastnet.network.opening import Opening
 from fastnet.types import Model, State
@@ -78,6 +79,7 @@ class BaseNetwork(base.BaseNetwork):
             eager: Whether to run op by op even where a graph could be used (TensorFlow only).
 
         Raises:
+            TypeError: As opening a network does.
             ValueError: As opening a network does.
         """
         wanted: Any = output_keys
@@ -188,6 +190,7 @@ class BaseNetwork(base.BaseNetwork):
         return self._resolution(mode, epoch, ds_id).outputs.names()
 
     def _resolution(self, mode: str, epoch: int, ds_id: str) -> Resolution:
+        epoch = check_epoch(epoch, self._first_epoch)
         return self._layouts.find(mode, epoch, ds_id, frozenset()).plan.resolution
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from fastnet._execute import BoundPlan
 from fastnet._guard import call_within, enter, leave
 from fastnet.backend import to_tensor
+from fastnet.backend.precision import Precision
+from fastnet.errors import unwritten_key
 from fastnet.network.binding import collect_models
 from fastnet.network.checks import (
     agree_on_precision,
+    check_epoch,
     check_items,
     check_mode,
     check_names,
@@ -21,7 +26,7 @@ from fastnet.network.checks import (
 )
 from fastnet.network.layout import Handling, Layout, LayoutCache
 from fastnet.network.metering import Meter, RangeMeter, StepMeter
-from fastnet.network.opening import Opening
+from fastnet.network.opening import Opening, RunStep
 from fastnet.network.readings import settle_all
 from fastnet.network.runner import Runner
 from fastnet.network.step import compose_step
@@ -56,7 +61,8 @@ class BaseNetwork:
         postprocessing: The postprocessing ops and schedulers, without Nones.
         slicers: The slicers and schedulers, without Nones.
         models: The models that any op holds.
-        mixed_precision: Whether the models compute in half precision where it is safe.
+        mixed_precision: What the models compute in where it is safe: False for float32, "float16",
+            "bfloat16", or True for what is usual on the device.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer, or if two models have
@@ -64,6 +70,9 @@ class BaseNetwork:
         ValueError: If only some models have mixed precision, or a postprocessing op would drop or
             make batches.
     """
+
+    _first_epoch = 1
+    _warns_of_unwritten = True
 
     def __init__(
         self,
@@ -84,7 +93,7 @@ class BaseNetwork:
         for op in get_current_items(self.ops):
             self._build(op)
         self.models: list[Model] = []
-        self.mixed_precision = False
+        self.mixed_precision: Precision = False
         self._collect_models()
         self._layouts = LayoutCache(
             lambda: (self.ops, self.postprocessing, self.slicers),
@@ -97,6 +106,8 @@ class BaseNetwork:
         # what this thread has configured and not entered yet
         self._configured = threading.local()
         self._opening: Opening | None = None
+        # the wanted keys that no op writes and that a batch was looked through for
+        self._looked_for: set[str] = set()
         # held while what runs a step is put together, by the thread that opens or one that profiles
         self._composing = threading.Lock()
         # what takes the times of openings and steps, while there is something that does
@@ -134,10 +145,11 @@ class BaseNetwork:
 
         Args:
             mode: "train", "eval", "test" or "infer".
-            epoch: The epoch, counted from 1.
+            epoch: The epoch, counted from 1: an int, Python's or numpy's.
             ds_id: The id of the dataset, "" if it has none.
             desired_output_keys: The keys wanted back. None or empty for all that ops write. Keys
-                that postprocessing reads come back too.
+                that postprocessing reads come back too, and keys of the batch in any case. One that
+                no op of the network writes and the batch does not have is warned of once.
             warmup: Whether this is a trial run that updates no weights.
             eager: Whether to run op by op even where a graph could be used (TensorFlow only).
 
@@ -145,9 +157,9 @@ class BaseNetwork:
             The network itself, to be entered.
 
         Raises:
-            TypeError: If a desired key is no string.
-            ValueError: If there is no such mode, the network is in use, slicers clash, or a wanted
-                key is left in pieces.
+            TypeError: If the epoch is no whole number, or a desired key is no string.
+            ValueError: If there is no such mode or epoch, the network is in use, slicers clash, or
+                a wanted key is left in pieces.
         """
         if self._lock.locked():
             raise ValueError(
@@ -156,6 +168,7 @@ class BaseNetwork:
             )
         self._configured.opening = None
         check_mode(mode)
+        epoch = check_epoch(epoch, self._first_epoch)
         layout = self._find_layout(mode, epoch, ds_id, desired_keys(desired_output_keys))
         state: State = {
             "warmup": warmup,
@@ -403,12 +416,46 @@ class BaseNetwork:
         runner = opening.runner
         run = compose_step(runner, self.target_type)
         meter = self._step_meter(opening)
-        is_bare = meter is None and run == runner.bound.step
+        bound = runner.bound if meter is None and run == runner.bound.step else None
         if meter is not None:
             run = meter.measured(compose_step(runner, self.target_type, meter), run)
+        if self._warns_of_unwritten and not self._looked_for.issuperset(opening.layout.unwritten):
+            run, bound = self._looking(opening, run, bound), None
         # a step may be under way in another thread
-        opening.bound = runner.bound if is_bare else None
+        opening.bound = bound
         opening.run = run
+
+    def _looking(self, opening: Opening, run: RunStep, bound: BoundPlan | None) -> RunStep:
+        """Give a first step, which looks for wanted keys in its batch and makes way for the others.
+
+        Args:
+            opening: The opening.
+            run: What runs the others.
+            bound: What they are the steps of, where nothing else is around it.
+        """
+
+        def look(batch: Mapping[str, Any]) -> dict[str, Any]:
+            if hasattr(batch, "keys"):
+                call_within(self._composing, make_way)
+                self._look_for(opening.layout, batch)
+            return run(batch)
+
+        def make_way() -> None:
+            if opening.run is look:
+                opening.bound = bound
+                opening.run = run
+
+        return look
+
+    def _look_for(self, layout: Layout, batch: Mapping[str, Any]) -> None:
+        """Warn of wanted keys that nothing writes and that a batch lacks: once of each."""
+        for key in layout.unwritten:
+            if key in self._looked_for:
+                continue
+            self._looked_for.add(key)
+            if key not in batch:
+                known = {*self._layouts.written(), *batch.keys()}
+                warnings.warn(unwritten_key(key, known), stacklevel=4)
 
     def _step_meter(self, opening: Opening) -> StepMeter | None:
         ranges = opening.runner.ranges()

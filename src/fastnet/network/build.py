@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fastnet.backend.framework import framework_of
-from fastnet.backend.precision import keras_precision
+from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
@@ -27,7 +27,7 @@ def build(
     optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
     weights_path: str | list[str | None] | None = None,
     model_name: str | list[str] | None = None,
-    mixed_precision: bool = False,
+    mixed_precision: Precision = False,
 ) -> Any:
     """Make models, and give them what a network needs of them.
 
@@ -39,23 +39,28 @@ def build(
             for no optimizer.
         weights_path: For each model: a file of weights to start from, or None.
         model_name: For each model: its name. None to have names made: "model", "model1", ...
-        mixed_precision: Whether ops on the models compute in half precision where it is safe.
+        mixed_precision: What ops on the models compute in where it is safe: False for float32;
+            "float16" ("fp16", "fp16-mixed", "mixed_float16"), with the loss scaled in training;
+            "bfloat16" ("bf16", "bf16-mixed", "mixed_bfloat16"); or True for bfloat16 with torch on
+            a CPU, and else float16.
 
     Returns:
         The model, or a list of the models if `model_fn` makes several. Each has the attributes
         `model_name`, `optimizer` (a scheduler if one was given), `current_optimizer`,
-        `mixed_precision` and `fe_compiled`.
+        `mixed_precision` (False, True, "float16" or "bfloat16") and `fe_compiled`.
 
     Raises:
         AssertionError: If there are not as many optimizers, weights and names as models.
         ValueError: If something that `model_fn` makes is no model, an optimizer cannot be made, or
-            a weights file cannot be used.
+            a weights file cannot be used, or there is no such precision. What is no optimizer of
+            the model is a `WrongOptimizerError`, which is an AssertionError, too.
 
     >>> import torch
     >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
     >>> model.model_name, type(model.current_optimizer).__name__
     ('line', 'SGD')
     """
+    mixed_precision = read_precision(mixed_precision)
     if mixed_precision and sys.platform == "darwin":
         warnings.warn(
             "Mixed precision is not supported on macOS, so it is switched off.", stacklevel=2
@@ -79,12 +84,14 @@ def build(
     return built[0] if len(built) == 1 else built
 
 
-def make_models(model_fn: Callable[[], Any], mixed_precision: bool) -> tuple[list[Any], list[str]]:
+def make_models(
+    model_fn: Callable[[], Any], mixed_precision: Precision
+) -> tuple[list[Any], list[str]]:
     """Make models, under the precision policy that they are to have.
 
     Args:
         model_fn: Makes one model, or a sequence of models.
-        mixed_precision: Whether they compute in half precision where it is safe.
+        mixed_precision: What they compute in where it is safe, as `read_precision` gives it.
 
     Returns:
         The models, and the framework of each.
@@ -138,7 +145,7 @@ def _compile(
     source: OptimizerSource,
     path: str | None,
     name: str,
-    mixed_precision: bool,
+    mixed_precision: Precision,
 ) -> Any:
     """Give one model its optimizer, weights and name."""
     setup = import_module(f"fastnet.backend.{framework}.setup")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastnet.errors import describe_op
+from fastnet.backend.precision import Precision, read_precision
+from fastnet.errors import describe_op, shown
 from fastnet.op.checks import check_keys
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.schedule import get_current_items
@@ -20,9 +21,11 @@ from fastnet.types import (
     is_tensor_op,
     missing_attributes,
 )
+from fastnet.util.numbers import whole_number
 
 __all__ = [
     "agree_on_precision",
+    "check_epoch",
     "check_items",
     "check_mode",
     "check_names",
@@ -109,28 +112,37 @@ def not_data(data: object) -> TypeError:
     )
 
 
-def agree_on_precision(models: list[Model]) -> bool:
-    """Find out whether models compute in mixed precision.
+def agree_on_precision(models: list[Model]) -> Precision:
+    """Find out what precision models compute in.
 
     Args:
         models: The models of a network.
 
     Returns:
-        True if they do.
+        Their `mixed_precision`.
 
     Raises:
-        ValueError: If some do and some do not.
+        ValueError: If it is not the same for all, or is none.
     """
-    mixed = [model for model in models if getattr(model, "mixed_precision", False)]
-    if mixed and len(mixed) < len(models):
-        full = [model for model in models if model not in mixed]
+    precisions: dict[Precision, list[str]] = {}
+    for model in models:
+        precision = read_precision(getattr(model, "mixed_precision", False))
+        precisions.setdefault(precision, []).append(model_name(model))
+    full = precisions.pop(False, [])
+    if full and precisions:
+        mixed = [name for names in precisions.values() for name in names]
         raise ValueError(
-            f"The models {list(map(model_name, mixed))} have mixed precision and "
-            f"{list(map(model_name, full))} have not, "
+            f"The models {mixed} have mixed precision and {full} have not, "
             "but the models of a network must agree. Build all of them with the same "
             "mixed_precision."
         )
-    return bool(mixed)
+    if len(precisions) > 1:
+        raise ValueError(
+            f"The models of a network must agree on their mixed_precision, but it is "
+            f"{' and '.join(f'{one!r} of {names}' for one, names in precisions.items())}. Build "
+            "all of them with the same."
+        )
+    return next(iter(precisions), False)
 
 
 def check_names(models: list[Model]) -> None:
@@ -175,8 +187,35 @@ def check_mode(mode: Any) -> None:
     Raises:
         ValueError: If there is no such mode.
     """
-    if mode not in _MODES:
-        raise ValueError(f"A network runs in one of the modes {list(_MODES)}, not in {mode!r}.")
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise ValueError(
+            f"A network runs in one of the modes {list(_MODES)}, not in {shown(mode)}."
+        )
+
+
+def check_epoch(epoch: Any, first: int = 1) -> int:
+    """Read the number of an epoch.
+
+    Args:
+        epoch: What an opening was given.
+        first: The least number that an epoch may have.
+
+    Returns:
+        The epoch.
+
+    Raises:
+        TypeError: If it is no whole number.
+        ValueError: If it is less than `first`.
+    """
+    number = whole_number(epoch)
+    if number is None:
+        raise TypeError(
+            f"An epoch is a whole number from {first} up, not {shown(epoch)} of type "
+            f"{type(epoch).__name__}."
+        )
+    if number < first:
+        raise ValueError(f"An epoch is a whole number from {first} up, not {number}.")
+    return number
 
 
 def desired_keys(keys: Any) -> frozenset[str]:
@@ -195,7 +234,7 @@ def desired_keys(keys: Any) -> frozenset[str]:
     for key in desired:
         if not isinstance(key, str):
             raise TypeError(
-                f"desired_output_keys holds {key!r} of type {type(key).__name__}, but keys are "
-                "strings."
+                f"desired_output_keys holds {shown(key)} of type {type(key).__name__}, but keys "
+                "are strings."
             )
     return desired

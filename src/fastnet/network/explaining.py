@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from fastnet.explain import Explanation, Subject, explain_subject
-from fastnet.network.checks import check_mode, desired_keys
+from fastnet.network.checks import check_epoch, check_mode, desired_keys
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
@@ -42,6 +42,7 @@ def explain(
     error: str | None = None
     try:
         check_mode(mode)
+        epoch = check_epoch(epoch, network._first_epoch)
         desired = desired_keys(desired_output_keys)
         layout = layouts.draft(mode, epoch, ds_id, desired)
         _choose_optimizers(layout, epoch)

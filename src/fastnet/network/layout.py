@@ -59,6 +59,7 @@ class Layout:
         keep_alive: The scheduled values that this layout is for.
         chosen: What is known of the ops, the postprocessing ops and the slicers in force.
         made_up: The readings of items that a scheduler has made up for this opening.
+        unwritten: The wanted keys that no op of the network writes, in this opening or another.
         programs: What a framework has made of the plan; it lives as long as the layout does.
     """
 
@@ -74,6 +75,7 @@ class Layout:
         "programs",
         "slicers",
         "takes_gradients",
+        "unwritten",
     )
 
     plan: Plan
@@ -85,6 +87,7 @@ class Layout:
     keep_alive: tuple[Any, ...]
     chosen: tuple[list[Any], list[Any], list[Any]]
     made_up: list[Reading]
+    unwritten: list[str]
     programs: dict[Hashable, Any]
     _parts: tuple[KeyTable, list[OpSpec], list[Forward]]
 
@@ -241,6 +244,15 @@ class _Items:
             What it says.
         """
         return self.readings.get(id(item)) or Reading(item, self.table)
+
+    def written(self) -> set[str]:
+        """Collect the keys that any op writes, in whatever mode or epoch.
+
+        Returns:
+            The keys.
+        """
+        items = [reading.item for reading in self.readings.values()]
+        return {key for item in items for key in getattr(item, "outputs", ())}
 
     def choose(
         self, mode: str, ds_id: str | None, current: tuple[Any, ...], sliced: bool = True
@@ -418,6 +430,14 @@ class LayoutCache:
         """
         return self._items.read(item).spec
 
+    def written(self) -> set[str]:
+        """Collect the keys that any op writes, in whatever mode or epoch.
+
+        Returns:
+            The keys.
+        """
+        return self._items.written()
+
     def clear(self) -> None:
         """Have all items read anew at the next opening, and all layouts worked out anew."""
         self._is_cleared = True
@@ -494,6 +514,10 @@ class LayoutCache:
         layout.takes_gradients = bool(places)
         layout.postprocessing = [spec.item for spec in after]
         layout.keep_alive = current
+        layout.unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
+        if layout.unwritten:
+            written = items.written()
+            layout.unwritten = [key for key in layout.unwritten if key not in written]
         layout.programs = {}
         if items.holds_meta_ops or made_up:
             # these settle ahead what they can, so that each of their steps does without

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fastnet.errors import shown
+
 __all__ = ["Axes", "OpenAxes"]
 
 # the axes of every key, or those of some keys
@@ -72,6 +74,6 @@ def _read(axes: Any) -> tuple[int, ...]:
 
 def _wrong(axes: Any) -> TypeError:
     return TypeError(
-        f"open_axes holds {axes!r}. Give the number of an axis, several such numbers, or a dict "
-        "with the keys of a batch and these."
+        f"open_axes holds {shown(axes)}. Give the number of an axis, several such numbers, or a "
+        "dict with the keys of a batch and these."
     )

@@ -9,6 +9,7 @@ import torch
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
+from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.ranges import op_ranges
 from fastnet.network.metering import Ranges, titles
@@ -26,7 +27,8 @@ class TorchRunner(Runner):
     Args:
         opening: The opening.
         device: Where ops run.
-        mixed_precision: Whether they run under autocast.
+        mixed_precision: Whether they run under autocast, and in which type: True for what is usual
+            on the device.
         models: The models of the network, in force or not.
     """
 
@@ -34,7 +36,7 @@ class TorchRunner(Runner):
         self,
         opening: Opening,
         device: torch.device,
-        mixed_precision: bool,
+        mixed_precision: Precision,
         models: Iterable[Model],
     ) -> None:
         super().__init__(opening)
@@ -55,9 +57,12 @@ class TorchRunner(Runner):
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
+        plan, precision = self.opening.layout.plan, self._mixed_precision
+        if not precision:
+            return BoundPlan(plan, self._state())
+        dtype = None if precision is True else getattr(torch, str(precision))
         # one for each step: it keeps what to go back to, and steps may be inside of each other
-        make = partial(torch.autocast, self._device.type) if self._mixed_precision else None
-        return BoundPlan(self.opening.layout.plan, self._state(), make)
+        return BoundPlan(plan, self._state(), partial(torch.autocast, self._device.type, dtype))
 
     def ranges(self) -> Ranges:
         """Give what names the ops to torch's profiler."""

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
+from fastnet.errors import shown
+
 __all__ = [
     "axes_in_order",
     "check_keys",
@@ -126,7 +128,7 @@ def require_function(op: object, name: str, given: object) -> None:
     """
     if not callable(given):
         raise TypeError(
-            f"{type(op).__name__}'s {name} is a function, not {given!r} of type "
+            f"{type(op).__name__}'s {name} is a function, not {shown(given)} of type "
             f"{type(given).__name__}."
         )
 
@@ -193,11 +195,11 @@ def require_weights(op: object, name: str, counted: str, given: object) -> None:
     for index, weight in given.items():
         if not isinstance(index, int):
             raise AssertionError(
-                f"The keys of {setting} are {counted} indices of type int, but {index!r} is of "
-                f"type {type(index).__name__}."
+                f"The keys of {setting} are {counted} indices of type int, but {shown(index)} is "
+                f"of type {type(index).__name__}."
             )
         if not isinstance(weight, float):
             raise AssertionError(
                 f"The values of {setting} are of type float, but that of {counted} {index} is "
-                f"{weight!r}, of type {type(weight).__name__}."
+                f"{shown(weight)}, of type {type(weight).__name__}."
             )

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
+from fastnet.errors import shown
 from fastnet.op.checks import is_int, is_number, shares_of
 
 __all__ = ["require_ops", "require_prob", "require_same_keys", "require_shares", "require_times"]
@@ -85,7 +86,8 @@ def require_shares(probs: Any, count: int) -> list[float] | None:
     shares = shares_of(probs, count)
     if shares is None:
         raise AssertionError(
-            f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not {probs!r}."
+            f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
+            f"{shown(probs)}."
         )
     return shares
 
@@ -105,10 +107,10 @@ def require_times(repeat: Any, max_iter: Any) -> list[str]:
         ValueError: If a number is less than 1, or `max_iter` is given with a number.
     """
     if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
-        raise ValueError(f"Repeat's max_iter is at least 1, not {max_iter!r}.")
+        raise ValueError(f"Repeat's max_iter is at least 1, not {shown(max_iter)}.")
     if isinstance(repeat, int):
         if repeat < 1:
-            raise ValueError(f"Repeat runs its op at least once, but repeat is {repeat!r}.")
+            raise ValueError(f"Repeat runs its op at least once, but repeat is {shown(repeat)}.")
         if max_iter is not None:
             raise ValueError(
                 f"Repeat runs its op {repeat} times, so that max_iter={max_iter} says nothing. "
@@ -117,7 +119,7 @@ def require_times(repeat: Any, max_iter: Any) -> list[str]:
         return []
     if not callable(repeat):
         raise TypeError(
-            f"Repeat's repeat is a number or a function, not {repeat!r} of type "
+            f"Repeat's repeat is a number or a function, not {shown(repeat)} of type "
             f"{type(repeat).__name__}."
         )
     try:
@@ -125,7 +127,8 @@ def require_times(repeat: Any, max_iter: Any) -> list[str]:
     except ValueError as error:
         raise TypeError(
             f"Repeat's repeat is a function whose arguments are called like the keys that it "
-            f"reads, but {repeat!r} does not tell what its own are called. Put a lambda around it."
+            f"reads, but {shown(repeat)} does not tell what its own are called. Put a lambda "
+            "around it."
         ) from error
 
 
@@ -139,4 +142,4 @@ def require_prob(prob: Any) -> None:
         ValueError: If it is no number from 0 to 1.
     """
     if not is_number(prob) or not 0 <= prob <= 1:
-        raise ValueError(f"Sometimes has a probability from 0 to 1, not {prob!r}.")
+        raise ValueError(f"Sometimes has a probability from 0 to 1, not {shown(prob)}.")

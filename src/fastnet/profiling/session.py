@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, overload
 
 from fastnet._guard import begin, end
+from fastnet.errors import shown
 from fastnet.network import BaseNetwork
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
@@ -34,7 +35,7 @@ class Profiling:
     def __init__(self, network: BaseNetwork, skip: int = 0, nvtx: bool = False) -> None:
         if not isinstance(network, BaseNetwork):
             raise TypeError(
-                f"fastnet.profile measures a network, but got {network!r} of type "
+                f"fastnet.profile measures a network, but got {shown(network)} of type "
                 f"{type(network).__name__}."
             )
         if nvtx and device_events_for(network) is None:
@@ -152,7 +153,8 @@ def profile(
             continue
         if not isinstance(value, int):
             raise TypeError(
-                f"{name} must be a whole number, but got {value!r} of type {type(value).__name__}."
+                f"{name} must be a whole number, but got {shown(value)} of type "
+                f"{type(value).__name__}."
             )
         if value < least:
             raise ValueError(f"{name} must be {least} or more, but it is {value}.")

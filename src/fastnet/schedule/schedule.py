@@ -7,8 +7,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from fastnet.errors import shown
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.collections import to_set
+from fastnet.util.numbers import whole_number
 
 __all__ = [
     "EpochScheduler",
@@ -85,14 +87,15 @@ class EpochScheduler(Scheduler[T]):
                 f"{type(epoch_dict).__name__}."
             )
         for epoch in epoch_dict:
-            if not isinstance(epoch, int):
+            number = whole_number(epoch)
+            if number is None:
                 raise AssertionError(
-                    f"The epochs of an EpochScheduler must be ints, but one is {epoch!r} of type "
-                    f"{type(epoch).__name__}."
+                    f"The epochs of an EpochScheduler must be ints, but one is {shown(epoch)} of "
+                    f"type {type(epoch).__name__}."
                 )
-            if epoch < 1:
+            if number < 1:
                 raise AssertionError(
-                    f"The epochs of an EpochScheduler must be positive, but one is {epoch}. The "
+                    f"The epochs of an EpochScheduler must be positive, but one is {number}. The "
                     "first epoch is 1."
                 )
         self.epoch_dict = epoch_dict
@@ -224,8 +227,8 @@ class _MappedScheduler(Scheduler[U]):
         if value in self._values:
             return self._mapped[self._values.index(value)]
         raise ValueError(
-            f"{type(self._source).__name__} gives the value {value!r}, which its get_all_values "
-            "did not list when it was mapped. List every value there."
+            f"{type(self._source).__name__} gives the value {shown(value)}, which its "
+            "get_all_values did not list when it was mapped. List every value there."
         )
 
 

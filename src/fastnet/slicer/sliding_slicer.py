@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from fastnet.backend.dispatch import implementation
+from fastnet.errors import shown
 from fastnet.slicer.slicer import Slicer
 from fastnet.slicer.tiling import Tiling, tile
 from fastnet.util.collections import to_list
@@ -44,7 +45,8 @@ class SlidingSlicer(Slicer):
     lie where they were cut: where they overlap they are averaged or added, and gaps between them
     are filled with `pad_val`.
 
-    An axis whose stride is at least its length is not cut at all.
+    An axis whose stride is at least its length is not cut at all; with `pad_mode` "drop" its window
+    must fit into it.
 
     Args:
         window_size: The length of the window along each axis; -1 for an axis that is not cut.
@@ -101,7 +103,8 @@ class SlidingSlicer(Slicer):
         self.strides = self._read_strides(strides)
         if pad_mode not in PAD_MODES:
             raise AssertionError(
-                f"pad_mode must be one of {', '.join(map(repr, PAD_MODES))}, but got {pad_mode!r}."
+                f"pad_mode must be one of {', '.join(map(repr, PAD_MODES))}, but got "
+                f"{shown(pad_mode)}."
             )
         if pad_mode == "mirror" and len(self.window_size) < 3:
             raise AssertionError(
@@ -113,7 +116,7 @@ class SlidingSlicer(Slicer):
         if unslice_mode not in UNSLICE_MODES:
             raise AssertionError(
                 f"unslice_mode must be one of {', '.join(map(repr, UNSLICE_MODES))}, but got "
-                f"{unslice_mode!r}."
+                f"{shown(unslice_mode)}."
             )
         self.unslice_mode = unslice_mode
         self._fixed_shape = None if unslice_shape is None else tuple(to_list(unslice_shape))
@@ -142,7 +145,7 @@ class SlidingSlicer(Slicer):
             if not isinstance(length, int) or (length < 1 and length != -1):
                 raise AssertionError(
                     f"Each length of a window_size must be a positive int, or -1 for an axis that "
-                    f"is not cut, but got {length!r} in {given}."
+                    f"is not cut, but got {shown(length)} in {given}."
                 )
         return given
 
@@ -159,7 +162,7 @@ class SlidingSlicer(Slicer):
         for stride in given:
             if not isinstance(stride, int) or stride < 0:
                 raise AssertionError(
-                    f"Each stride must be an int of at least 0, but got {stride!r} in {given}."
+                    f"Each stride must be an int of at least 0, but got {shown(stride)} in {given}."
                 )
         return given
 

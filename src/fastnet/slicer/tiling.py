@@ -32,7 +32,8 @@ def tile(
     """Lay windows over a shape.
 
     An axis is left whole where its window is -1 or its stride is 0, and also where its stride is
-    at least its length, even if its window is shorter: FastEstimator has it so.
+    at least its length, even if its window is shorter: FastEstimator has it so. But "drop" drops a
+    window that is longer than its axis, whatever the stride.
 
     Args:
         shape: The shape of the data.
@@ -82,7 +83,8 @@ def tile(
 
 def _cut_axis(size: int, length: int, stride: int, pad_mode: str) -> list[slice]:
     if stride == 0 or stride >= size:
-        return [slice(None)]
+        too_short = pad_mode == "drop" and stride > 0 and 0 < size < length
+        return [] if too_short else [slice(None)]
     if pad_mode == "nopad" and size < length:
         raise AssertionError(
             f"With pad_mode 'nopad' the data must be at least as long as the window, but an axis "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastnet.errors import shown
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -26,7 +28,7 @@ def require_code_length(op: str, n_classes: int, code_length: int | None) -> int
             than codes.
     """
     if not hasattr(n_classes, "__index__") or n_classes < 1:
-        raise ValueError(f"{op}'s n_classes is an int of at least 1, not {n_classes!r}.")
+        raise ValueError(f"{op}'s n_classes is an int of at least 1, not {shown(n_classes)}.")
     length = 1 << (n_classes - 1).bit_length() if code_length is None else code_length
     if length <= 0 or length & (length - 1):
         raise ValueError(f"{op}'s code_length is a power of 2, not {length}.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any, TypeVar
 
+from fastnet.errors import shown
+
 __all__ = ["check_ds_id", "check_io_names", "parse_modes"]
 
 T = TypeVar("T", bound=Iterable[Any])
@@ -119,7 +121,7 @@ def check_ds_id(ds_ids: Set[str]) -> Set[str]:
 
 
 def _told(value: object) -> str:
-    return f"{value!r} of type {type(value).__name__}"
+    return f"{shown(value)} of type {type(value).__name__}"
 
 
 def _listed(names: Iterable[object]) -> str:

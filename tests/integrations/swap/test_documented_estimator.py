@@ -130,6 +130,12 @@ def test_epochs_and_evaluations(fe: Fe) -> None:
     assert training.steps("eval") == [1, 1, 2, 2, 3, 3]
 
 
+def test_an_estimator_of_no_epochs_tests_in_epoch_0(fe: Fe, framework: str) -> None:
+    training = Training(fe, framework)
+    training.estimator(epochs=0).test(eager=True)
+    assert list(map(int, training.steps("test"))) == [0, 0]
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_steps_are_cut_short_or_extended(fe: Fe, count: int) -> None:
     training = Training(fe)

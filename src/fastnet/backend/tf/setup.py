@@ -11,11 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.framework import framework_of
+from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.optimizers import has_schedule, inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
-from fastnet.errors import UnknownNameError, add_note
+from fastnet.errors import UnknownNameError, WrongOptimizerError, add_note, shown
 
 __all__ = [
     "is_ready",
@@ -114,29 +115,28 @@ def prepare(model: Any) -> Any:
     return model
 
 
-def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) -> Any:
+def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precision) -> Any:
     """Make a model's optimizer.
 
     Args:
         source: The name of one, or a function without arguments.
         model: The model.
         name: The model's name, for error texts.
-        mixed_precision: Whether its loss is to be scaled.
+        mixed_precision: What the model computes in. For float16 its loss is scaled.
 
     Returns:
         The optimizer, with its variables made.
 
     Raises:
         UnknownNameError: If there is no optimizer of this name.
-        ValueError: If the function fails.
-        AssertionError: If the function returns something else.
+        WrongOptimizerError: If there is no function, or it fails or returns something else.
     """
     keras = keras_of(model)
     make = source
     if isinstance(source, str):
         if source not in _BY_NAME:
             raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {source!r}, but the names are "
+                f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
                 f"{sorted(_BY_NAME)}. For any other pass a function, such as "
                 "`lambda: tf.keras.optimizers.AdamW(1e-3)`."
             )
@@ -144,23 +144,25 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: bool) ->
         optimizers = keras.optimizers if is_keras3(model) else keras.optimizers.legacy
         make = getattr(optimizers, _BY_NAME[source])
     if not callable(make):
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
             "function without arguments, a scheduler of these, or None."
         )
     try:
         optimizer = make()
     except Exception as error:
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' failed: {error!r}. For a Keras model it takes no "
             "argument, and returns a Keras optimizer."
         ) from error
     if not hasattr(optimizer, "apply_gradients"):
-        raise AssertionError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
             "optimizer."
         )
-    if mixed_precision and not _is_scaling(optimizer):
+    # bfloat16 has the range of float32
+    scaled = read_precision(mixed_precision) in (True, "float16")
+    if scaled and not _is_scaling(optimizer):
         wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
         optimizer = wrappers.LossScaleOptimizer(optimizer)
     prepare_optimizer(optimizer, model)

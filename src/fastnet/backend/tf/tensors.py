@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fastnet.errors import shown
 from fastnet.util.tensors import to_number
 
 __all__ = [
@@ -274,7 +275,7 @@ def dtype_of(dtype: str | tf.DType | None) -> tf.DType | None:
         return None if dtype is None else tf.as_dtype(dtype)
     except TypeError:
         raise ValueError(
-            f"TensorFlow has no type of the name {dtype!r}. Try 'float32' or 'int64'."
+            f"TensorFlow has no type of the name {shown(dtype)}. Try 'float32' or 'int64'."
         ) from None
 
 

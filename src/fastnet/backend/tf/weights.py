@@ -13,6 +13,7 @@ from typing import Any
 
 from fastnet.backend.tf.claims import arrays_in, require_claims_of_weights
 from fastnet.backend.tf.models import all_layers
+from fastnet.errors import shown
 
 __all__ = ["kept_variables", "load_weights"]
 
@@ -43,7 +44,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
-            f"A weights path is a string, or None for no weights, not {path!r} of type "
+            f"A weights path is a string, or None for no weights, not {shown(path)} of type "
             f"{type(path).__name__}."
         )
     name = os.fspath(path)

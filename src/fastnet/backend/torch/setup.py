@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.weights import load_weights
-from fastnet.errors import UnknownNameError
+from fastnet.errors import UnknownNameError, WrongOptimizerError, shown
 from fastnet.util import get_num_gpus
 
 __all__ = ["load_weights", "make_optimizer", "prepare"]
@@ -39,7 +40,7 @@ def prepare(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def make_optimizer(
-    source: Any, model: torch.nn.Module, name: str, mixed_precision: bool
+    source: Any, model: torch.nn.Module, name: str, mixed_precision: Precision
 ) -> torch.optim.Optimizer:
     """Make a model's optimizer.
 
@@ -47,42 +48,44 @@ def make_optimizer(
         source: The name of one, or a function that takes the model's parameters.
         model: The model.
         name: The model's name, for error texts.
-        mixed_precision: Whether its loss is to be scaled, which only CUDA does.
+        mixed_precision: What the model computes in. For float16 its loss is scaled.
 
     Returns:
         The optimizer, with a `scaler` that is None where nothing is scaled.
 
     Raises:
         UnknownNameError: If there is no optimizer of this name.
-        ValueError: If the function fails.
-        AssertionError: If the function returns something else.
+        WrongOptimizerError: If there is no function, or it fails or returns something else.
     """
     make = source
     if isinstance(source, str):
         if source not in _BY_NAME:
             raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {source!r}, but the names are "
+                f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
                 f"{sorted(_BY_NAME)}. For any other pass a function, such as "
                 "`lambda params: torch.optim.AdamW(params, lr=1e-3)`."
             )
         make = _BY_NAME[source]
     if not callable(make):
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
             "function of the model's parameters, a scheduler of these, or None."
         )
     try:
         optimizer = make(model.parameters())
     except Exception as error:
-        raise ValueError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' failed on the model's parameters: {error!r}. For "
             "a torch model it takes one argument, the parameters, and returns a torch optimizer."
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise AssertionError(
+        raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
-    scaled = mixed_precision and torch.cuda.is_available()
-    optimizer.scaler = torch.amp.GradScaler("cuda") if scaled else None  # type: ignore[attr-defined]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = read_precision(mixed_precision)
+    # bfloat16 has the range of float32
+    scaled = precision == "float16" or (precision is True and device == "cuda")
+    optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
     return optimizer

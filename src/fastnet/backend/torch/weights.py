@@ -13,6 +13,7 @@ import torch
 
 from fastnet.backend.torch.claims import require_claims
 from fastnet.backend.torch.names import fit_names, innermost
+from fastnet.errors import shown
 
 __all__ = ["fill", "fit_weights", "kept_weights", "load_weights", "read_file", "read_state"]
 
@@ -137,7 +138,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
-            f"A weights path is a string, or None for no weights, not {path!r} of type "
+            f"A weights path is a string, or None for no weights, not {shown(path)} of type "
             f"{type(path).__name__}."
         )
     name = os.fspath(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import fastnet
 from fastnet.backend.framework import framework_of
+from fastnet.backend.precision import Precision, read_precision
 from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 from fastnet.network.build import make_models
@@ -28,7 +29,7 @@ def build(
     optimizer_fn: Any,
     weights_path: Any = None,
     model_name: Any = None,
-    mixed_precision: bool = False,
+    mixed_precision: Precision = False,
 ) -> Any:
     """Make models with `fastnet.build`, named and described as FastEstimator does.
 
@@ -40,7 +41,7 @@ def build(
             Drive, or None.
         model_name: For each model: its name. None to have names made, which go on where those of
             FastEstimator's own `build` have stopped.
-        mixed_precision: Whether ops on the models compute in half precision where it is safe.
+        mixed_precision: What ops on the models compute in where it is safe, as for `fastnet.build`.
 
     Returns:
         The model, or a list of the models if `model_fn` makes several.
@@ -83,7 +84,7 @@ def build(
 
 
 def compile_model(
-    model: Any, optimizer_fn: Any, weight: str | None, name: str, mixed_precision: bool
+    model: Any, optimizer_fn: Any, weight: str | None, name: str, mixed_precision: Precision
 ) -> Any:
     """Give a model what a network needs of it.
 
@@ -92,7 +93,7 @@ def compile_model(
         optimizer_fn: The name of an optimizer, what makes one, a scheduler of these, or None.
         weight: A file of weights to start from, or None.
         name: The model's name.
-        mixed_precision: Whether ops on it compute in half precision where it is safe.
+        mixed_precision: What ops on it compute in where it is safe, as for `fastnet.build`.
 
     Returns:
         The model.
@@ -121,14 +122,16 @@ def compile_model(
     return built
 
 
-def build_optimizer(optimizer_fn: Any, model: Any, framework: str, mixed_precision: bool) -> Any:
+def build_optimizer(
+    optimizer_fn: Any, model: Any, framework: str, mixed_precision: Precision
+) -> Any:
     """Make a model's optimizer.
 
     Args:
         optimizer_fn: The name of one, or what makes one, or None.
         model: The model.
         framework: "torch" or "tf".
-        mixed_precision: Whether its loss is to be scaled.
+        mixed_precision: What the model computes in. For float16 its loss is scaled.
 
     Returns:
         The optimizer, or None.
@@ -145,9 +148,10 @@ def build_optimizer(optimizer_fn: Any, model: Any, framework: str, mixed_precisi
 
 
 def _build_with_patches(
-    model_fn: Any, optimizer_fn: Any, weights_path: Any, model_name: Any, mixed_precision: bool
+    model_fn: Any, optimizer_fn: Any, weights_path: Any, model_name: Any, mixed_precision: Precision
 ) -> list[Any]:
     """Make models one by one, with what a program has put in the place of FastEstimator's."""
+    mixed_precision = read_precision(mixed_precision)
     models, _ = make_models(model_fn, mixed_precision)
     count = len(models)
     settings = (

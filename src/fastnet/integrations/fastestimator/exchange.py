@@ -115,6 +115,10 @@ def _replacement(module: str, name: str, original: Any) -> Any:
     special = _special(module, name)
     if special is not None:
         return special(original)
+    if module == "network":
+        from fastnet.integrations.fastestimator.networks import network_class
+
+        return network_class(name)
     own = getattr(import_module(_own_module(module)), name)
     return stand_in(own, original, _members(name)) if isinstance(original, type) else own
 

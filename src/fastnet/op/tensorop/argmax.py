@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fastnet.errors import shown
 from fastnet.op.checks import is_int
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
@@ -42,7 +43,7 @@ class Argmax(PerTensor):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_int(axis):
-            raise ValueError(f"Argmax's axis is an int, not {axis!r}.")
+            raise ValueError(f"Argmax's axis is an int, not {shown(axis)}.")
         self.axis = axis
 
     def apply(self, tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
@@ -61,7 +62,7 @@ class Normalize(PerTensor):
             )
         if not is_number(max_pixel_value) or not max_pixel_value > 0:
             raise ValueError(
-                f"Normalize's max_pixel_value is more than 0, not {max_pixel_value!r}."
+                f"Normalize's max_pixel_value is more than 0, not {shown(max_pixel_value)}."
             )
         self.mean = mean
         self.std = std
@@ -102,5 +103,5 @@ def _channels(name: str, setting: Any) -> int | None:
     else:
         count = len(parts)
     if not parts or not all(map(is_number, parts)):
-        raise ValueError(f"Normalize's {name} is a number, or one a channel, not {setting!r}.")
+        raise ValueError(f"Normalize's {name} is a number, or one a channel, not {shown(setting)}.")
     return count

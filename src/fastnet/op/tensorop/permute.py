@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fastnet.errors import shown
 from fastnet.op.checks import axes_in_order
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import State, Tensor
@@ -54,7 +55,7 @@ class Permute(PerTensor):
         if not order:
             raise ValueError(
                 f"Permute's permutation has each axis in it once, counted from 0, but got "
-                f"{permutation!r}."
+                f"{shown(permutation)}."
             )
         self.in_list = self.out_list = not isinstance(inputs, str)
         self.permutation = order
@@ -95,4 +96,4 @@ class Permute(PerTensor):
         Returns:
             The value of the output, or a list of values.
         """
-        return super().forward(data, state) if self.in_list else self.apply(data)
+        return super().forward(data, state) if isinstance(data, list) else self.apply(data)

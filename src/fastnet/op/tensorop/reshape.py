@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fastnet.errors import shown
 from fastnet.op.checks import lengths_of
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
@@ -50,7 +51,7 @@ class Reshape(PerTensor):
         if lengths is None:
             raise ValueError(
                 f"Reshape's shape is a length or several, of which one can be -1, to be worked "
-                f"out, but got {shape!r}."
+                f"out, but got {shown(shape)}."
             )
         self.shape = lengths
         self._lengths: Any = lengths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fastnet.errors import shown
 from fastnet.op.checks import is_int, lengths_of
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
@@ -49,13 +50,13 @@ class Resize3D(PerTensor):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if resize_mode not in RESIZE_MODES:
             raise AssertionError(
-                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {resize_mode!r}."
+                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {shown(resize_mode)}."
             )
         lengths = None if is_int(output_shape) else lengths_of(output_shape)
         if lengths is None or len(lengths) != 3 or min(lengths) < 1:
             raise ValueError(
                 f"Resize3D's output_shape is a height, a width and a depth, without batch and "
-                f"channels, not {output_shape!r}."
+                f"channels, not {shown(output_shape)}."
             )
         self.output_shape = lengths
         self.resize_mode = resize_mode

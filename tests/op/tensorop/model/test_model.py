@@ -412,12 +412,13 @@ class TestIntermediateLayers:
     def test_malformed(self, layers: Any, kind: Any, text: str) -> None:
         model = built(Layers, None, model_name="m")
         with raising(kind, text):
-            ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
+            TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)])
 
     def test_one_key_is_too_few(self) -> None:
         model = built(Layers, None, model_name="m")
+        op = ModelOp(model, "x", "y", intermediate_layers="body")
         with pytest.raises(ValueError, match=r"but its outputs are \['y'\]\. Name a key for each"):
-            ModelOp(model, "x", "y", intermediate_layers="body")
+            TorchNetwork([op])
 
 
 class TestSpreadOverDevices:

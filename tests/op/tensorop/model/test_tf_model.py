@@ -526,7 +526,7 @@ class TestLayersThatThereAreNot:
             "ModelOp of 'm' writes the model's output and those of the intermediate layers ['up'], "
             "but its outputs are ['y']. Name a key for each: the model's first, then one a layer.",
         ):
-            ModelOp(self.model(), "x", "y", intermediate_layers="up")
+            TFNetwork([ModelOp(self.model(), "x", "y", intermediate_layers="up")])
 
     def test_no_name_at_all(self) -> None:
         with raising(

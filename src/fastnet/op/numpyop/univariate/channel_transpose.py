@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.errors import shown
 from fastnet.op.checks import axes_in_order
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -47,7 +48,7 @@ class ChannelTranspose(PerArray):
         if not order:
             raise ValueError(
                 f"ChannelTranspose's axes have each axis of a sample among them once, counted from "
-                f"0, but got {axes!r}."
+                f"0, but got {shown(axes)}."
             )
         self.axes = tuple(order)
 

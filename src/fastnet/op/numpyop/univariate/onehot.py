@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.errors import shown
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -46,9 +47,13 @@ class Onehot(PerArray):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_int(num_classes) or num_classes < 1:
-            raise ValueError(f"Onehot's num_classes is an int of at least 1, not {num_classes!r}.")
+            raise ValueError(
+                f"Onehot's num_classes is an int of at least 1, not {shown(num_classes)}."
+            )
         if not is_number(label_smoothing) or not 0 <= label_smoothing <= 1:
-            raise ValueError(f"Onehot's label_smoothing is from 0 to 1, not {label_smoothing!r}.")
+            raise ValueError(
+                f"Onehot's label_smoothing is from 0 to 1, not {shown(label_smoothing)}."
+            )
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.errors import shown
 from fastnet.op.checks import lengths_of
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -45,7 +46,7 @@ class Reshape(PerArray):
         if lengths_of(shape) is None:
             raise ValueError(
                 f"Reshape's shape is a length or several, of which one can be -1, to be worked "
-                f"out, but got {shape!r}."
+                f"out, but got {shown(shape)}."
             )
         self.shape = shape
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.errors import shown
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["ToArray"]
@@ -44,7 +45,9 @@ class ToArray(PerArray):
         try:
             np.dtype(dtype)
         except TypeError as error:
-            raise ValueError(f"ToArray's dtype is a type of numpy's, not {dtype!r}.") from error
+            raise ValueError(
+                f"ToArray's dtype is a type of numpy's, not {shown(dtype)}."
+            ) from error
         self.dtype = dtype
 
     def apply(self, data: Any) -> Any:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastnet.backend.dispatch import module_for
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Tensor
@@ -46,7 +47,7 @@ class Mixer(TensorOp):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         name = type(self).__name__
         if not is_number(alpha) or not alpha > 0:
-            raise AssertionError(f"{name}'s alpha is more than 0, not {alpha!r}.")
+            raise AssertionError(f"{name}'s alpha is more than 0, not {shown(alpha)}.")
         if len(self.inputs) != 2 or len(self.outputs) != 2:
             raise AssertionError(
                 f"{name} reads and writes two keys, samples and labels, but its inputs are "

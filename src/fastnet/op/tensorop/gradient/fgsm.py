@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.gradient.taker import ADVICE, GradientTaker
 from fastnet.types import Forward, State, Tensor
@@ -29,8 +30,9 @@ class FGSM(GradientTaker):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
     Raises:
-        ValueError: If `data` or `loss` is not one key, there is not one output, `epsilon` is no
-            number, or `clip_low` and `clip_high` are none or the wrong way round.
+        ValueError: If `epsilon` is no number, or `clip_low` and `clip_high` are none or the wrong
+            way round; in a network also if `data` or `loss` is not one key, or there is not one
+            output.
 
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
@@ -49,18 +51,18 @@ class FGSM(GradientTaker):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         for setting, key in (("data", data), ("loss", loss)):
-            if not isinstance(key, str):
-                raise ValueError(f"FGSM reads one key as its {setting}, but got {key!r}.")
+            if not isinstance(key, (str, list, tuple)):
+                raise _not_one_key(setting, key)
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_number(epsilon):
-            raise ValueError(f"FGSM's epsilon is a number, not {epsilon!r}.")
+            raise ValueError(f"FGSM's epsilon is a number, not {shown(epsilon)}.")
         for setting, value in (("clip_low", clip_low), ("clip_high", clip_high)):
             if value is not None and not is_number(value):
-                raise ValueError(f"FGSM's {setting} is a number or None, not {value!r}.")
+                raise ValueError(f"FGSM's {setting} is a number or None, not {shown(value)}.")
         if clip_low and clip_high and clip_low > clip_high:
             raise ValueError(
-                f"FGSM's clip_low is not more than its clip_high, but they are {clip_low!r} and "
-                f"{clip_high!r}."
+                f"FGSM's clip_low is not more than its clip_high, but they are {shown(clip_low)} "
+                f"and {shown(clip_high)}."
             )
         self.out_list = False
         self.epsilon = epsilon
@@ -78,11 +80,14 @@ class FGSM(GradientTaker):
         return made
 
     def check_keys(self) -> None:
-        """Refuse other than one output, when a network is made of the op.
+        """Refuse other than two inputs and one output, when a network is made of the op.
 
         Raises:
             ValueError: If those are what it has.
         """
+        for setting, key in zip(("data", "loss"), self.inputs, strict=False):
+            if not isinstance(key, str):
+                raise _not_one_key(setting, key)
         if len(self.outputs) != 1:
             raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
 
@@ -128,3 +133,7 @@ class FGSM(GradientTaker):
             least, largest = functions.extremes(clean)
             low, high = low or least, high or largest
         return functions.clip_by_value(moved, low, high)
+
+
+def _not_one_key(setting: str, given: object) -> ValueError:
+    return ValueError(f"FGSM reads one key as its {setting}, but got {shown(given)}.")

@@ -56,15 +56,8 @@ class GradientOp(GradientTaker):
                 f"GradientOp's model is a torch.nn.Module or a Keras model, not "
                 f"{type(model).__name__}."
             )
-        if (
-            not targets
-            or len(targets) != len(written)
-            or (sources and len(sources) != len(targets))
-        ):
-            raise AssertionError(
-                f"GradientOp writes one output for each of its finals, by one input each, but its "
-                f"finals are {targets}, its outputs {written} and its inputs {sources}."
-            )
+        if len(targets) != len(written) or (sources and len(sources) != len(targets)):
+            raise _wrong_counts(targets, written, sources)
         super().__init__(inputs=sources + targets, outputs=written, mode=mode, ds_id=ds_id)
         self.model = model
         self._count = len(targets)
@@ -79,6 +72,15 @@ class GradientOp(GradientTaker):
         sources, finals = self.inputs[:count], self.inputs[count:]
         made: GradientOp = own(finals, list(self.outputs), sources or None, self.model)
         return made
+
+    def check_keys(self) -> None:
+        """Refuse no finals, when a network is made of the op.
+
+        Raises:
+            AssertionError: If those are what it has.
+        """
+        if not self._count:
+            raise _wrong_counts(self.inputs, self.outputs, [])
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Pick the framework's function.
@@ -121,12 +123,19 @@ class GradientOp(GradientTaker):
             return [differentiate(data[1], data[0], False, state.get("tape"), retain_graph)]
 
         def take(data: list[Tensor], state: State) -> list[Any]:
-            finals = data[-count:]
-            sources = data[:count] if model is None else [self._trainable(model)] * count
+            finals = data if model is not None else data[count:]
+            sources = data[:count] if model is None else [self._trainable(model)] * len(finals)
             tape, gradients = state.get("tape"), list[Any]()
             for final, source in zip(finals, sources, strict=True):
-                retain = retain_graph or len(gradients) + 1 < count
+                retain = retain_graph or len(gradients) + 1 < len(finals)
                 gradients.append(differentiate(final, source, False, tape, retain))
             return gradients
 
         return (self._of_pair or take_one) if model is None and count == 1 else take
+
+
+def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:
+    return AssertionError(
+        f"GradientOp writes one output for each of its finals, by one input each, but its finals "
+        f"are {finals}, its outputs {outputs} and its inputs {inputs}."
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
 from fastnet.backend.dispatch import module_for
+from fastnet.errors import shown
 from fastnet.op.checks import is_int, is_number, require_weights
 from fastnet.op.tensorop.loss.class_axis import (
     class_axis,
@@ -95,14 +96,15 @@ class CrossEntropy(LossOp):
             require_weights(self, "class_weights", "class", class_weights)
         for name, value in (("axis", axis), ("ignore_index", ignore_index)):
             if value is not None and not is_int(value):
-                raise ValueError(f"CrossEntropy's {name} is an int or None, not {value!r}.")
+                raise ValueError(f"CrossEntropy's {name} is an int or None, not {shown(value)}.")
             if value is not None and form == "binary":
                 raise ValueError(_without_classes(name, value))
         if ignore_index is not None and form == "categorical":
             raise ValueError(_without_indices(ignore_index))
         if not is_number(label_smoothing) or not 0 <= label_smoothing <= 1:
             raise ValueError(
-                f"CrossEntropy's label_smoothing is a number from 0 to 1, not {label_smoothing!r}."
+                f"CrossEntropy's label_smoothing is a number from 0 to 1, not "
+                f"{shown(label_smoothing)}."
             )
         self.from_logits = from_logits
         self.form = form
@@ -223,12 +225,12 @@ class CrossEntropy(LossOp):
 def _without_classes(name: str, value: object) -> str:
     return (
         f"CrossEntropy's {name} is of classes, of which the form 'binary' has none, but it is "
-        f"{value!r}."
+        f"{shown(value)}."
     )
 
 
 def _without_indices(ignore_index: object) -> str:
     return (
         "CrossEntropy's ignore_index is of a truth of indices, which the form 'categorical' has "
-        f"not, but it is {ignore_index!r}."
+        f"not, but it is {shown(ignore_index)}."
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastnet.backend.dice import score
 from fastnet.backend.dispatch import implementation
+from fastnet.errors import shown
 from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
@@ -59,7 +60,7 @@ class DiceLoss(LossOp):
         # a bare one even where a list of one key was given
         self.out_list = False
         if not is_number(epsilon):
-            raise ValueError(f"DiceLoss's epsilon is a number, not {epsilon!r}.")
+            raise ValueError(f"DiceLoss's epsilon is a number, not {shown(epsilon)}.")
         self.soft_dice = soft_dice
         self.channel_average = channel_average
         self.channel_weights = channel_weights

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation
 from fastnet.backend.focal import compute
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
@@ -69,16 +70,16 @@ class FocalLoss(LossOp):
         # a bare one even where a list of one key was given
         self.out_list = False
         if not _within(gamma, math.inf):
-            raise ValueError(f"FocalLoss's gamma is 0 or more, not {gamma!r}.")
+            raise ValueError(f"FocalLoss's gamma is 0 or more, not {shown(gamma)}.")
         if not _within(alpha, 1):
-            raise ValueError(f"FocalLoss's alpha is from 0 to 1, not {alpha!r}.")
+            raise ValueError(f"FocalLoss's alpha is from 0 to 1, not {shown(alpha)}.")
         for name, given in (
             ("sample_reduction", sample_reduction),
             ("shape_reduction", shape_reduction),
         ):
             if given not in _REDUCTIONS:
                 raise ValueError(
-                    f"FocalLoss's {name} is one of {list(_REDUCTIONS)}, not {given!r}."
+                    f"FocalLoss's {name} is one of {list(_REDUCTIONS)}, not {shown(given)}."
                 )
         self.gamma = gamma
         self.alpha = alpha

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastnet import backend
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.pair_loss import PairLoss
 from fastnet.types import Tensor
@@ -57,10 +58,10 @@ class L1_Loss(PairLoss):
         )
         if loss_type not in _FUNCTIONS:
             raise ValueError(
-                f"L1_Loss's loss_type is one of {list(_FUNCTIONS)}, not {loss_type!r}."
+                f"L1_Loss's loss_type is one of {list(_FUNCTIONS)}, not {shown(loss_type)}."
             )
         if not is_number(beta) or not beta > 0:
-            raise ValueError(f"L1_Loss's beta is more than 0, not {beta!r}.")
+            raise ValueError(f"L1_Loss's beta is more than 0, not {shown(beta)}.")
         self.loss_type = loss_type
         self.beta = beta
         self.function_name = _FUNCTIONS[loss_type]

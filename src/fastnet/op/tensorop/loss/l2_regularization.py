@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.held_model import require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -49,7 +50,7 @@ class L2Regularization(TensorOp):
                 f"{name}'s model is a torch.nn.Module or a Keras model, not {type(model).__name__}."
             )
         if not is_number(beta):
-            raise ValueError(f"{name}'s beta is a number, not {beta!r}.")
+            raise ValueError(f"{name}'s beta is a number, not {shown(beta)}.")
         self.in_list = self.out_list = False
         self.model = model
         self.beta = beta

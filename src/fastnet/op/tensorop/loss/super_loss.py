@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastnet.backend.dispatch import implementation, module_for
+from fastnet.errors import shown
 from fastnet.op.checks import check_keys, is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.types import State, Tensor
@@ -61,9 +62,11 @@ class SuperLoss(LossOp):
         if is_number(threshold):
             threshold = float(to_number(threshold).item())
         elif threshold != "exp":
-            raise ValueError(f"SuperLoss's threshold is a number or 'exp', not {threshold!r}.")
+            raise ValueError(f"SuperLoss's threshold is a number or 'exp', not {shown(threshold)}.")
         if not is_number(regularization) or regularization <= 0:
-            raise ValueError(f"SuperLoss's regularization is more than 0, not {regularization!r}.")
+            raise ValueError(
+                f"SuperLoss's regularization is more than 0, not {shown(regularization)}."
+            )
         written = loss.outputs[0]
         super().__init__(
             inputs=loss.inputs,

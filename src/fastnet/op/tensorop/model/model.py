@@ -42,8 +42,8 @@ class ModelOp(TensorOp):
         AssertionError: If the model was not built, or is trainable without gradients.
         KeyError: If no layer has a name that `intermediate_layers` gives.
         IndexError: If no layer has a place that it gives.
-        ValueError: If there are fewer outputs than values to write, or more inputs than those of a
-            Keras model that knows its own.
+        ValueError: If there are more inputs than those of a Keras model that knows its own; in a
+            network also if there are fewer outputs than values to write.
     """
 
     settled_by = ("model", "trainable", "gradients", "intermediate_layers")
@@ -73,18 +73,26 @@ class ModelOp(TensorOp):
                     f"ModelOp of '{model.model_name}' asks for the intermediate layer {layer!r} of "
                     f"type {type(layer).__name__}. Give names or places."
                 )
-        if layers and len(self.outputs) <= len(layers):
-            raise ValueError(
-                f"ModelOp of '{model.model_name}' writes the model's output and those of the "
-                f"intermediate layers {layers}, but its outputs are {self.outputs}. Name a key for "
-                "each: the model's first, then one a layer."
-            )
         self.model = model
         self.trainable = trainable
         self.gradients = gradients
         self.intermediate_layers = layers
         self._pass: TorchPass | TFPass = _make_pass(self, framework_of(model))
         self._settled = self._settings()
+
+    def check_keys(self) -> None:
+        """Refuse too few outputs, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        layers: list[str | int] = to_list(self.intermediate_layers)
+        if layers and len(self.outputs) <= len(layers):
+            raise ValueError(
+                f"ModelOp of '{self.model.model_name}' writes the model's output and those of the "
+                f"intermediate layers {layers}, but its outputs are {self.outputs}. Name a key for "
+                "each: the model's first, then one a layer."
+            )
 
     def _settings(self) -> tuple[Any, ...]:
         layers = tuple(to_list(self.intermediate_layers))
@@ -173,7 +181,11 @@ def _make_pass(op: ModelOp, framework: str | None) -> TorchPass | TFPass:
 
 def _own_outputs(op: ModelOp, returned: Any) -> Sequence[Any]:
     """Take what a model returned apart, a value for each output but those of the layers."""
-    keys = op.outputs[: len(op.outputs) - len(op.intermediate_layers)]
+    count = len(op.outputs) - len(op.intermediate_layers)
+    if count < 1:
+        # called by hand: a network refuses so few
+        return tuple(to_list(returned))
+    keys = op.outputs[:count]
     is_bare = not isinstance(returned, (list, tuple, Mapping))
     if len(keys) == 1 and is_bare:
         return (returned,)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.errors import shown
 from fastnet.op.checks import is_int
 from fastnet.op.settings import is_overridden
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
@@ -42,9 +43,9 @@ class UpdateOp(TensorOp):
 
     Raises:
         AssertionError: If the model was not built.
-        ValueError: If `loss_name` or `gradients` is not one key, if the model has mixed precision
-            and `gradients` are given, or if `merge_grad` is less than 1, or more on several
-            devices.
+        ValueError: If the model has mixed precision and `gradients` are given, or `merge_grad` is
+            less than 1, or more on several devices; in a network also if `loss_name` or `gradients`
+            is not one key.
     """
 
     settled_by = ("model", "loss_name", "gradients", "merge_grad", "defer")
@@ -52,7 +53,7 @@ class UpdateOp(TensorOp):
     def __init__(
         self,
         model: Model,
-        loss_name: str,
+        loss_name: str | None,
         gradients: str | None = None,
         mode: str | Iterable[str] | None = "train",
         ds_id: str | Iterable[str] | None = None,
@@ -64,11 +65,8 @@ class UpdateOp(TensorOp):
         )
         name = getattr(model, "model_name", type(model).__name__)
         require_built("UpdateOp", model)
-        for setting, key in (("loss_name", loss_name), ("gradients", gradients)):
-            if not isinstance(key, str) and (setting == "loss_name" or key is not None):
-                raise ValueError(
-                    f"UpdateOp of '{name}' reads one key as its {setting}, but got {key!r}."
-                )
+        if loss_name is not None and not isinstance(loss_name, str):
+            raise _not_one_key(model, "loss_name", loss_name)
         if gradients is not None and model.mixed_precision:
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{gradients}', but the model has "
@@ -77,8 +75,8 @@ class UpdateOp(TensorOp):
             )
         if not is_int(merge_grad) or merge_grad < 1:
             raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={merge_grad!r}; it is an int, and the least "
-                "is 1."
+                f"UpdateOp of '{name}' has merge_grad={shown(merge_grad)}; it is an int, and the "
+                "least is 1."
             )
         if not hasattr(model, "loss_name"):
             model.loss_name = set()
@@ -118,6 +116,17 @@ class UpdateOp(TensorOp):
         if was[2] is now[2] and self.merge_grad > 1:
             self._update.set_merged(*former.merged())
         self._settled = now
+
+    def check_keys(self) -> None:
+        """Refuse other than one loss and one key of gradients, when a network is made of the op.
+
+        Raises:
+            ValueError: If those are what it has.
+        """
+        if not isinstance(self.loss_name, str):
+            raise _not_one_key(self.model, "loss_name", self.loss_name)
+        if not (isinstance(self.gradients, str) or self.gradients is None):
+            raise _not_one_key(self.model, "gradients", self.gradients)
 
     def _settings(self) -> tuple[Any, ...]:
         return self.loss_name, self.gradients, self.model, self.merge_grad
@@ -236,6 +245,13 @@ class UpdateOp(TensorOp):
 
 # as it is here, whatever is put into its place
 _FORWARD = UpdateOp.forward
+
+
+def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
+    name = getattr(model, "model_name", type(model).__name__)
+    return ValueError(
+        f"UpdateOp of '{name}' reads one key as its {setting}, but got {shown(given)}."
+    )
 
 
 def _make_update(op: UpdateOp, framework: str | None) -> TorchUpdate | TFUpdate:
