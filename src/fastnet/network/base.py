@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from fastnet._guard import call_within, enter, leave
 from fastnet._nest import NestMap
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.backend import to_tensor
+from fastnet.backend.facts import fact, put_fact
 from fastnet.errors import add_note
 from fastnet.network import metering
 from fastnet.network.binding import collect_models
@@ -23,6 +25,7 @@ from fastnet.network.checks import (
     desired_keys,
     not_data,
 )
+from fastnet.network.copying import Value
 from fastnet.network.layout import Adopt, Layout, LayoutCache, Setting
 from fastnet.network.metering import Meter, RangeMeter, Ranges, StepMeter
 from fastnet.network.readings import settle_all
@@ -57,7 +60,7 @@ class _Opening:
         self.transforms = False
 
 
-class BaseNetwork:
+class BaseNetwork(Value):
     """A graph of ops over a batch, opened for a mode and an epoch, then run a step at a time.
 
     Programs make a `TorchNetwork`, or let `Network` choose.
@@ -104,15 +107,10 @@ class BaseNetwork:
         self.models: list[Model] = []
         self.mixed_precision = False
         self._collect_models()
-        self._layouts = LayoutCache(
-            lambda: (self.ops, self.postprocessing, self.slicers),
-            self._bind,
-            self._value_maps(),
-            self._step_setting,
-            self._build,
-            (self._check_items, self._collect_models),
-            self._adoption(),
-        )
+        self._layouts = self._make_layouts()
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         # what this thread has configured and not entered yet
         self._configured = threading.local()
@@ -125,6 +123,22 @@ class BaseNetwork:
         self._plan: Plan | RecordedPlan | None = None
         self._state: State = {}
         self._step: Step | None = None
+
+    @cached_property
+    def _layouts(self) -> LayoutCache:
+        # of a network that a copy came to before it had all of its ops
+        return self._make_layouts()
+
+    def _make_layouts(self) -> LayoutCache:
+        return LayoutCache(
+            lambda: (self.ops, self.postprocessing, self.slicers),
+            self._bind,
+            self._value_maps(),
+            self._step_setting,
+            self._build,
+            (self._check_items, self._collect_models),
+            self._adoption(),
+        )
 
     # ------------------------------------------------------------------ what a framework decides
 
@@ -353,7 +367,7 @@ class BaseNetwork:
         Returns:
             Ops, optimizers, postprocessing ops and slicers, schedulers among them.
         """
-        optimizers = [model.optimizer for model in self.models] if mode == "train" else []
+        optimizers = [fact(model, "optimizer") for model in self.models] if mode == "train" else []
         return self.ops + optimizers + self.postprocessing + self.slicers
 
     def clear_plans(self) -> None:
@@ -582,12 +596,12 @@ class BaseNetwork:
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = fact(model, "optimizer")
     if optimizer is None:
         return
     current = optimizer.get_current_value(epoch) if is_scheduler(optimizer) else optimizer
-    if getattr(model, "current_optimizer", None) is not current:
-        model.current_optimizer = current
+    if fact(model, "current_optimizer") is not current:
+        put_fact(model, "current_optimizer", current)
 
 
 def _waiting(step: Step, wait: Callable[[], None]) -> Step:

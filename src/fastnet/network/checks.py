@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastnet.backend.facts import fact, name_of
 from fastnet.errors import describe_op
 from fastnet.op.checks import check_keys
 from fastnet.op.numpyop import Batch, RemoveIf
@@ -27,7 +28,6 @@ __all__ = [
     "check_mode",
     "check_names",
     "desired_keys",
-    "model_name",
     "not_data",
 ]
 
@@ -121,12 +121,12 @@ def agree_on_precision(models: list[Model]) -> bool:
     Raises:
         ValueError: If some do and some do not.
     """
-    mixed = [model for model in models if getattr(model, "mixed_precision", False)]
+    mixed = [model for model in models if fact(model, "mixed_precision", False)]
     if mixed and len(mixed) < len(models):
         full = [model for model in models if model not in mixed]
         raise ValueError(
-            f"The models {list(map(model_name, mixed))} have mixed precision and "
-            f"{list(map(model_name, full))} have not, "
+            f"The models {list(map(name_of, mixed))} have mixed precision and "
+            f"{list(map(name_of, full))} have not, "
             "but the models of a network must agree. Build all of them with the same "
             "mixed_precision."
         )
@@ -143,7 +143,7 @@ def check_names(models: list[Model]) -> None:
         AssertionError: If two have one name, case aside.
     """
     names: dict[str, str] = {}
-    for name in map(model_name, models):
+    for name in map(name_of, models):
         other = names.pop(name.lower(), None)
         names[name.lower()] = name
         if other is not None:
@@ -152,18 +152,6 @@ def check_names(models: list[Model]) -> None:
                 "system that takes upper and lower case as the same. Pass fastnet.build a "
                 "model_name for each."
             )
-
-
-def model_name(model: Model) -> str:
-    """Name a model.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The name that `build` gave it, or its class's.
-    """
-    return str(getattr(model, "model_name", type(model).__name__))
 
 
 def check_mode(mode: Any) -> None:

@@ -13,7 +13,10 @@ import tensorflow as tf
 
 from fastnet._execute import Plan, RecordedPlan
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.facts import fact, name_of
+from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
+from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.tensors import EAGER
@@ -86,6 +89,16 @@ class TFNetwork(BaseNetwork):
         open_axes: Axes | None = None,
     ) -> None:
         self._open_axes = OpenAxes(open_axes)
+        super().__init__(
+            target_type="tf",
+            device=None,
+            ops=ops,
+            postprocessing=postprocessing,
+            slicers=slicers,
+        )
+
+    def _begin(self) -> None:
+        super()._begin()
         self._records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self._programs: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, InForce] = {}
@@ -94,13 +107,23 @@ class TFNetwork(BaseNetwork):
         self._spreads = False
         # told of traces in the step that is being measured
         self._traced: Callable[[str, float], None] | None = None
-        super().__init__(
-            target_type="tf",
-            device=None,
-            ops=ops,
-            postprocessing=postprocessing,
-            slicers=slicers,
-        )
+
+    def _require_apart(self, op: Any) -> None:
+        for value in vars(op).values():
+            held = value.values() if isinstance(value, dict) else value
+            for one in held if isinstance(value, (dict, list, tuple)) else [value]:
+                for model in self.models:
+                    parts = [*all_layers(model)[1:], *model.variables]
+                    if any(one is part for part in parts):
+                        raise ValueError(
+                            f"{type(op).__name__} holds '{one.name}', a part of the model "
+                            f"'{name_of(model)}', which Keras would save by itself, so that the "
+                            "two were not one any more; hold the model and look it up there"
+                        )
+
+    def _copy_models(self, memo: dict[int, Any]) -> None:
+        for model in self.models:
+            copy_model(model, memo)
 
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
@@ -124,7 +147,7 @@ class TFNetwork(BaseNetwork):
             opening.state["epoch"] = tf.cast(opening.state["epoch"], tf.int32)
             if _updates(opening):
                 for model in opening.layout.models:
-                    prepare_optimizer(getattr(model, "current_optimizer", None), model)
+                    prepare_optimizer(fact(model, "current_optimizer"), model)
 
     def _exit_models(self, opening: _Opening) -> None:
         self._replicas = None

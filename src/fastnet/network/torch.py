@@ -10,12 +10,14 @@ import torch
 
 from fastnet._guard import call_within
 from fastnet._nest import NestMap
+from fastnet.backend.facts import fact
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.base import BaseNetwork, Step, _Opening
 from fastnet.network.layout import Adopt, Setting
 from fastnet.network.metering import Ranges, StepMeter, titles
+from fastnet.schedule import get_current_items
 from fastnet.types import State
 from fastnet.util import NonContext, get_device
 
@@ -53,6 +55,13 @@ class TorchNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
+
+    def _move_in(self) -> None:
+        device = get_device()
+        if device != self.device:
+            self.device = device
+            for op in get_current_items(self.ops):
+                self._build(op)
 
     def _first_deferred(self, ops: list[Any]) -> int:
         # Updates that stand last in a row wait for each other's gradients: a model that one of
@@ -93,7 +102,7 @@ class TorchNetwork(BaseNetwork):
         for model in opening.layout.models:
             model.to(self.device)
             if opening.state["mode"] == "train":
-                move_optimizer(getattr(model, "current_optimizer", None), self.device)
+                move_optimizer(fact(model, "current_optimizer"), self.device)
 
     def _exit_models(self, opening: _Opening) -> None:
         if self.device.type == "cpu":
@@ -101,14 +110,14 @@ class TorchNetwork(BaseNetwork):
         for model in opening.layout.models:
             model.to("cpu")
             if opening.state["mode"] == "train":
-                move_optimizer(getattr(model, "current_optimizer", None), torch.device("cpu"))
+                move_optimizer(fact(model, "current_optimizer"), torch.device("cpu"))
 
     def _step_state(self, opening: _Opening) -> State:
         if not opening.layout.takes_gradients:
             return opening.state
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self.models, *opening.layout.models)}
-        trained = [one for one in models.values() if getattr(one, "optimizer", None) is not None]
+        trained = [one for one in models.values() if fact(one, "optimizer") is not None]
         return {**opening.state, TRAINED: trained} if len(trained) > 1 else opening.state
 
     def _make_step(self, opening: _Opening) -> Step | None:

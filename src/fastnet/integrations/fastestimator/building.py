@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import fastnet
+from fastnet.backend.facts import name_of, put_fact
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 from fastnet.util import to_list
 
@@ -49,7 +50,7 @@ def build(
     models = to_list(built)
     if not model_name:
         for model, name in zip(models, _make_names(len(models)), strict=True):
-            model.model_name = name
+            put_fact(model, "model_name", name)
     optimizers = to_list(optimizer_fn) or [None] * len(models)
     weights = to_list(weights_path) or [None] * len(models)
     trace_model = import_module(f"{ROOT}.util.traceability_util").trace_model
@@ -110,7 +111,7 @@ def build_optimizer(optimizer_fn: Any, model: Any, framework: str, mixed_precisi
     if optimizer_fn is None:
         return None
     setup = import_module(f"fastnet.backend.{framework}.setup")
-    name = getattr(model, "model_name", type(model).__name__)
+    name = name_of(model)
     return setup.make_optimizer(optimizer_fn, model, name, mixed_precision)
 
 
