@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastnet.backend.facts import fact, is_built, name_of
 from fastnet.backend.models import module_for
 from fastnet.types import Model
 
@@ -69,7 +70,7 @@ def require_built(model: Model, function: str) -> None:
     Raises:
         AssertionError: If it does not.
     """
-    if not getattr(model, "fe_compiled", False):
+    if not is_built(model):
         raise AssertionError(
             f"{function} takes a model from fastnet.build, but this {type(model).__name__} was not "
             "made by it."
@@ -77,8 +78,8 @@ def require_built(model: Model, function: str) -> None:
 
 
 def _require_optimizer(model: Model, function: str) -> None:
-    if model.current_optimizer is None:
+    if fact(model, "current_optimizer") is None:
         raise ValueError(
-            f"{function} is about an optimizer's learning rate, but model '{model.model_name}' has "
+            f"{function} is about an optimizer's learning rate, but model '{name_of(model)}' has "
             "no optimizer now. Give fastnet.build an optimizer_fn."
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastnet.backend.facts import fact
 from fastnet.types import Model, is_scheduler
 
-__all__ = ["current_place", "optimizers_of"]
+__all__ = ["current_place", "every_optimizer_of", "optimizers_of"]
 
 
 def optimizers_of(model: Model) -> list[Any]:
@@ -18,12 +19,27 @@ def optimizers_of(model: Model) -> list[Any]:
     Returns:
         Each optimizer once, in the order of its scheduler, if it has one.
     """
-    source = model.optimizer
+    source = fact(model, "optimizer")
     found: dict[int, Any] = {}
     for one in source.get_all_values() if is_scheduler(source) else [source]:
         if one is not None:
             found.setdefault(id(one), one)
     return list(found.values())
+
+
+def every_optimizer_of(model: Model) -> list[Any]:
+    """List the optimizers of a model, and the one in force if somebody has put another one there.
+
+    Args:
+        model: A model from `fastnet.build`.
+
+    Returns:
+        Each optimizer once.
+    """
+    current = fact(model, "current_optimizer")
+    optimizers = optimizers_of(model)
+    is_other = current is not None and all(one is not current for one in optimizers)
+    return [*optimizers, current] if is_other else optimizers
 
 
 def current_place(model: Model) -> int | None:
@@ -35,7 +51,6 @@ def current_place(model: Model) -> int | None:
     Returns:
         Its place in `optimizers_of`, None if there is none in force or it is none of them.
     """
-    places = (
-        place for place, one in enumerate(optimizers_of(model)) if one is model.current_optimizer
-    )
+    current = fact(model, "current_optimizer")
+    places = (place for place, one in enumerate(optimizers_of(model)) if one is current)
     return next(places, None)

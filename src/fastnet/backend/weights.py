@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import require_weights_file
 from fastnet.backend.models import module_for
 from fastnet.backend.optimizers import require_built
@@ -53,7 +54,7 @@ def save_model(
     require_built(model, "save_model")
     if save_optimizer:
         _require_optimizer(model, "save_model", "save_optimizer")
-    stem = os.path.join(os.path.normpath(save_dir), model_name or model.model_name)
+    stem = os.path.join(os.path.normpath(save_dir), model_name or name_of(model))
     path: str = saving.save_model(model, stem, bool(save_optimizer), bool(save_architecture))
     return path
 
@@ -94,7 +95,7 @@ def load_model(
 
 
 def _require_optimizer(model: Model, function: str, setting: str) -> None:
-    if model.current_optimizer is None:
+    if fact(model, "current_optimizer") is None:
         raise AssertionError(
-            f"{function} has {setting}=True, but model '{model.model_name}' has no optimizer now."
+            f"{function} has {setting}=True, but model '{name_of(model)}' has no optimizer now."
         )

@@ -54,9 +54,12 @@ class BaseNetwork(base.BaseNetwork):
         self.epoch_ops: list[Any] = []
         self.epoch_postprocessing: list[Any] = []
         self.epoch_models: set[Model] = set()
+        self._returned: tuple[str, ...] = ()
+
+    def _begin(self) -> None:
+        super()._begin()
         self.epoch_state: State = {}
         self._loaded: Opening | None = None
-        self._returned: tuple[str, ...] = ()
 
     def load_epoch(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastnet._resolve import OpSpec, Spec
+from fastnet.backend.facts import name_of
 from fastnet.explain.subject import Subject
 from fastnet.op.op import is_delete
 from fastnet.types import is_given, is_scheduler
@@ -112,7 +113,7 @@ def model_names(models: Iterable[Any]) -> tuple[str, ...]:
     Returns:
         The names that `build` gave them, or those of their classes.
     """
-    return tuple(str(getattr(model, "model_name", type(model).__name__)) for model in models)
+    return tuple(name_of(model) for model in models)
 
 
 def _values(subject: Subject, index: int, entry: Any) -> Iterator[Item]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fastnet.backend.facts import fact
 from fastnet.explain.items import model_names
 from fastnet.explain.subject import Subject
 from fastnet.schedule import get_current_items, get_signature_epochs
@@ -124,7 +125,7 @@ def _named_items(subject: Subject) -> list[tuple[str, Any]]:
     named = [(f"ops[{index}]", item) for index, item in enumerate(subject.ops)]
     if subject.mode == "train":
         named += [
-            (f"optimizer of '{name}'", getattr(model, "optimizer", None))
+            (f"optimizer of '{name}'", fact(model, "optimizer"))
             for name, model in zip(model_names(subject.models), subject.models, strict=True)
         ]
     for part in ("postprocessing", "slicers"):

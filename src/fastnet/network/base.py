@@ -6,12 +6,14 @@ import threading
 import warnings
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fastnet._execute import BoundPlan
 from fastnet._guard import call_within, enter, leave
 from fastnet.backend import to_tensor
+from fastnet.backend.facts import fact, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.errors import unwritten_key
 from fastnet.network.binding import collect_models
@@ -24,6 +26,7 @@ from fastnet.network.checks import (
     desired_keys,
     not_data,
 )
+from fastnet.network.copying import Value
 from fastnet.network.layout import Handling, Layout, LayoutCache
 from fastnet.network.metering import Meter, RangeMeter, StepMeter
 from fastnet.network.opening import Opening, RunStep
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseNetwork"]
 
 
-class BaseNetwork:
+class BaseNetwork(Value):
     """A graph of ops over a batch, opened for a mode and an epoch, then run a step at a time.
 
     Programs make a `TorchNetwork`, or let `Network` choose.
@@ -95,13 +98,10 @@ class BaseNetwork:
         self.models: list[Model] = []
         self.mixed_precision: Precision = False
         self._collect_models()
-        self._layouts = LayoutCache(
-            lambda: (self.ops, self.postprocessing, self.slicers),
-            self._bind,
-            self._handling(),
-            self._build,
-            (self._check_items, self._collect_models),
-        )
+        self._layouts = self._make_layouts()
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         # what this thread has configured and not entered yet
         self._configured = threading.local()
@@ -112,6 +112,20 @@ class BaseNetwork:
         self._composing = threading.Lock()
         # what takes the times of openings and steps, while there is something that does
         self._meter: Meter | None = None
+
+    @cached_property
+    def _layouts(self) -> LayoutCache:
+        # of a network that a copy came to before it had all of its ops
+        return self._make_layouts()
+
+    def _make_layouts(self) -> LayoutCache:
+        return LayoutCache(
+            lambda: (self.ops, self.postprocessing, self.slicers),
+            self._bind,
+            self._handling(),
+            self._build,
+            (self._check_items, self._collect_models),
+        )
 
     # ------------------------------------------------------------------ what a framework decides
 
@@ -296,7 +310,7 @@ class BaseNetwork:
         Returns:
             Ops, optimizers, postprocessing ops and slicers, schedulers among them.
         """
-        optimizers = [model.optimizer for model in self.models] if mode == "train" else []
+        optimizers = [fact(model, "optimizer") for model in self.models] if mode == "train" else []
         return self.ops + optimizers + self.postprocessing + self.slicers
 
     def clear_plans(self) -> None:
@@ -524,9 +538,9 @@ class BaseNetwork:
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = fact(model, "optimizer")
     if optimizer is None:
         return
     current = optimizer.get_current_value(epoch) if is_scheduler(optimizer) else optimizer
-    if getattr(model, "current_optimizer", None) is not current:
-        model.current_optimizer = current
+    if fact(model, "current_optimizer") is not current:
+        put_fact(model, "current_optimizer", current)

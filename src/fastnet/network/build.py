@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from fastnet.backend.facts import put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.schedule.schedule import map_scheduler
@@ -17,13 +18,14 @@ from fastnet.util import to_list
 
 __all__ = ["build", "make_models"]
 
+ModelSource = Callable[[], Model | Sequence[Model]] | Model | Sequence[Model]
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
 
 _names = itertools.count()
 
 
 def build(
-    model_fn: Callable[[], Model | Sequence[Model]],
+    model_fn: ModelSource,
     optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
     weights_path: str | list[str | None] | None = None,
     model_name: str | list[str] | None = None,
@@ -31,8 +33,16 @@ def build(
 ) -> Any:
     """Make models, and give them what a network needs of them.
 
+    What is known of a model is written to attributes of it. A name that the model uses itself, be
+    it for an attribute, a layer, a parameter, a property or a method, stays the model's own: what
+    fastnet has to say under it is kept beside the model. A Keras model that was compiled gets the
+    new optimizer in the place of Keras's, if there is one.
+
     Args:
-        model_fn: Makes one model, or a sequence of models.
+        model_fn: A function without arguments, or a class, that makes one model or a list or tuple
+            of models; or a model, or a list or tuple of models, made before. What Keras decides
+            while a model is made, its precision and the devices that it is spread over, takes a
+            function.
         optimizer_fn: For each model: the name of an optimizer ("adadelta", "adagrad", "adam",
             "adamax", "rmsprop" or "sgd"), a function that takes the model's parameters (for
             torch) or nothing (for Keras) and returns an optimizer, a scheduler of these, or None
@@ -52,8 +62,10 @@ def build(
     Raises:
         AssertionError: If there are not as many optimizers, weights and names as models.
         ValueError: If something that `model_fn` makes is no model, an optimizer cannot be made, or
-            a weights file cannot be used, or there is no such precision. What is no optimizer of
-            the model is a `WrongOptimizerError`, which is an AssertionError, too.
+            a weights file cannot be used; if there is no such precision; or if a Keras model was
+            made before, but for another precision or for one of several devices. What is no
+            optimizer of the model is a `WrongOptimizerError`, which is an AssertionError, too.
+        TypeError: If `model_fn` is neither a function nor a model, nor a sequence of models.
 
     >>> import torch
     >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
@@ -84,9 +96,7 @@ def build(
     return built[0] if len(built) == 1 else built
 
 
-def make_models(
-    model_fn: Callable[[], Any], mixed_precision: Precision
-) -> tuple[list[Any], list[str]]:
+def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], list[str]]:
     """Make models, under the precision policy that they are to have.
 
     Args:
@@ -99,6 +109,12 @@ def make_models(
     Raises:
         ValueError: If there is none, or something that is no model.
     """
+    given = _given_models(model_fn)
+    if given is not None:
+        frameworks = [_framework(model) for model in given]
+        if "tf" in frameworks:
+            import_module("fastnet.backend.tf.setup").require_as_made(given, mixed_precision)
+        return given, frameworks
     governed: list[str] = []
 
     def make() -> list[Any]:
@@ -122,6 +138,41 @@ def make_models(
             models = make()
         models = setup.mirror(make, models)
     return models, frameworks
+
+
+def _given_models(model_fn: Any) -> list[Any] | None:
+    """List the models that `build` was given; None for what makes them.
+
+    A model can be called too, which would run it, so that it is looked at first.
+    """
+    if framework_of(model_fn) is not None:
+        return [model_fn]
+    if isinstance(model_fn, (list, tuple)):
+        for place, one in enumerate(model_fn):
+            if framework_of(one) is None:
+                raise TypeError(
+                    f"model_fn is a {type(model_fn).__name__} whose item {place} is {_told(one)}, "
+                    "which is no model. Pass a list of models, or one function that returns all "
+                    "of them."
+                )
+        if not model_fn:
+            raise TypeError(
+                f"model_fn is an empty {type(model_fn).__name__}. Pass a model, a list of models, "
+                "or a function that makes them."
+            )
+        return list(model_fn)
+    if not callable(model_fn):
+        raise TypeError(
+            f"model_fn is {_told(model_fn)}. Pass a function without arguments that makes the "
+            "model, or a torch.nn.Module or Keras model that was made before, or a list of these."
+        )
+    return None
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"of type {type(value).__name__}"
 
 
 def _make_name() -> str:
@@ -150,7 +201,8 @@ def _compile(
     """Give one model its optimizer, weights and name."""
     setup = import_module(f"fastnet.backend.{framework}.setup")
     model = setup.prepare(model)
-    model.mixed_precision = mixed_precision
+    setup.reserve_names(model, source)
+    put_fact(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:
         return setup.make_optimizer(one, model, name, mixed_precision)
@@ -159,10 +211,14 @@ def _compile(
         # before the optimizer, which may take a look at the weights
         setup.load_weights(model, path)
     if is_scheduler(source):
-        model.optimizer = map_scheduler(source, make)
-        model.current_optimizer = model.optimizer.get_current_value(1)
+        optimizer: Any = map_scheduler(source, make)
+        current = optimizer.get_current_value(1)
     else:
-        model.optimizer = model.current_optimizer = None if source is None else make(source)
-    model.model_name = name
-    model.fe_compiled = True
+        optimizer = current = None if source is None else make(source)
+    put_fact(model, "optimizer", optimizer)
+    put_fact(model, "current_optimizer", current)
+    put_fact(model, "model_name", name)
+    put_fact(model, "fe_compiled", True)
+    if framework == "tf":
+        import_module("fastnet.backend.tf.copying").let_pickle(model)
     return model

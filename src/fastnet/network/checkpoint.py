@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, write_archive
+from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.tree import array_from, decode, encode
@@ -101,8 +102,8 @@ def save_checkpoint(
         "epoch": int(epoch),
         "step": int(step),
         "values": dict(values or {}),
-        "models": {model.model_name: run.state_of_model(model) for model in network.models},
-        "current": {model.model_name: current_place(model) for model in network.models},
+        "models": {name_of(model): run.state_of_model(model) for model in network.models},
+        "current": {name_of(model): current_place(model) for model in network.models},
         "states": states_of(things),
         "random": {**random.random_state(), "framework": run.random_state(network.models)},
     }
@@ -168,8 +169,8 @@ def load_checkpoint(
             kept.enter_context(_kept_choice(model))
             kept.enter_context(run.kept_model(model))
         for model in network.models:
-            _choose(model, content["current"][model.model_name], network)
-            run.load_model(model, models[model.model_name], source)
+            _choose(model, content["current"][name_of(model)], network)
+            run.load_model(model, models[name_of(model)], source)
         _load_states(things, content["states"], source)
         random.load_random(content["random"])
         run.load_random(network.models, content["random"]["framework"])
@@ -186,7 +187,7 @@ def _check(
             f"where this is {_FORM} for {network.target_type!r}. Load it with the version of "
             "fastnet, and in the framework, that it was saved with."
         )
-    own, saved = sorted(one.model_name for one in network.models), sorted(content["models"])
+    own, saved = sorted(name_of(one) for one in network.models), sorted(content["models"])
     if own != saved:
         raise ValueError(
             f"{source} is of models named {saved}, but those of the network are {own}. Build the "
@@ -195,13 +196,11 @@ def _check(
     check_states(things, content["states"], source)
     models = {}
     for model in network.models:
-        models[model.model_name] = run.check_model(
-            model, content["models"][model.model_name], source
-        )
-        place = content["current"][model.model_name]
+        models[name_of(model)] = run.check_model(model, content["models"][name_of(model)], source)
+        place = content["current"][name_of(model)]
         if place is not None and not (is_int(place) and 0 <= place < len(optimizers_of(model))):
             raise ValueError(
-                f"{source} has optimizer {place!r} in force for model '{model.model_name}', which "
+                f"{source} has optimizer {place!r} in force for model '{name_of(model)}', which "
                 "is none of those that it has. Save it anew."
             )
     return models
@@ -231,17 +230,17 @@ def _readable(name: str, but_for: type[Exception] | tuple[()] = ()) -> Iterator[
 def _choose(model: Any, place: int | None, network: BaseNetwork) -> None:
     """Put the optimizer in force that was; while a network is open it is that of its epoch."""
     if place is not None and network._opening is None:
-        model.current_optimizer = optimizers_of(model)[place]
+        put_fact(model, "current_optimizer", optimizers_of(model)[place])
 
 
 @contextmanager
 def _kept_choice(model: Any) -> Iterator[None]:
     """Leave the optimizer in force that is if something fails meanwhile."""
-    before = model.current_optimizer
+    before = fact(model, "current_optimizer")
     try:
         yield
     except BaseException:
-        model.current_optimizer = before
+        put_fact(model, "current_optimizer", before)
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import describe_op, shown
 from fastnet.op.checks import check_keys
@@ -30,7 +31,6 @@ __all__ = [
     "check_mode",
     "check_names",
     "desired_keys",
-    "model_name",
     "not_data",
 ]
 
@@ -126,8 +126,8 @@ def agree_on_precision(models: list[Model]) -> Precision:
     """
     precisions: dict[Precision, list[str]] = {}
     for model in models:
-        precision = read_precision(getattr(model, "mixed_precision", False))
-        precisions.setdefault(precision, []).append(model_name(model))
+        precision = read_precision(fact(model, "mixed_precision", False))
+        precisions.setdefault(precision, []).append(name_of(model))
     full = precisions.pop(False, [])
     if full and precisions:
         mixed = [name for names in precisions.values() for name in names]
@@ -155,7 +155,7 @@ def check_names(models: list[Model]) -> None:
         AssertionError: If two have one name, case aside.
     """
     names: dict[str, str] = {}
-    for name in map(model_name, models):
+    for name in map(name_of, models):
         other = names.pop(name.lower(), None)
         names[name.lower()] = name
         if other is not None:
@@ -164,18 +164,6 @@ def check_names(models: list[Model]) -> None:
                 "system that takes upper and lower case as the same. Pass fastnet.build a "
                 "model_name for each."
             )
-
-
-def model_name(model: Model) -> str:
-    """Name a model.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The name that `build` gave it, or its class's.
-    """
-    return str(getattr(model, "model_name", type(model).__name__))
 
 
 def check_mode(mode: Any) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.network.base import BaseNetwork
 from fastnet.network.binding import collect_models
-from fastnet.network.checks import model_name
 from fastnet.network.open_axes import Axes
 
 __all__ = ["Network", "framework_for"]
@@ -74,7 +74,7 @@ def framework_for(ops: Any) -> str:
     models = collect_models(ops)
     frameworks: dict[str | None, list[str]] = {}
     for model in models:
-        frameworks.setdefault(framework_of(model), []).append(model_name(model))
+        frameworks.setdefault(framework_of(model), []).append(name_of(model))
     if None in frameworks:
         raise ValueError(
             f"The models {frameworks[None]} are of no known framework. Build models of torch or "

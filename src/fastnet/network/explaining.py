@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from fastnet.backend.facts import fact
 from fastnet.explain import Explanation, Subject, explain_subject
 from fastnet.network.checks import check_epoch, check_mode, desired_keys
 from fastnet.types import is_scheduler
@@ -82,6 +83,6 @@ def explain(
 def _choose_optimizers(layout: Layout, epoch: int) -> None:
     """Ask for the optimizers that an opening would choose, and choose none."""
     for model in layout.models:
-        optimizer: Any = getattr(model, "optimizer", None)
+        optimizer: Any = fact(model, "optimizer")
         if is_scheduler(optimizer):
             optimizer.get_current_value(epoch)

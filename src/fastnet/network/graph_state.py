@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet._resolve import same_items
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.tf.models import all_layers
 from fastnet.network.fingerprint import Change, Fingerprint
 from fastnet.types import Model, is_op
@@ -110,11 +111,11 @@ class GraphState:
     def _optimizers_now(self) -> list[Any]:
         if not self._training:
             return [None] * len(self._models)
-        return [getattr(model, "current_optimizer", None) for model in self._models]
+        return [fact(model, "current_optimizer") for model in self._models]
 
 
 def _model(model: Model) -> str:
-    return f"the model '{getattr(model, 'model_name', type(model).__name__)}'"
+    return f"the model '{name_of(model)}'"
 
 
 def _op(op: Any) -> str:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.facts import fact
 from fastnet.backend.tf.graph import (
     KIND,
     UNKNOWN,
@@ -230,7 +231,7 @@ class Program:
                 return run(*args)
 
         concrete = tf.function(run_lifted, autograph=False).get_concrete_function(*specs)
-        optimizers = [getattr(model, "current_optimizer", None) for model in self._models]
+        optimizers = [fact(model, "current_optimizer") for model in self._models]
         if lifted.are_of(self._models, optimizers):
             return concrete
         # whatever makes others may do so each time

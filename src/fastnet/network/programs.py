@@ -24,29 +24,26 @@ _MOST_RECORDS = 256
 class Programs:
     """The graphs of one network.
 
-    Args:
-        open_axes: The axes that a graph may leave open.
-
     Attributes:
         records: The last of the traces.
         told: Called with the reason and the seconds of each trace, while a step is measured.
     """
 
-    def __init__(self, open_axes: OpenAxes) -> None:
+    def __init__(self) -> None:
         self.records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self.told: Callable[[str, float], None] | None = None
-        self._open_axes = open_axes
         # of the opening that is under way, which is one at a time
         self._state: State = {}
         self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, InForce] = {}
 
-    def find(self, opening: Opening, replicas: Replicas | None) -> Program:
+    def find(self, opening: Opening, replicas: Replicas | None, open_axes: OpenAxes) -> Program:
         """Find the graphs of an opening: layouts of the same ops share them.
 
         Args:
             opening: The opening.
             replicas: What its steps are spread over, or None.
+            open_axes: The axes that a graph may leave open.
 
         Returns:
             The graphs, of which there may be none yet.
@@ -66,7 +63,7 @@ class Programs:
         program = layout.programs.get(key) or self._found.get(key)
         if program is None:
             record = partial(self._record, str(state["mode"]))
-            shared = record, self._latest, self._open_axes
+            shared = record, self._latest, open_axes
             state = {**state, "eager": False}
             if replicas is None:
                 program = Program(layout, state, *shared)

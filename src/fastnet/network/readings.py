@@ -10,6 +10,7 @@ import numpy as np
 
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec
 from fastnet._watch import Noticing
+from fastnet.backend.facts import is_built
 from fastnet.op.op import Op, is_delete
 from fastnet.util.noticed import NoticedList, NoticedSet
 
@@ -209,11 +210,7 @@ def _settings(item: Any) -> list[Any]:
 def _is_whole(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_whole, value))
-    return isinstance(value, _WHOLE) or _is_model(value)
-
-
-def _is_model(value: Any) -> bool:
-    return hasattr(value, "fe_compiled")
+    return isinstance(value, _WHOLE) or is_built(value)
 
 
 def _remember(value: Any) -> Any:
@@ -224,7 +221,7 @@ def _remember(value: Any) -> Any:
         return {key: _remember(one) for key, one in value.items()}
     if isinstance(value, set):
         return set(value)
-    if isinstance(value, _WHOLE) or _is_model(value):
+    if isinstance(value, _WHOLE) or is_built(value):
         return value
     return _as_array(value)
 
@@ -250,7 +247,7 @@ def _is_remembered(memory: Any, value: Any) -> bool:
         )
     if isinstance(value, (set, *_WHOLE)) and not isinstance(value, np.generic):
         return memory is value or (type(memory) is type(value) and bool(memory == value))
-    if _is_model(value):
+    if is_built(value):
         return memory is value
     now = _as_array(value)
     if isinstance(now, (np.ndarray, np.generic)):

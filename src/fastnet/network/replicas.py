@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.facts import name_of
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.quiet import quiet
 from fastnet.errors import add_note
@@ -58,7 +59,7 @@ class Replicas:
             if not hasattr(op, "get_fe_loss_keys") or not hasattr(op, "get_fe_models"):
                 continue
             for model in op.get_fe_models():
-                name = getattr(model, "model_name", type(model).__name__)
+                name = name_of(model)
                 merge = getattr(op, "merge_grad", 1)
                 if merge > 1 and self.count > 1:
                     raise ValueError(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastnet.backend.facts import name_of
+from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
+from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.tensors import EAGER
 from fastnet.network.base import BaseNetwork
 from fastnet.network.layout import Handling, Layout
@@ -69,7 +72,7 @@ class TFNetwork(BaseNetwork):
         slicers: Any = None,
         open_axes: Axes | None = None,
     ) -> None:
-        self._programs = Programs(OpenAxes(open_axes))
+        self._open_axes = OpenAxes(open_axes)
         super().__init__(
             target_type="tf",
             device=None,
@@ -77,6 +80,27 @@ class TFNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._programs = Programs()
+
+    def _require_apart(self, op: Any) -> None:
+        for value in vars(op).values():
+            held = value.values() if isinstance(value, dict) else value
+            for one in held if isinstance(value, (dict, list, tuple)) else [value]:
+                for model in self.models:
+                    parts = [*all_layers(model)[1:], *model.variables]
+                    if any(one is part for part in parts):
+                        raise ValueError(
+                            f"{type(op).__name__} holds '{one.name}', a part of the model "
+                            f"'{name_of(model)}', which Keras would save by itself, so that the "
+                            "two were not one any more; hold the model and look it up there"
+                        )
+
+    def _copy_models(self, memo: dict[int, Any]) -> None:
+        for model in self.models:
+            copy_model(model, memo)
 
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
@@ -90,7 +114,7 @@ class TFNetwork(BaseNetwork):
         check_ops(layout, Replicas.in_force())
 
     def _make_runner(self, opening: Opening) -> TFRunner:
-        return TFRunner(opening, self._programs)
+        return TFRunner(opening, self._programs, self._open_axes)
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
         opening = self._opening

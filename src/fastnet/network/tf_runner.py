@@ -11,10 +11,12 @@ import tensorflow as tf
 
 from fastnet._execute import BoundPlan
 from fastnet.backend.convert import map_leaves
+from fastnet.backend.facts import fact
 from fastnet.backend.tf.ranges import op_ranges
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.layout import Layout
 from fastnet.network.metering import Ranges, StepMeter, titles
+from fastnet.network.open_axes import OpenAxes
 from fastnet.network.opening import Opening, RunStep
 from fastnet.network.programs import Programs
 from fastnet.network.replica_slicer import ReplicaSlicer
@@ -31,15 +33,17 @@ class TFRunner(Runner):
     Args:
         opening: The opening.
         programs: The graphs of the network.
+        open_axes: The axes that a graph may leave open.
 
     Attributes:
         spreads: Whether batches are whole, and are to be spread over the devices.
     """
 
-    def __init__(self, opening: Opening, programs: Programs) -> None:
+    def __init__(self, opening: Opening, programs: Programs, open_axes: OpenAxes) -> None:
         super().__init__(opening)
         self.spreads = False
         self._programs = programs
+        self._open_axes = open_axes
         self._replicas: Replicas | None = None
 
     def open(self) -> None:
@@ -53,7 +57,7 @@ class TFRunner(Runner):
             state["epoch"] = tf.cast(state["epoch"], tf.int32)
             if state["mode"] == "train" or layout.takes_gradients:
                 for model in layout.models:
-                    prepare_optimizer(getattr(model, "current_optimizer", None), model)
+                    prepare_optimizer(fact(model, "current_optimizer"), model)
         if self._is_plain and not layout.takes_gradients:
             state["tape"] = None
 
@@ -177,7 +181,8 @@ class TFRunner(Runner):
 
     def _static_step(self, eager: RunStep) -> RunStep:
         plan, state = self.opening.layout.plan, self.opening.state
-        traced = self._programs.find(self.opening, self._replicas).step_for_now()
+        program = self._programs.find(self.opening, self._replicas, self._open_axes)
+        traced = program.step_for_now()
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             try:

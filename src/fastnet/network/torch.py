@@ -12,6 +12,7 @@ from fastnet.network.base import BaseNetwork
 from fastnet.network.layout import Handling, Setting
 from fastnet.network.opening import Opening
 from fastnet.network.torch_runner import TorchRunner
+from fastnet.schedule import get_current_items
 from fastnet.util import get_device
 
 __all__ = ["TorchNetwork"]
@@ -48,6 +49,13 @@ class TorchNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
+
+    def _move_in(self) -> None:
+        device = self._choose_device()
+        if device != self.device:
+            self.device = device
+            for op in get_current_items(self.ops):
+                self._build(op)
 
     def _choose_device(self) -> torch.device:
         return get_device()

@@ -9,6 +9,7 @@ import torch
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
+from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.ranges import op_ranges
@@ -85,7 +86,7 @@ class TorchRunner(Runner):
             return state
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self._models, *layout.models)}
-        trained = [one for one in models.values() if getattr(one, "optimizer", None) is not None]
+        trained = [one for one in models.values() if fact(one, "optimizer") is not None]
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
     def _move_to(self, device: torch.device) -> None:
@@ -94,7 +95,7 @@ class TorchRunner(Runner):
         for model in self.opening.layout.models:
             model.to(device)
             if self.opening.state["mode"] == "train":
-                optimizer = getattr(model, "current_optimizer", None)
+                optimizer = fact(model, "current_optimizer")
                 move_optimizer(optimizer, device)
 
 

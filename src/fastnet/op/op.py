@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
 from fastnet._watch import Noticing
 from fastnet.util.collections import to_list, to_set
+from fastnet.util.copies import put_attributes, saved_attributes
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 from fastnet.util.noticed import NoticedList, NoticedSet
 
@@ -78,6 +79,13 @@ class Op(Noticing):
             self.ds_id = NoticedSet(check_ds_id(to_set(ds_id)))
         except (AssertionError, TypeError) as error:
             raise type(error)(f"{type(self).__name__}: {error}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return saved_attributes(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # past the mark: nobody has looked at it yet
+        put_attributes(self, state)
 
     def inner_ops(self) -> list[Any]:
         """List the ops that this op runs."""

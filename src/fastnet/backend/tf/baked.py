@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from fastnet.backend.facts import taken_names
 from fastnet.types import is_op
 
 __all__ = [
@@ -215,10 +216,12 @@ class Look:
             return [("", value) for value in values]
         half = len(values) // 2
         pairs = zip(values[:half], values[half:], strict=False)
+        # a model may have a layer, or a number, where fastnet has its optimizer on others
+        own = taken_names(owner) if self.kind == "attributes" else ()
         return [
             (name, value)
             for name, value in pairs
-            if self._matters(name) and not _is_own_method(owner, name, value)
+            if (self._matters(name) or name in own) and not _is_own_method(owner, name, value)
         ]
 
     def _matters(self, name: Any) -> bool:

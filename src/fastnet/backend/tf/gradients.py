@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet.backend.facts import holder_of, name_of
 from fastnet.errors import add_note
 from fastnet.types import State
 
@@ -127,10 +128,10 @@ def update_model(
         return
     if deferred is None:
         raise ValueError(
-            f"An update of model '{model_name(model)}' is to be deferred, but no dict to defer it "
+            f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it "
             "into was given. Pass `deferred`, or defer=False."
         )
-    deferred.setdefault(model_name(model), []).append(
+    deferred.setdefault(name_of(model), []).append(
         DeferredUpdate(model, gradients, model.trainable_variables)
     )
 
@@ -152,7 +153,7 @@ def apply_gradients(
     try:
         optimizer.apply_gradients(zip(gradients, variables, strict=False))
     except Exception as error:
-        add_note(error, f"Raised by the update of model '{model_name(model)}'.")
+        add_note(error, f"Raised by the update of model '{name_of(model)}'.")
         raise
 
 
@@ -206,27 +207,23 @@ def optimizer_of(model: Any) -> Any:
         AssertionError: If the model was not built.
         ValueError: If it has no optimizer now.
     """
-    if not hasattr(model, "current_optimizer"):
+    holder = holder_of(model, "current_optimizer")
+    if not hasattr(holder, "current_optimizer"):
         raise AssertionError(
             f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
         )
-    if model.current_optimizer is None:
+    if holder.current_optimizer is None:
         raise ValueError(
-            f"Model '{model_name(model)}' is to be updated, but it has no optimizer in this epoch. "
+            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
             "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
             "UpdateOp run."
         )
-    return model.current_optimizer
+    return holder.current_optimizer
 
 
 def trainable(model: Any) -> list[Any]:
     """List the variables of a model that are trained, in order."""
     return list(model.trainable_variables)
-
-
-def model_name(model: Any) -> str:
-    """Return the name that `build` gave a model, or its class's."""
-    return str(getattr(model, "model_name", type(model).__name__))
 
 
 def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.tf.gradients import model_name, optimizer_of
+from fastnet.backend.facts import name_of
+from fastnet.backend.tf.gradients import optimizer_of
 
 __all__ = [
     "get_lr",
@@ -35,7 +36,7 @@ def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
     kind = type(optimizer).__name__
     if has_schedule(optimizer):
         raise ValueError(
-            f"The learning rate of model '{model_name(model)}' cannot be set, because a schedule "
+            f"The learning rate of model '{name_of(model)}' cannot be set, because a schedule "
             f"that its optimizer, {kind}, was made with decides it. Make the optimizer with a "
             "number as its learning_rate."
         )
@@ -43,7 +44,7 @@ def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
     before = weight_decay_of(optimizer)
     if before is None and weight_decay is not None:
         raise ValueError(
-            f"A weight decay was given for model '{model_name(model)}', but its optimizer, {kind}, "
+            f"A weight decay was given for model '{name_of(model)}', but its optimizer, {kind}, "
             "has none. Leave weight_decay out."
         )
     if before is not None:

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.archive import Block
+from fastnet.backend.facts import name_of
 from fastnet.backend.scheduled import optimizers_of
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_files import (
@@ -85,14 +86,14 @@ def check_model(model: Any, state: Any, source: str) -> dict[str, Any]:
         differing = [both for both in zip(saved, own, strict=False) if both[0] != both[1]]
         where = "has {} where the model has {}".format(*differing[0]) if differing else "differs"
         raise ValueError(
-            f"{source} is of another model than '{model.model_name}': it has {len(saved)} weights, "
+            f"{source} is of another model than '{name_of(model)}': it has {len(saved)} weights, "
             f"where the model has {len(own)}, and {where}. Load it into the model that it was "
             "saved from."
         )
     optimizers, states = optimizers_of(model), state[_OPTIMIZERS]
     if len(optimizers) != len(states):
         raise ValueError(
-            f"{source} has {len(states)} optimizers of model '{model.model_name}', which has "
+            f"{source} has {len(states)} optimizers of model '{name_of(model)}', which has "
             f"{len(optimizers)}. Build the model with those that were saved."
         )
     for optimizer, one in zip(optimizers, states, strict=True):
@@ -100,7 +101,7 @@ def check_model(model: Any, state: Any, source: str) -> dict[str, Any]:
         complaint = complaint_about(one, optimizer)
         if complaint:
             raise ValueError(
-                f"{source} is not of an optimizer of model '{model.model_name}', "
+                f"{source} is not of an optimizer of model '{name_of(model)}', "
                 f"{type(optimizer).__name__}: {complaint}. Build the model with the optimizer "
                 "that was saved."
             )
@@ -243,7 +244,7 @@ def make(block: Block) -> tf.Tensor:
 def _require_variables(model: Any, what: str) -> None:
     if not model.built:
         raise ValueError(
-            f"Model '{model.model_name}' cannot be {what}: it has no variables before it knows the "
+            f"Model '{name_of(model)}' cannot be {what}: it has no variables before it knows the "
             "shape of its input. Give it an Input, or call its build(shape), in model_fn."
         )
 

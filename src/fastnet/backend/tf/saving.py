@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+from fastnet.backend.facts import fact, taken_names
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import optimizers_of
 from fastnet.backend.tf.generation import is_keras3
@@ -42,7 +43,7 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
         if save_architecture:
             _save_architecture(model, stem)
     if save_optimizer:
-        write = partial(write_states, model.current_optimizer, optimizers_of(model))
+        write = partial(write_states, fact(model, "current_optimizer"), optimizers_of(model))
         write_whole(f"{stem}_opt.npz", write)
     return path
 
@@ -81,7 +82,9 @@ def without_optimizer(model: Any) -> Iterator[None]:
     hidden = {
         name: attributes.pop(name)
         for name in ("current_optimizer", "optimizer")
+        # what else a model has under these names is a part of it
         if name in attributes
+        and (name not in taken_names(model) or hasattr(attributes[name], "apply_gradients"))
     }
     if "optimizer" in hidden:
         # Keras 2 asks for it when it saves layers
@@ -103,7 +106,7 @@ def _states_beside(model: Any, path: str) -> list[tuple[Any, Any]]:
     stem = path.removesuffix(_NAMED) if path.endswith(_NAMED) else os.path.splitext(path)[0]
     beside = f"{stem}_opt.npz"
     if os.path.isfile(beside):
-        return read_states(model.current_optimizer, optimizers_of(model), model, beside)
+        return read_states(fact(model, "current_optimizer"), optimizers_of(model), model, beside)
     pickled = f"{stem}_opt.pkl"
     if os.path.isfile(pickled):
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet.backend.facts import reserve
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf.generation import is_keras3, keras_of
@@ -26,6 +27,8 @@ __all__ = [
     "mirror",
     "prepare",
     "prepare_optimizer",
+    "require_as_made",
+    "reserve_names",
     "restart_names",
 ]
 
@@ -113,6 +116,62 @@ def prepare(model: Any) -> Any:
         # Keras 2 would refuse batches whose shapes it could well broadcast
         model.input_spec = None
     return model
+
+
+def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
+    """Refuse Keras models that would have to be made again to be what was asked for.
+
+    Args:
+        models: Models that were made before; those of other frameworks are passed over.
+        mixed_precision: Whether they are to compute in half precision.
+
+    Raises:
+        ValueError: If one has another precision, or was made for one of several GPUs.
+    """
+    for model in models:
+        if framework_of(model) != "tf":
+            continue
+        if mixed_precision and not _computes_in_half(model):
+            raise ValueError(
+                f"{type(model).__name__} was made in {model.compute_dtype}, but build has "
+                "mixed_precision=True: the layers of a Keras model know their precision from when "
+                "they are made. Pass a function that makes the model as model_fn."
+            )
+        gpus = tf.config.list_logical_devices("GPU")
+        if not tf.distribute.has_strategy() and len(gpus) > 1:
+            raise ValueError(
+                f"{type(model).__name__} was made for one device, but there are {len(gpus)} GPUs "
+                "to spread it over. Pass a function that makes the model as model_fn, or make it "
+                "within the scope of a strategy of your own that build is called in, too."
+            )
+
+
+def _computes_in_half(model: Any) -> bool:
+    layers = model._flatten_layers(include_self=True, recursive=True)
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
+
+
+def reserve_names(model: Any, source: Any) -> None:
+    """Find out which names a model uses itself.
+
+    Keras has the optimizer of a model that it compiles where fastnet has its own, and None where it
+    compiled none. It is replaced, as both are the model's optimizer, but not by none at all.
+
+    Args:
+        model: The model.
+        source: What its optimizer is made of, or None.
+    """
+
+    def is_keras_own(name: str) -> bool:
+        if name != "optimizer":
+            return False
+        compiled = getattr(model, "compiled", False) or getattr(model, "_is_compiled", False)
+        value = model.__dict__.get(name, model)
+        return value is None or (
+            bool(compiled) and source is not None and hasattr(value, "apply_gradients")
+        )
+
+    reserve(model, is_keras_own)
 
 
 def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precision) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.facts import fact, put_fact
 from fastnet.backend.torch.gradients import backward, is_direct, owned, parameters_of
 from fastnet.backend.torch.graph import reached
 
@@ -32,10 +33,12 @@ class Aside:
     @staticmethod
     def of(model: torch.nn.Module) -> Aside:
         """Look up, or begin, what of a model is out of the way."""
-        found: Aside | None = getattr(model, "fe_aside", None)
-        if found is None:
+        found = getattr(model, "fe_aside", None)
+        if not isinstance(found, Aside):
+            found = fact(model, "fe_aside")
+        if not isinstance(found, Aside):
             found = Aside()
-            model.fe_aside = found  # type: ignore[assignment]
+            put_fact(model, "fe_aside", found)
         return found
 
     def put_aside(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -94,7 +97,7 @@ def backward_apart(
             Aside.of(other),
             [
                 parameter
-                for parameter in parameters_of(other, getattr(other, "current_optimizer", None))
+                for parameter in parameters_of(other, fact(other, "current_optimizer"))
                 if id(parameter) not in own
             ],
         )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function, has_torch_function_unary
 
+from fastnet.backend.facts import holder_of, name_of
 from fastnet.errors import add_note
 
 __all__ = [
@@ -175,17 +176,17 @@ def update_model(
     optimizer = optimizer_of(model)
     if defer and deferred is None:
         raise ValueError(
-            f"An update of model '{model_name(model)}' is to be deferred, but no dict to defer it "
+            f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it "
             "into was given. Pass `deferred`, or defer=False."
         )
     apply_gradients(trainable(model), gradients)
     if defer and deferred is not None:
-        deferred[model_name(model)] = [DeferredStep(optimizer, model_name(model))]
+        deferred[name_of(model)] = [DeferredStep(optimizer, name_of(model))]
     else:
-        step_optimizer(optimizer, model_name(model))
+        step_optimizer(optimizer, name_of(model))
         if deferred:
             # the gradients that an earlier update put off have just been used
-            deferred.pop(model_name(model), None)
+            deferred.pop(name_of(model), None)
 
 
 def apply_gradients(
@@ -219,17 +220,18 @@ def optimizer_of(model: torch.nn.Module) -> Any:
         AssertionError: If the model was not built.
         ValueError: If it has no optimizer now.
     """
-    if not hasattr(model, "current_optimizer"):
+    holder = holder_of(model, "current_optimizer")
+    if not hasattr(holder, "current_optimizer"):
         raise AssertionError(
             f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
         )
-    if model.current_optimizer is None:
+    if holder.current_optimizer is None:
         raise ValueError(
-            f"Model '{model_name(model)}' is to be updated, but it has no optimizer in this epoch. "
+            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
             "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
             "UpdateOp run."
         )
-    return model.current_optimizer
+    return holder.current_optimizer
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -260,11 +262,6 @@ def parameters_of(model: torch.nn.Module, optimizer: Any) -> list[torch.nn.Param
     parameters = {id(parameter): parameter for parameter in model.parameters()}
     parameters.update((id(parameter), parameter) for parameter in owned(optimizer))
     return list(parameters.values())
-
-
-def model_name(model: torch.nn.Module) -> str:
-    """Return the name that `build` gave a model, or its class's."""
-    return str(getattr(model, "model_name", type(model).__name__))
 
 
 def step_optimizer(optimizer: Any, name: str) -> None:

@@ -53,6 +53,10 @@ class TrainingSwitch:
         # what each module that has any holds by name, and what that was
         self._children: tuple[tuple[dict[str, Any], list[Any]], ...] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy of the model has flags of its own
+        return {**vars(self), "_mode": None, "_flags": (), "_children": ()}
+
     def refresh(self) -> None:
         """Ask the model anew at the next call."""
         self._mode = None

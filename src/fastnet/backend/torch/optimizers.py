@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fastnet.backend.torch.gradients import model_name, optimizer_of
+from fastnet.backend.facts import name_of
+from fastnet.backend.torch.gradients import optimizer_of
 
 __all__ = ["get_lr", "set_lr"]
 
@@ -20,7 +21,7 @@ def set_lr(model: torch.nn.Module, lr: float, weight_decay: float | None) -> Non
     groups = optimizer.param_groups
     if weight_decay is not None and not all("weight_decay" in group for group in groups):
         raise ValueError(
-            f"A weight decay was given for model '{model_name(model)}', but its optimizer, "
+            f"A weight decay was given for model '{name_of(model)}', but its optimizer, "
             f"{type(optimizer).__name__}, has none. Leave weight_decay out."
         )
     lr = float(lr)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.archive import Block
+from fastnet.backend.facts import name_of
 from fastnet.backend.scheduled import optimizers_of
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import (
@@ -70,14 +71,14 @@ def check_model(model: Any, state: Any, source: str) -> dict[str, Any]:
     optimizers, states = optimizers_of(model), state[_OPTIMIZERS]
     if len(optimizers) != len(states):
         raise ValueError(
-            f"{source} has {len(states)} optimizers of model '{model.model_name}', which has "
+            f"{source} has {len(states)} optimizers of model '{name_of(model)}', which has "
             f"{len(optimizers)}. Build the model with those that were saved."
         )
     for optimizer, one in zip(optimizers, states, strict=True):
         complaint = complaint_about(one, optimizer)
         if complaint:
             raise ValueError(
-                f"{source} is not of an optimizer of model '{model.model_name}', "
+                f"{source} is not of an optimizer of model '{name_of(model)}', "
                 f"{type(optimizer).__name__}: {complaint}. Build the model with the optimizer "
                 "that was saved."
             )

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import current_place, optimizers_of
-from fastnet.backend.torch.gradients import model_name
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import (
     complaint_about,
@@ -53,7 +53,7 @@ def save_model(
     """
     if save_architecture:
         raise ValueError(
-            f"The architecture of model '{model_name(model)}' cannot be saved, because torch keeps "
+            f"The architecture of model '{name_of(model)}' cannot be saved, because torch keeps "
             "it in code. Leave save_architecture out, and make the model by the same code again."
         )
     path = f"{stem}.pt"
@@ -98,7 +98,7 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
 
 def _states_of(model: Any) -> dict[str, Any]:
     """Give the state of the optimizer in force, as torch does, and with it those of the others."""
-    state = state_of(model.current_optimizer)
+    state = state_of(fact(model, "current_optimizer"))
     optimizers = optimizers_of(model)
     if len(optimizers) > 1 and current_place(model) is not None:
         state[_SCHEDULED] = [state_of(one) for one in optimizers]
@@ -113,7 +113,7 @@ def _read_states(model: Any, path: str) -> list[tuple[Any, Any]]:
         "an optimizer's state",
         "save_model(model, save_dir, save_optimizer=True)",
     )
-    optimizers, states = [model.current_optimizer], [held]
+    optimizers, states = [fact(model, "current_optimizer")], [held]
     scheduled = held.get(_SCHEDULED) if isinstance(held, dict) else None
     all_of_them = optimizers_of(model)
     if isinstance(scheduled, list) and len(all_of_them) > 1:
@@ -121,7 +121,7 @@ def _read_states(model: Any, path: str) -> list[tuple[Any, Any]]:
         if len(optimizers) != len(states):
             _refuse(
                 path,
-                model.current_optimizer,
+                fact(model, "current_optimizer"),
                 f"it is of a schedule of {len(states)} optimizers, where the model's has "
                 f"{len(optimizers)}",
             )

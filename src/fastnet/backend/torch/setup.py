@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.facts import reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.weights import load_weights
 from fastnet.errors import UnknownNameError, WrongOptimizerError, shown
 from fastnet.util import get_num_gpus
 
-__all__ = ["load_weights", "make_optimizer", "prepare"]
+__all__ = ["load_weights", "make_optimizer", "prepare", "reserve_names"]
 
 _Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -37,6 +38,16 @@ def prepare(model: torch.nn.Module) -> torch.nn.Module:
         The model, spread over the GPUs if there are several.
     """
     return torch.nn.DataParallel(model) if get_num_gpus() > 1 else model
+
+
+def reserve_names(model: torch.nn.Module, source: Any) -> None:
+    """Find out which names a model uses itself.
+
+    Args:
+        model: The model.
+        source: What its optimizer is made of; not used: other frameworks need it.
+    """
+    reserve(model)
 
 
 def make_optimizer(

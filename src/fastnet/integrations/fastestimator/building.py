@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import fastnet
+from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.integrations.fastestimator.patches import patched
@@ -63,7 +64,7 @@ def build(
             )
         if not model_name:
             for model, name in zip(models, _make_names(len(models)), strict=True):
-                model.model_name = name
+                put_fact(model, "model_name", name)
     optimizers = to_list(optimizer_fn) or [None] * len(models)
     weights = to_list(weights_path) or [None] * len(models)
     traced = patched("trace_model")
@@ -143,7 +144,7 @@ def build_optimizer(
     if optimizer_fn is None:
         return None
     setup = import_module(f"fastnet.backend.{framework}.setup")
-    name = getattr(model, "model_name", type(model).__name__)
+    name = name_of(model)
     return setup.make_optimizer(optimizer_fn, model, name, mixed_precision)
 
 
@@ -174,13 +175,12 @@ def _build_with_patches(
 
 def _give_optimizer(model: Any, source: Any, make: Any) -> None:
     def make_one(one: Any) -> Any:
-        return make(one, model, framework_of(model), model.mixed_precision)
+        return make(one, model, framework_of(model), fact(model, "mixed_precision"))
 
-    if is_scheduler(source):
-        model.optimizer = map_scheduler(source, make_one)
-        model.current_optimizer = model.optimizer.get_current_value(1)
-    else:
-        model.optimizer = model.current_optimizer = make_one(source)
+    optimizer = map_scheduler(source, make_one) if is_scheduler(source) else make_one(source)
+    put_fact(model, "optimizer", optimizer)
+    current = optimizer.get_current_value(1) if is_scheduler(source) else optimizer
+    put_fact(model, "current_optimizer", current)
 
 
 def _make_names(count: int) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import fastnet.backend
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import write_whole
 from fastnet.backend.framework import framework_of
 from fastnet.integrations.fastestimator.rates import get_lr
@@ -52,9 +53,9 @@ def save_model(
         model, save_dir, model_name, save_optimizer and not is_keras, save_architecture
     )
     if save_optimizer and is_keras:
-        if model.current_optimizer is None:
+        if fact(model, "current_optimizer") is None:
             raise AssertionError(
-                f"save_model has save_optimizer=True, but model '{model.model_name}' has no "
+                f"save_model has save_optimizer=True, but model '{name_of(model)}' has no "
                 "optimizer now."
             )
         write_whole(_beside(path), partial(_write_state, model))
@@ -80,16 +81,17 @@ def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> N
     if not (load_optimizer and framework_of(model) == "tf" and os.path.isfile(pickled)):
         fastnet.backend.load_model(model, weights_path, load_optimizer)
         return
-    if getattr(model, "current_optimizer", None) is None:
+    if fact(model, "current_optimizer") is None:
         raise AssertionError(
-            f"load_model has load_optimizer=True, but model '{model.model_name}' has no optimizer "
+            f"load_model has load_optimizer=True, but model '{name_of(model)}' has no optimizer "
             "now."
         )
     # read before anything is changed
-    state = _read_state(model.current_optimizer, pickled)
+    optimizer = fact(model, "current_optimizer")
+    state = _read_state(optimizer, pickled)
     fastnet.backend.load_model(model, weights_path)
-    model.current_optimizer.set_weights(state["weights"])
-    decay = state["weight_decay"] if _weight_decay(model.current_optimizer) is not None else None
+    optimizer.set_weights(state["weights"])
+    decay = state["weight_decay"] if _weight_decay(optimizer) is not None else None
     fastnet.backend.set_lr(model, state["lr"], weight_decay=decay)
 
 
@@ -98,7 +100,7 @@ def _beside(path: str) -> str:
 
 
 def _write_state(model: Any, path: str) -> None:
-    optimizer = model.current_optimizer
+    optimizer = fact(model, "current_optimizer")
     state = {"lr": get_lr(model), "weights": _weights(optimizer)}
     decay = _weight_decay(optimizer)
     if decay is not None:

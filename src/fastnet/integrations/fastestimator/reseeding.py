@@ -29,7 +29,7 @@ def _make_runner(network: Any, opening: Any) -> Any:
     if not _reseeds:
         return import_module("fastnet.network").TFNetwork._make_runner(network, opening)
     runners = import_module("fastnet.integrations.fastestimator.reseeding_runner")
-    return runners.ReseedingRunner(opening, network._programs)
+    return runners.ReseedingRunner(opening, network._programs, network._open_axes)
 
 
 MEMBERS = {"_make_runner": _make_runner}

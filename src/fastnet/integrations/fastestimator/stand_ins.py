@@ -47,9 +47,12 @@ def stand_in(own: type, theirs: type, members: Mapping[str, Any] | None = None) 
             "__subclasshook__": classmethod(_is_either),
             "_stands_for": (own, theirs),
         }
-        if theirs.__getstate__ is getattr(object, "__getstate__", None):
-            # FastEstimator leaves it to itself only where Python has none for all objects, as 3.11
-            namespace["__getstate__"] = tracing.__getstate__
+        # RestoreWizard saves and restores by these, which fastnet's class has for copies of itself
+        for name in ("__getstate__", "__setstate__"):
+            given = getattr(theirs, name, None)
+            # FastEstimator leaves them to itself only where Python has none for all, as 3.11 has
+            is_default = given is getattr(object, name, None)
+            namespace[name] = getattr(tracing, name) if is_default else given
         for base in theirs.__mro__:
             for name, value in vars(base).items():
                 if isinstance(value, property) and not hasattr(own, name):

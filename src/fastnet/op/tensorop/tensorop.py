@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastnet.backend.framework import framework_of
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op
 from fastnet.types import Model, State, Tensor
+from fastnet.util.copies import reconstructed
+from fastnet.util.lazy import import_late
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
 
 class TensorOp(Op):
@@ -31,6 +35,13 @@ class TensorOp(Op):
     """Whether `forward` of this very class calls functions that it was given. In a TensorFlow graph
     these, like the `forward` of a program's own classes, may have conditions and loops over
     tensors."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        for model in self.get_fe_models():
+            if framework_of(model) == "tf":
+                # Keras copies a model without what is known of it
+                import_late("fastnet.backend.tf.copying").copy_model(model, memo)
+        return reconstructed(self, memo)
 
     def forward(self, data: Tensor | list[Tensor], state: State) -> Any:
         """Do the op's work.

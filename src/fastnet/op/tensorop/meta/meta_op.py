@@ -44,7 +44,7 @@ class MetaOp(AroundOps, TensorOp):
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy has ops of its own to run
-        return {**vars(self), "_runs": {}}
+        return {**super().__getstate__(), "_runs": {}}
 
     @classmethod
     def require_ops(cls, ops: Sequence[Any], mismatch: type[Exception] = ValueError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastnet.backend.facts import is_built, name_of
 from fastnet.backend.framework import framework_of
 from fastnet.types import Model
 
@@ -18,7 +19,7 @@ def require_built(op: str, model: Model) -> None:
     Raises:
         AssertionError: If it was not built.
     """
-    if not hasattr(model, "fe_compiled"):
+    if not is_built(model):
         raise AssertionError(
             f"{op} takes a model that fastnet.build has made ready, but this "
             f"{type(model).__name__} is not. Pass it through fastnet.build first."
@@ -38,7 +39,7 @@ def require_framework(op: str, model: Model, framework: str) -> None:
     """
     own = framework_of(model)
     if own != framework:
-        name = getattr(model, "model_name", type(model).__name__)
+        name = name_of(model)
         raise ValueError(
             f"{op} of '{name}' holds a model of framework {own!r}, but its network runs on "
             f"{framework!r}. Put models of one framework into a network."

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastnet._execute import split_outputs
+from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.op.tensorop.model.held_model import require_built, require_framework
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -63,14 +64,14 @@ class ModelOp(TensorOp):
         require_built("ModelOp", model)
         if trainable and not gradients:
             raise AssertionError(
-                f"ModelOp of '{model.model_name}' is trainable, so gradients must be True. Pass "
+                f"ModelOp of '{name_of(model)}' is trainable, so gradients must be True. Pass "
                 "trainable=False to run the model without them."
             )
         layers: list[str | int] = to_list(intermediate_layers)
         for layer in layers:
             if not isinstance(layer, (str, int)):
                 raise ValueError(
-                    f"ModelOp of '{model.model_name}' asks for the intermediate layer {layer!r} of "
+                    f"ModelOp of '{name_of(model)}' asks for the intermediate layer {layer!r} of "
                     f"type {type(layer).__name__}. Give names or places."
                 )
         self.model = model
@@ -89,7 +90,7 @@ class ModelOp(TensorOp):
         layers: list[str | int] = to_list(self.intermediate_layers)
         if layers and len(self.outputs) <= len(layers):
             raise ValueError(
-                f"ModelOp of '{self.model.model_name}' writes the model's output and those of the "
+                f"ModelOp of '{name_of(self.model)}' writes the model's output and those of the "
                 f"intermediate layers {layers}, but its outputs are {self.outputs}. Name a key for "
                 "each: the model's first, then one a layer."
             )

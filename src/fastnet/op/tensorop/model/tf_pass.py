@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend import to_tensor
+from fastnet.backend.facts import name_of
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
@@ -52,6 +53,14 @@ class TFPass:
         # of them, and the shorter they are, the better
         self._is_plain = gradients and not self._spread and not self._layers
 
+    def __getstate__(self) -> dict[str, Any]:
+        # layers of a copy are found by their names
+        return {**vars(self), "_layers": [name for _, name in self._layers]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._layers = [(_find_layer(self._model, name), name) for name in state["_layers"]]
+
     def __call__(self, data: Any, state: State) -> Any:
         """Run the model.
 
@@ -86,7 +95,7 @@ class TFPass:
         """Refuse to make variables where Keras 3 would make each device its own."""
         if replica_count() > 1 and is_keras3(self._model):
             raise ValueError(
-                f"Model '{self._model.model_name}' has no variables before it knows the shape of "
+                f"Model '{name_of(self._model)}' has no variables before it knows the shape of "
                 "its input, and cannot make them in a step on several devices. Give it an Input, "
                 "or call its build(shape), in model_fn."
             )
@@ -127,7 +136,7 @@ def require_inputs(model: Any, keys: Sequence[str]) -> None:
     if len(keys) > len(inputs):
         names = _some([one.name for one in inputs])
         raise ValueError(
-            f"ModelOp of '{model.model_name}' reads the keys {list(keys)}, one for each of the "
+            f"ModelOp of '{name_of(model)}' reads the keys {list(keys)}, one for each of the "
             f"model's inputs, but the model has {len(inputs)}: {names}."
         )
 

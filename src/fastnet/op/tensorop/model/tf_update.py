@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.tf.direct import reduce_mean
 from fastnet.backend.tf.gradients import (
     DeferredUpdate,
@@ -42,21 +43,42 @@ class TFUpdate:
     def __init__(self, op: UpdateOp) -> None:
         if op.merge_grad > 1 and replica_count() > 1:
             raise ValueError(
-                f"UpdateOp of '{op.model.model_name}' has merge_grad={op.merge_grad}, which is not "
+                f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
                 "supported on several devices. Use merge_grad=1."
             )
         if op.gradients is not None and op.model.losses:
             warnings.warn(
-                f"The model '{op.model.model_name}' has losses of its own, such as regularizers. "
+                f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
                 stacklevel=4,
             )
         self._op = op
         self._model = op.model
+        self._optimized = holder_of(op.model, "current_optimizer")
         self._given = op.gradients is not None
         self._merge = op.merge_grad
         self._merged: Any = None  # how many times gradients were added up
         self._sums: dict[int, _Sum] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # variables of a copy are found by their places
+        places = {id(one): place for place, one in enumerate(self._model.weights)}
+        sums = {places[key]: each.total.numpy() for key, each in self._sums.items()}
+        times = None if self._merged is None else int(self._merged.numpy())
+        kept = {name: vars(self)[name] for name in ("_op", "_model", "_given", "_merge")}
+        return {**kept, "times": times, "sums": sums}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        times, sums = state.pop("times"), state.pop("sums")
+        vars(self).update(state)
+        self._optimized = holder_of(self._model, "current_optimizer")
+        self._merged, self._sums = None, {}
+        if times is not None:
+            weights = self._model.weights
+            self._make_sums([weights[place] for place in sums], list(sums.values()))
+            self._merged.assign(times)
+            for place, total in sums.items():
+                self._sums[id(weights[place])].total.assign(total)
 
     def __call__(
         self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
@@ -78,7 +100,9 @@ class TFUpdate:
             return
         # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
         # of them, and the shorter they are, the better
-        optimizer = optimizer_of(self._model)
+        optimizer = getattr(self._optimized, "current_optimizer", None)
+        if optimizer is None:
+            optimizer = optimizer_of(self._model)
         trained = self._find_trained(optimizer, state)
         tape: Any = state.get("tape")
         gradients: Sequence[Any]
@@ -96,7 +120,7 @@ class TFUpdate:
             try:
                 update()
             except Exception as error:
-                add_note(error, f"Raised by the update of model '{self._model.model_name}'.")
+                add_note(error, f"Raised by the update of model '{name_of(self._model)}'.")
                 raise
 
     def _find_trained(self, optimizer: Any, state: State) -> Trained:
@@ -112,7 +136,7 @@ class TFUpdate:
         trained = Trained(self._model, optimizer)
         if not trained.variables:
             raise ValueError(
-                f"Model '{self._model.model_name}' is to be updated, but none of its layers is "
+                f"Model '{name_of(self._model)}' is to be updated, but none of its layers is "
                 "trainable. Unfreeze some of them, or take the UpdateOp out."
             )
         known[id(self)] = trained
@@ -128,7 +152,7 @@ class TFUpdate:
             update = DeferredUpdate(self._model, gradients, variables)
         if defer:
             later = partial(_run_unrecorded, update, state.get("tape"))
-            state["deferred"].setdefault(self._model.model_name, []).append(later)
+            state["deferred"].setdefault(name_of(self._model), []).append(later)
         else:
             update()
 
@@ -138,7 +162,7 @@ class TFUpdate:
             raise no_tape()
         if not tf.is_tensor(loss):
             raise ValueError(
-                f"UpdateOp of '{self._model.model_name}' reads a tensor as its loss "
+                f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
                 f"'{self._op.loss_name}', but got {type(loss).__name__}."
             )
         own = self._model.losses
@@ -156,7 +180,7 @@ class TFUpdate:
         if all(gradient is None for gradient in gradients):
             raise ValueError(
                 f"The loss '{self._op.loss_name}' has no gradients for any variable of "
-                f"'{self._model.model_name}': it was not made from the output of a ModelOp "
+                f"'{name_of(self._model)}': it was not made from the output of a ModelOp "
                 "of this model with gradients=True, in the same step."
             )
         return gradients
@@ -170,7 +194,7 @@ class TFUpdate:
                 else type(gradients).__name__
             )
             raise ValueError(
-                f"UpdateOp of '{self._model.model_name}' reads gradients from "
+                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
                 f"'{self._op.gradients}', a list with one for each of the model's "
                 f"{len(trained.variables)} trainable variables, but got {got}."
             )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fastnet.backend import to_tensor
+from fastnet.backend.facts import put_fact
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch
 from fastnet.backend.torch.names import unwrap
 from fastnet.errors import MissingKeyError, nearest_name
@@ -73,6 +74,10 @@ class TorchPass:
             return self._run_capturing(data)
         return self._run(data)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # an opening is of one network, which has its own
+        return {**vars(self), "_opened": None}
+
     def close(self) -> None:
         """Listen to the layers no more."""
         for capture in self._captures:
@@ -98,7 +103,7 @@ class TorchPass:
         """Do what is needed once each time that a network is opened, at the first step."""
         self._switch.refresh()
         if state["epoch"] != self._epoch:
-            self._model.fe_input_spec = InputSpec(data)  # type: ignore[assignment]
+            put_fact(self._model, "fe_input_spec", InputSpec(data))
             self._epoch = state["epoch"]
         # last: what comes in between is done anew
         self._opened = state
@@ -119,6 +124,9 @@ class _Capture:
         # by thread, and there by device; no threading.local, as a model is copied with its hooks
         self._outputs: dict[int, dict[Any, Any]] = {}
         self._hook = layer.register_forward_hook(self._take)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_outputs": {}}
 
     def _listener(self) -> int:
         return 0 if self._spread else get_ident()

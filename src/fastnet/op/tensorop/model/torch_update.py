@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from fastnet.backend.facts import holder_of, name_of
+from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch.companions import TRAINED, Aside, backward_apart
 from fastnet.backend.torch.gradients import (
     DeferredStep,
@@ -81,11 +83,14 @@ class TorchUpdate:
     def __init__(self, op: UpdateOp) -> None:
         if op.merge_grad > 1 and get_num_gpus() > 1:
             raise ValueError(
-                f"UpdateOp of '{op.model.model_name}' has merge_grad={op.merge_grad}, which is not "
+                f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
                 "supported on several devices. Use merge_grad=1."
             )
         self._op = op
         self._model: torch.nn.Module = op.model
+        # what may change is read off these in each step
+        self._optimized = holder_of(op.model, "current_optimizer")
+        self._named = holder_of(op.model, "model_name")
         self._given = op.gradients is not None
         self._merge = op.merge_grad
         self._merged = _Merged(0, {})
@@ -112,7 +117,9 @@ class TorchUpdate:
         """
         if state["warmup"]:
             return
-        optimizer = optimizer_of(self._model)
+        optimizer = getattr(self._optimized, "current_optimizer", None)
+        if optimizer is None:
+            optimizer = optimizer_of(self._model)
         self._require_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
         merged = None
@@ -135,7 +142,7 @@ class TorchUpdate:
             self._explain(error)
             raise
         deferred = state["deferred"]
-        name = self._op.model.model_name
+        name = self._named.model_name
         if defer or op.defer:
             if merged is not None:
                 self._unsettled = merged
@@ -151,6 +158,18 @@ class TorchUpdate:
             # the gradients that an earlier update put off have just been used
             deferred.pop(name, None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # torch copies an optimizer without what others have put on it
+        optimizers = every_optimizer_of(self._model)
+        scalers = [(one, getattr(one, "scaler", None)) for one in optimizers]
+        # an opening is of one network, and the models beside this one are those of a step
+        return {**vars(self), "_opened": None, "_others": [], "scalers": scalers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for optimizer, scaler in state.pop("scalers"):
+            optimizer.scaler = scaler
+        vars(self).update(state)
+
     def abandon(self) -> None:
         """Let go of what a step that failed has left, wherever it did; there may be nothing.
 
@@ -161,7 +180,7 @@ class TorchUpdate:
         for other in self._others:
             Aside.of(other).give_back()
         Aside.of(self._model).forget()
-        optimizer = getattr(self._model, "current_optimizer", None)
+        optimizer = getattr(self._optimized, "current_optimizer", None)
         for parameter in parameters_of(self._model, optimizer):
             parameter.grad = None
         if optimizer is not None:
@@ -234,7 +253,7 @@ class TorchUpdate:
 
     def _trained(self) -> list[torch.nn.Parameter]:
         """List what can be trained: of the model, and then of what its optimizer updates."""
-        optimizer = getattr(self._model, "current_optimizer", None)
+        optimizer = getattr(self._optimized, "current_optimizer", None)
         return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
 
     def _require_trainable(self, optimizer: Any) -> None:
@@ -244,7 +263,7 @@ class TorchUpdate:
                     return
         if not any(parameter.requires_grad for parameter in self._model.parameters()):
             raise ValueError(
-                f"Model '{self._op.model.model_name}' is to be updated, but none of its parameters "
+                f"Model '{name_of(self._model)}' is to be updated, but none of its parameters "
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
             )
 
@@ -264,7 +283,7 @@ class TorchUpdate:
     def _loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor):
             raise ValueError(
-                f"UpdateOp of '{self._op.model.model_name}' reads a tensor as its loss "
+                f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
                 f"'{self._op.loss_name}', but got {type(loss).__name__}."
             )
         if loss.dim():
@@ -327,7 +346,7 @@ class TorchUpdate:
                 else type(gradients).__name__
             )
             raise ValueError(
-                f"UpdateOp of '{self._op.model.model_name}' reads gradients from "
+                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
                 f"'{self._op.gradients}', a list with one for each of the model's "
                 f"{len(parameters)} trainable parameters, but got {got}."
             )
@@ -339,12 +358,12 @@ class TorchUpdate:
         if str(error).startswith(_NO_GRAPH):
             raise RuntimeError(
                 f"The loss '{self._op.loss_name}' has no graph to take the gradients of "
-                f"'{self._op.model.model_name}' from: nothing that it was made of needs gradients. "
+                f"'{name_of(self._model)}' from: nothing that it was made of needs gradients. "
                 "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
             ) from error
         if str(error).startswith(_OVERWRITTEN):
             raise RuntimeError(
-                f"The gradients of '{self._op.model.model_name}' need variables that an earlier "
+                f"The gradients of '{name_of(self._model)}' need variables that an earlier "
                 "update in this step has overwritten. Pass defer=True to the UpdateOps of models "
                 "that work together with this one."
             ) from error
@@ -357,13 +376,13 @@ class TorchUpdate:
         if all(gradient is None for gradient in gradients) and not self._reaches(data, optimizer):
             warnings.warn(
                 f"The loss '{self._op.loss_name}' has no gradients for any parameter of "
-                f"'{self._op.model.model_name}': its graph does not reach the model.",
+                f"'{name_of(self._model)}': its graph does not reach the model.",
                 stacklevel=3,
             )
 
     def _warn_lost(self, count: int) -> None:
         warnings.warn(
-            f"UpdateOp of '{self._op.model.model_name}' has added up gradients of {count} "
+            f"UpdateOp of '{name_of(self._model)}' has added up gradients of {count} "
             "parameters that neither the model nor its optimizer has any more: these are lost. "
             "Replace parameters right after an update.",
             stacklevel=4,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.errors import shown
 from fastnet.op.checks import is_int
@@ -63,11 +64,11 @@ class UpdateOp(TensorOp):
         super().__init__(
             inputs=loss_name if gradients is None else gradients, mode=mode, ds_id=ds_id
         )
-        name = getattr(model, "model_name", type(model).__name__)
+        name = name_of(model)
         require_built("UpdateOp", model)
         if loss_name is not None and not isinstance(loss_name, str):
             raise _not_one_key(model, "loss_name", loss_name)
-        if gradients is not None and model.mixed_precision:
+        if gradients is not None and fact(model, "mixed_precision"):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{gradients}', but the model has "
                 "mixed precision, where the loss is scaled before its gradients are taken. Leave "
@@ -78,9 +79,12 @@ class UpdateOp(TensorOp):
                 f"UpdateOp of '{name}' has merge_grad={shown(merge_grad)}; it is an int, and the "
                 "least is 1."
             )
-        if not hasattr(model, "loss_name"):
-            model.loss_name = set()
-        model.loss_name.update(to_set(loss_name))
+        names = fact(model, "loss_name")
+        if isinstance(names, set):
+            names.update(to_set(loss_name))
+        elif names is None:
+            # what somebody has put there since is not touched: only others read it
+            put_fact(model, "loss_name", to_set(loss_name))
         self.model = model
         self.loss_name = loss_name
         self.gradients = gradients
@@ -214,7 +218,7 @@ class UpdateOp(TensorOp):
         own = len(self.state_dict()["gradients"])
         if len(gradients) != own:
             return (
-                f"has {len(gradients)} gradients, but the model '{self.model.model_name}' has "
+                f"has {len(gradients)} gradients, but the model '{name_of(self.model)}' has "
                 f"{own} trainable parameters"
             )
         return self._update.complaint_about(times, gradients)
@@ -248,7 +252,7 @@ _FORWARD = UpdateOp.forward
 
 
 def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
-    name = getattr(model, "model_name", type(model).__name__)
+    name = name_of(model)
     return ValueError(
         f"UpdateOp of '{name}' reads one key as its {setting}, but got {shown(given)}."
     )

@@ -1,0 +1,236 @@
+"""Keras models copied and pickled with what fastnet knows of them, their optimizers included.
+
+Keras saves a model to copy it, and of an optimizer only what it was made with. So an optimizer is
+made anew for the copy, of the same settings, and given the values of its variables.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+from collections.abc import Iterable
+from typing import Any
+
+from fastnet.backend.facts import (
+    fact,
+    is_built,
+    name_of,
+    put_fact,
+    reserve,
+    taken_names,
+)
+from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.optimizer_files import variables_of
+from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change, weight_decay_of
+from fastnet.backend.tf.saving import without_optimizer
+
+__all__ = ["copy_model", "let_pickle"]
+
+_SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
+
+
+class _Saved:
+    """An optimizer, in the form that it is saved in.
+
+    Args:
+        optimizer: The optimizer.
+        model: The model that it updates.
+
+    Raises:
+        ValueError: If it updates what is no part of the model.
+    """
+
+    def __init__(self, optimizer: Any, model: Any) -> None:
+        inner = inner_optimizer(optimizer)
+        schedule = getattr(inner, "_learning_rate", None)
+        # what Keras finds by name only if it was registered
+        self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
+        self.config = _config(optimizer)
+        self.places = _places(optimizer, model)
+        self.values = [variable.numpy() for variable in variables_of(optimizer)]
+
+    def make(self, model: Any) -> Any:
+        """Make the optimizer again.
+
+        Args:
+            model: The model that it is for.
+
+        Returns:
+            Another one, which goes on like it.
+        """
+        known = {cls.__name__: cls for cls in self.classes}
+        cls: Any = self.classes[0]
+        with keras_of(model).utils.custom_object_scope(known):
+            optimizer = cls.from_config(self.config)
+        let_decay_change(optimizer)
+        if self.places is not None:
+            weights = model.weights
+            variables = [weights[place] for place in self.places]
+            if hasattr(optimizer, "build"):
+                optimizer.build(variables)
+            else:
+                optimizer._create_all_weights(variables)
+        for variable, value in zip(variables_of(optimizer), self.values, strict=True):
+            variable.assign(value)
+        return optimizer
+
+
+def let_pickle(model: Any) -> None:
+    """Let `pickle` take a model with what is known of it, wherever it comes upon it.
+
+    Args:
+        model: The model. A way that its class was given before is kept.
+    """
+    copyreg.dispatch_table.setdefault(type(model), _reduced)
+
+
+def copy_model(model: Any, memo: dict[int, Any]) -> None:
+    """Copy a model, its layers and variables, and the optimizers that it may have.
+
+    Args:
+        model: The model; one that was not built is left to Keras.
+        memo: What `copy.deepcopy` has copied so far; the copies are noted there.
+
+    Raises:
+        TypeError: If Keras cannot copy it.
+    """
+    if id(model) in memo or not is_built(model):
+        return
+    function, args = _reduced(model)[:2]
+    made = function(*copy.deepcopy(args, memo))
+    pairs = [
+        (model, made),
+        *zip(all_layers(model), all_layers(made), strict=False),
+        *zip(model.variables, made.variables, strict=False),
+        *zip(every_optimizer_of(model), every_optimizer_of(made), strict=False),
+    ]
+    for one, other in pairs:
+        memo[id(one)] = other
+        # of Keras 3: the variable of TensorFlow's inside of it
+        if hasattr(one, "_value") and hasattr(other, "_value"):
+            memo[id(one._value)] = other._value
+
+
+def _reduced(model: Any) -> Any:
+    if not is_built(model):
+        return model.__reduce_ex__(4)
+    try:
+        with without_optimizer(model):
+            plain = model.__reduce_ex__(4)
+        known = {name: fact(model, name) for name in _SIMPLE}
+        if isinstance(known["loss_name"], set):
+            # Keras has made a set of its own of it, which leads to the model
+            known["loss_name"] = set(known["loss_name"])
+        saved = {id(one): _Saved(one, model) for one in every_optimizer_of(model)}
+        # the scheduler among others, if there is one, with what is saved in the place of each
+        known["optimizer"] = copy.deepcopy(fact(model, "optimizer"), dict(saved))
+        known["current_optimizer"] = saved.get(id(fact(model, "current_optimizer")))
+    except Exception as error:
+        raise TypeError(
+            f"The Keras model '{name_of(model)}' ({type(model).__name__}) cannot be copied or "
+            f"pickled, for which Keras saves it: {error}"
+        ) from error
+    values = [variable.numpy() for variable in model.variables]
+    shapes = _shapes(model.weights)
+    flags = [bool(layer.trainable) for layer in all_layers(model)]
+    return _restored, (
+        plain,
+        taken_names(model),
+        known,
+        list(saved.values()),
+        (values, shapes, flags),
+    )
+
+
+def _restored(
+    plain: tuple[Any, ...],
+    taken: frozenset[str],
+    known: dict[str, Any],
+    saved: list[_Saved],
+    state: tuple[list[Any], list[tuple[int, ...]], list[bool]],
+) -> Any:
+    """Make a model again."""
+    function, args, *rest = plain
+    model = function(*args)
+    if rest and rest[0] is not None:
+        vars(model).update(rest[0])
+    if not is_keras3(model):
+        model.input_spec = None
+    values, shapes, flags = state
+    found = _shapes(model.weights)
+    if found != shapes:
+        raise TypeError(
+            f"The Keras model '{known['model_name']}' ({type(model).__name__}) has weights of the "
+            f"shapes {shapes}, but as Keras has loaded it, of {found}. Let its `get_config` and "
+            "`build` say all that its layers follow from."
+        )
+    for layer, flag in zip(all_layers(model), flags, strict=False):
+        if bool(layer.trainable) is not flag:
+            layer.trainable = flag
+    # such as the states of generators, which are no weights
+    if _shapes(model.variables) == [value.shape for value in values]:
+        for variable, value in zip(model.variables, values, strict=True):
+            variable.assign(value)
+    reserve(model, lambda name: name not in taken)
+    made = {id(one): one.make(model) for one in saved}
+    for name in _SIMPLE:
+        if known[name] is not None:
+            put_fact(model, name, known[name])
+    for name in ("optimizer", "current_optimizer"):
+        put_fact(model, name, copy.deepcopy(known[name], dict(made)))
+    let_pickle(model)
+    return model
+
+
+def _shapes(variables: Iterable[Any]) -> list[tuple[int, ...]]:
+    return [tuple(variable.shape) for variable in variables]
+
+
+def _config(optimizer: Any) -> dict[str, Any]:
+    """Read what an optimizer is made with, with a number for a decay that is in a variable."""
+    inner = inner_optimizer(optimizer)
+    decay = weight_decay_of(inner)
+    if decay is None:
+        return dict(optimizer.get_config())
+    variable = vars(inner)["weight_decay"]
+    vars(inner)["weight_decay"] = decay
+    try:
+        return dict(optimizer.get_config())
+    finally:
+        vars(inner)["weight_decay"] = variable
+
+
+def _places(optimizer: Any, model: Any) -> list[int] | None:
+    """Find out for which of a model's weights an optimizer has variables; None for not yet any."""
+    inner = inner_optimizer(optimizer)
+    weights = model.weights
+    if is_keras3(model):
+        if not inner.built:
+            return None
+        places: dict[Any, int] = {id(one): place for place, one in enumerate(weights)}
+        keys: list[Any] = [id(one) for one in inner._trainable_variables]
+    elif hasattr(inner, "build"):
+        index = getattr(inner, "_index_dict", None)
+        if not index:
+            return None
+        places = {inner._var_key(one): place for place, one in enumerate(weights)}
+        keys = sorted(index, key=index.__getitem__)
+    else:
+        if not inner.weights:
+            return None
+        from_key = inner._slots or {_legacy_key(one): None for one in model.trainable_variables}
+        places = {_legacy_key(one): place for place, one in enumerate(weights)}
+        keys = list(from_key)
+    strangers = [key for key in keys if key not in places]
+    if strangers:
+        raise ValueError(
+            f"its optimizer, {type(optimizer).__name__}, updates {len(strangers)} variables that "
+            "are none of its weights"
+        )
+    return [places[key] for key in keys]
+
+
+def _legacy_key(variable: Any) -> str:
+    return str(getattr(variable, "_unique_id", variable.ref()))

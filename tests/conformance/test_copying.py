@@ -1,0 +1,156 @@
+"""Every op, slicer and scheduler is copied, and pickled, alone and in a network."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler, RepeatScheduler
+from fastnet.slicer import AxisSlicer, MeanUnslicer, SlidingSlicer
+from tests.conformance.catalogue import ROWS, Row
+from tests.conformance.frameworks import Framework, make_layers
+from tests.conformance.numpy_catalogue import NUMPY_ROWS
+
+pytestmark = pytest.mark.tf
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+Way = Callable[[Any], Any]
+ways = pytest.mark.parametrize("way", [copy.deepcopy, pickled], ids=["copied", "pickled"])
+
+
+def give_named_functions(op: Any) -> None:
+    """Put functions that pickle finds in the place of the catalogue's lambdas."""
+    for inner in op.inner_ops():
+        give_named_functions(inner)
+    for name, value in vars(op).items():
+        if getattr(value, "__name__", "") == "<lambda>":
+            setattr(op, name, Remembered(value))
+
+
+_FUNCTIONS: dict[int, Any] = {}
+
+
+class Remembered:
+    """A function that is found again by its number, in the same process."""
+
+    def __init__(self, function: Any) -> None:
+        self.number = len(_FUNCTIONS)
+        _FUNCTIONS[self.number] = function
+
+    @property
+    def __signature__(self) -> Any:
+        return inspect.signature(_FUNCTIONS[self.number])
+
+    def __call__(self, *args: Any) -> Any:
+        return _FUNCTIONS[self.number](*args)
+
+
+@ways
+@pytest.mark.parametrize("row", [*ROWS, *NUMPY_ROWS], ids=str)
+# the ops of a graph are the same, and what was traced is no part of them
+@pytest.mark.parametrize("fw", ["torch", "tf-eager"], indirect=True)
+def test_every_op(fw: Framework, row: Row, way: Way) -> None:
+    network, op = row.network(fw)
+    for one in [*network.ops, *network.postprocessing]:
+        give_named_functions(one)
+    batch = row.batch_for(fw)
+    # it has run before, with all that it has worked out then
+    fw.step(network, batch)
+    other = way(network)
+    twin = (other.postprocessing if row.on_arrays else other.ops)[-1]
+    assert type(twin) is type(op)
+    assert twin is not op
+    assert (twin.inputs, twin.outputs, twin.mode, twin.ds_id) == (
+        op.inputs,
+        op.outputs,
+        op.mode,
+        op.ds_id,
+    )
+    result = row.channels_last(fw, fw.step(other, batch))
+    if row.compute is not None:
+        for key, expected in row.compute(row.batch).items():
+            np.testing.assert_allclose(result[key], expected, rtol=2e-4, atol=2e-4)
+    elif row.check is not None:
+        row.check(row.batch, result, 2e-4)
+    alone = way(op)
+    assert type(alone) is type(op)
+    assert vars(alone).keys() == vars(op).keys()
+
+
+def twice(x: Any) -> Any:
+    return 2 * x
+
+
+@ways
+def test_slicers(fw: Framework, way: Way) -> None:
+    slicers = [
+        SlidingSlicer(window_size=[2, -1], strides=2, slice="x", unslice="y"),
+        MeanUnslicer("z", ds_id="b"),
+        EpochScheduler({1: None, 2: AxisSlicer(axis=0, slice="x", unslice="y", mode="eval")}),
+    ]
+    network = fw.network([LambdaOp(twice, "x", "y")], slicers=slicers[:1])
+    batch = {"x": np.arange(8, dtype="float32").reshape(4, 2)}
+    fw.step(network, batch)
+    result = fw.step(way(network), batch)
+    np.testing.assert_array_equal(result["y"], 2 * batch["x"])
+    for slicer in way(slicers):
+        for value in slicer.get_all_values() if hasattr(slicer, "get_all_values") else [slicer]:
+            assert value is None or value.unslice_inputs in (["y"], ["z"])
+
+
+@ways
+def test_schedulers_of_ops(fw: Framework, way: Way) -> None:
+    ops = [LambdaOp(twice, "x", "y"), LambdaOp(abs, "x", "y")]
+    network = fw.network([RepeatScheduler([*ops, None]), EpochScheduler({4: ops[0]})])
+    other = way(network)
+    batch = {"x": np.array([-1.0, 2.0], "float32")}
+    wanted = {1: [-2.0, 4.0], 2: [1.0, 2.0], 3: None, 6: [-2.0, 4.0]}
+    for epoch, value in wanted.items():
+        result = fw.step(other, batch, epoch=epoch)
+        assert ("y" in result) == (value is not None)
+        if value is not None:
+            np.testing.assert_array_equal(result["y"], value)
+    # what is one op in two places still is
+    assert other.ops[0].get_current_value(1) is other.ops[1].get_current_value(4)
+
+
+@ways
+def test_training(fw: Framework, way: Way) -> None:
+    """In all frameworks alike: beside the original, which goes on to the bit as its copy does."""
+    model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1, momentum=0.9))
+    network = fw.network(
+        [
+            ModelOp(model, "x", "y"),
+            CrossEntropy(("y", "t"), "loss", from_logits=True),
+            UpdateOp(model, "loss", merge_grad=2),
+        ]
+    )
+    source = np.random.default_rng(3)
+    data = [
+        {"x": source.normal(size=(4, 3)).astype("float32"), "t": source.integers(0, 2, 4)}
+        for _ in range(5)
+    ]
+    for batch in data[:3]:
+        fw.step(network, batch, "train")
+    other = way(network)
+    before = fw.weights(model)
+    for batch in data[3:]:
+        fw.step(other, batch, "train")
+    assert all(map(np.array_equal, fw.weights(model), before))
+    for batch in data[3:]:
+        fw.step(network, batch, "train")
+    assert all(map(np.array_equal, fw.weights(model), fw.weights(other.models[0])))
+    assert not all(map(np.array_equal, fw.weights(model), before))
