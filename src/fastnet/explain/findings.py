@@ -139,7 +139,8 @@ def _not_made(
                 deleter = f"a {deleters[name]}" if name in deleters else "something"
                 yield Finding(
                     "deleted_output",
-                    f"The key '{name}' is wanted back, but {deleter} deletes what was made. Keep it, or leave it out of desired_output_keys.",
+                    f"The key '{name}' is wanted back, but {deleter} deletes what was made. Keep "
+                    "it, or leave it out of desired_output_keys.",
                     keys=(name,),
                 )
             continue
