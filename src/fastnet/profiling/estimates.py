@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import atan, cos, hypot, inf, pi, sin, sqrt
 
 import numpy as np
@@ -90,7 +91,7 @@ def chance(distance: float, freedom: float) -> float:
     >>> round(chance(2.228, 10), 3)
     0.05
     """
-    degrees = max(int(min(freedom, 1000.0)), 1)
+    degrees = _whole(freedom)
     angle = atan(distance / sqrt(degrees))
     turned, square = sin(angle), cos(angle) ** 2
     # the finite sums that there are for whole degrees of freedom
@@ -105,6 +106,11 @@ def chance(distance: float, freedom: float) -> float:
     return max(1.0 - within, 0.0)
 
 
+def _whole(freedom: float) -> int:
+    # with so many t is normal, as good as
+    return max(int(min(freedom, 200.0)), 1)
+
+
 def quantile(level: float, freedom: float) -> float:
     """Give the distance from nought that Student's t keeps within.
 
@@ -115,12 +121,17 @@ def quantile(level: float, freedom: float) -> float:
     >>> round(quantile(0.95, 10), 3)
     2.228
     """
+    return _quantile(level, _whole(freedom))
+
+
+@cache
+def _quantile(level: float, degrees: int) -> float:
     low, high = 0.0, 1.0
-    while chance(high, freedom) > 1 - level:
+    while chance(high, degrees) > 1 - level:
         high *= 2
-    for _ in range(60):
+    for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle, freedom) > 1 - level else (low, middle)
+        low, high = (middle, high) if chance(middle, degrees) > 1 - level else (low, middle)
     return high
 
 
