@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 __all__ = ["Kept"]
@@ -31,9 +30,9 @@ class Kept:
                 )
         owners = [*models, *optimizers]
         variables = {id(one): one for owner in owners for one in _variables(owner)}
-        self._values = [(one, np.array(one)) for one in variables.values()]
+        self._values = [(one, one.numpy()) for one in variables.values()]
         self._generator = tf.random.get_global_generator().state
-        self._state = np.array(self._generator)
+        self._state = self._generator.numpy()
 
     def restore(self) -> None:
         """Put all of it back."""
