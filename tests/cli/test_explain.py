@@ -125,4 +125,4 @@ def test_a_reader_that_has_enough(folder: Path) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=600) == 1

@@ -149,6 +149,38 @@ def test_in_tensorflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [row.count for row in graph.rows if row.kind == "graph"] == [4]
 
 
+def test_no_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    (folder / "trained.py").write_text(
+        "import torch\n"
+        "import fastnet\n"
+        "from fastnet.op.tensorop import LambdaOp\n"
+        "from fastnet.op.tensorop.model import ModelOp, UpdateOp\n"
+        "model = fastnet.build(lambda: torch.nn.Linear(3, 1), 'sgd')\n"
+        "network = fastnet.Network([ModelOp(model, 'x', 'y'), UpdateOp(model, 'y')])\n"
+        "first = model.weight.detach().clone()\n"
+    )
+    command = ["profile", "trained:network", "--batch", "x:float32:2x3", "--steps", "2"]
+    assert main([*command, "--no-update"]) == 0
+    trained = sys.modules.pop("trained")
+    assert torch.equal(trained.first, trained.model.weight)
+    assert "train: 2 steps; models are as they were before" in capsys.readouterr().out
+    assert main(command) == 0
+    trained = sys.modules.pop("trained")
+    assert not torch.equal(trained.first, trained.model.weight)
+    assert "train: 2 steps, which trained the models" in capsys.readouterr().out
+
+
+def test_the_least_change(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--steps", "9", "--json", "before.json"]) == 0
+    assert main([*COMMAND, "--steps", "9", "--compare", "before.json", "--least", "2.5"]) == 0
+    assert "more than the 95 % interval and 2.5 % of it" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*COMMAND, "--compare", "before.json", "--least", "101"])
+    assert "101 is no percentage from 0 to 100" in capsys.readouterr().err
+
+
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Give what is said of a command that is refused."""
     assert main(list(words)) == 2

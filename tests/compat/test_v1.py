@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 from typing import Any
@@ -245,7 +246,7 @@ class TestAttributes:
 
 
 def functions_of(call: Any) -> list[str]:
-    """List the functions of Python that a call goes through."""
+    """List the functions of Python that a call goes through, but for what a collection calls."""
     names: list[str] = []
 
     def note(frame: Any, event: str, argument: Any) -> None:
@@ -253,11 +254,13 @@ def functions_of(call: Any) -> list[str]:
         if event == "call" and frame.f_code.co_name not in ("<dictcomp>", "<listcomp>"):
             names.append(frame.f_code.co_name)
 
+    gc.disable()  # libraries have callbacks of theirs in it
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return names
 
 

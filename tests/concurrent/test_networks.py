@@ -33,7 +33,7 @@ from tests.network.programs import (
     twins,
 )
 
-WAIT = 30  # seconds, after which something hangs
+WAIT = 300  # seconds, after which something hangs
 
 
 def at_once(*functions: Callable[[], Any]) -> list[Any]:

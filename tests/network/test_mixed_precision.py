@@ -33,7 +33,7 @@ from tests.network.programs import (
     weights,
 )
 
-WAIT = 30  # seconds, after which something hangs
+WAIT = 300  # seconds, after which something hangs
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU it is float16; see test_cuda.py"

@@ -329,7 +329,7 @@ class TestThreads:
 
         def run(number: int) -> None:
             try:
-                ready.wait(60)
+                ready.wait(300)
                 for epoch in (1, 2):
                     train(networks[number], data[number], epoch=epoch)
                     train(networks[number], data[number], mode="eval", epoch=epoch)

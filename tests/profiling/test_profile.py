@@ -127,7 +127,8 @@ class TestRows:
         slowest = max(section.parts, key=lambda row: row.p50)
         assert (slowest.name, slowest.kind, slowest.place) == ("LambdaOp(y0) -> y1", "op", 1)
         assert slowest.mean >= 200e-6
-        assert section.share(slowest) > 0.5
+        # of medians: what else a machine does is long, and seldom twice in one place
+        assert slowest.p50 > 0.5 * section.step.p50
 
     def test_what_a_key_weighs(self) -> None:
         network = TorchNetwork([LambdaOp(lambda x, unused: x, ["x", "nest"], "y")])
@@ -486,7 +487,7 @@ class TestThreads:
         def wait(x: Any) -> Any:
             if x.sum() > 8:
                 inside.set()
-                assert go_on.wait(20)
+                assert go_on.wait(300)
             return x
 
         network = chain(wait)
@@ -495,7 +496,7 @@ class TestThreads:
             slow = {"x": torch.full((4, 2), 9.0)}
             thread = threading.Thread(target=lambda: results.append(network.run_step(slow)))
             thread.start()
-            assert inside.wait(20)
+            assert inside.wait(300)
             result = network.run_step(X)
             go_on.set()
             thread.join()

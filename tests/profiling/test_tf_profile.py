@@ -72,10 +72,11 @@ class TestGraphs:
         assert len(traces) == 3
         assert "'n'" in traces[1].name
         for row, trace in zip(traces, network.traces, strict=True):
-            # nothing but what making a stamp takes, and is left out, lies between the two
-            assert row.total == pytest.approx(trace.seconds, abs=1e-4)
+            # what it took by its own clock lies in it, but for what making stamps takes
+            assert row.total >= trace.seconds - 1e-5
+            assert trace.seconds >= 5e-3
         (graph,) = [row for row in section.parts if row.kind == "graph"]
-        assert graph.total < sum(row.total for row in traces)
+        assert graph.count == 12 + len(traces)  # what is before a trace, and what is after it
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
 
     def test_training_is_the_same(self) -> None:

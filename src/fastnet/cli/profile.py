@@ -32,7 +32,9 @@ takes around the ops.
   MODULE:NAME     a batch (a dict), an iterable of batches, or a function without arguments that
                   gives either. Arrays become tensors of the network's framework.
   a file.npz      of numpy arrays: its names are the keys.
-Batches are made before the first step. If there are fewer than steps, they are used again."""
+Batches are made before the first step. If there are fewer than steps, they are used again.
+
+The steps are real ones: in mode train they train the network's models, in this process."""
 EXAMPLES = """\
 examples:
   fastnet profile networks.py:make_network --batch image:float32:32x1x8x8,label:int64:32:10
@@ -64,6 +66,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--eager", action="store_true", help="op by op, where TensorFlow would run a graph"
     )
     command.add_argument(
+        "--no-update",
+        action="store_true",
+        help="put back what the steps change: weights, optimizers, averages, random numbers",
+    )
+    command.add_argument(
         "--json", type=new_file, metavar="FILE", help="save the profile, to compare with later"
     )
     command.add_argument(
@@ -80,6 +87,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--compare", type=Path, metavar="FILE", help="compare with a profile that --json has saved"
+    )
+    command.add_argument(
+        "--least",
+        type=_percentage,
+        default=5.0,
+        metavar="PERCENT",
+        help="with --compare: the least change that has a verdict (default: 5)",
     )
 
 
@@ -109,13 +123,14 @@ def run(arguments: argparse.Namespace) -> int:
             skip=arguments.skip,
             eager=arguments.eager,
             desired_output_keys=arguments.outputs,
+            update=not arguments.no_update,
         )
     except MissingKeyError as error:
         raise Mistake(f"--batch: {error}") from error
     show(profile)
     drawn: Any = profile
     if before is not None:
-        drawn = before.compare(profile)
+        drawn = before.compare(profile, arguments.least / 100)
         print()
         show(drawn)
     if arguments.json is not None:
@@ -125,6 +140,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         drawn.plot(arguments.plot)
     return 0
+
+
+def _percentage(text: str) -> float:
+    percent = float(text)
+    if not 0 <= percent <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is no percentage from 0 to 100")
+    return percent
 
 
 def _check_picture(path: Path) -> None:

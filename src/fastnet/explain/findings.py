@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from fastnet.errors import nearest_name
 from fastnet.explain.items import Item, name_op
@@ -14,6 +15,9 @@ from fastnet.explain.subject import Subject
 __all__ = ["Finding", "find_unneeded", "list_findings"]
 
 _MANY_TRACES = 8
+
+# by a key and the op that writes it: its value, and the next one under that key
+Written = dict[tuple[str, int], tuple[Life, Life | None]]
 
 
 @dataclass(frozen=True)
@@ -90,17 +94,28 @@ def list_findings(
         The findings, the gravest first.
     """
     by_name = {key.name: key for key in keys}
+    written = _by_writer(keys)
     return [
         *_not_made(subject, ops, left_out, postprocessing, by_name),
         *_traced_often(schedules),
-        *_unneeded_ops(subject, ops, by_name, unneeded[0]),
+        *_unneeded_ops(subject, ops, written, unneeded[0]),
         *_unneeded_postprocessing(postprocessing, unneeded[1]),
         *_copied_for_nothing(subject, ops, keys, unneeded[0]),
         *_cut_for_nothing(keys),
         *_joined_uncut(keys),
-        *_unread_outputs(ops, by_name, unneeded[0]),
+        *_unread_outputs(ops, written, unneeded[0]),
         *_returned_by_default(subject, ops, postprocessing, keys, unneeded),
     ]
+
+
+def _by_writer(keys: list[Key]) -> Written:
+    """Find what each op writes, and what takes its place."""
+    written: Written = {}
+    for key in keys:
+        for life, following in zip_longest(key.lives, key.lives[1:]):
+            if life.writer is not None:
+                written[key.name, life.writer] = life, following
+    return written
 
 
 def _not_made(
@@ -110,31 +125,33 @@ def _not_made(
     postprocessing: list[Item],
     keys: dict[str, Key],
 ) -> Iterator[Finding]:
-    made = [key for item in (*ops, *postprocessing) for key in item.outputs]
+    made = dict.fromkeys(key for item in (*ops, *postprocessing) for key in item.outputs)
+    elsewhere = {key: item for item in reversed(left_out) for key in item.outputs}
+    deleters = {
+        key: item.name
+        for item in reversed((*postprocessing, *ops))
+        if item.deletes
+        for key in item.inputs
+    }
     for name in sorted(subject.desired):
         if name in made:
             if keys[name].result in (None, "batch") and keys[name].lives:
+                deleter = f"a {deleters[name]}" if name in deleters else "something"
                 yield Finding(
                     "deleted_output",
-                    f"The key '{name}' is wanted back, but {_deleter(ops, postprocessing, name)} "
-                    "deletes what was made. Keep it, or leave it out of desired_output_keys.",
+                    f"The key '{name}' is wanted back, but {deleter} deletes what was made. Keep "
+                    "it, or leave it out of desired_output_keys.",
                     keys=(name,),
                 )
             continue
         if name in keys and keys[name].taken:
             continue  # the batch's own comes back with the rest of the batch
         text = f"The key '{name}' is wanted back, but nothing that is in force makes it"
-        elsewhere = [item for item in left_out if name in item.outputs]
         near = nearest_name(name, [*made, *keys])
-        if elsewhere:
-            text += f": {elsewhere[0].name} would, but {elsewhere[0].reason}"
+        if name in elsewhere:
+            text += f": {elsewhere[name].name} would, but {elsewhere[name].reason}"
         text += f". Did you mean '{near}'?" if near is not None else "."
         yield Finding("not_made", f"{text} It comes back only if the batch has it.", keys=(name,))
-
-
-def _deleter(ops: list[Item], postprocessing: list[Item], key: str) -> str:
-    deleters = [item for item in (*postprocessing, *ops) if item.deletes and key in item.inputs]
-    return f"a {deleters[0].name}" if deleters else "something"
 
 
 def _traced_often(schedules: Schedules) -> Iterator[Finding]:
@@ -150,11 +167,11 @@ def _traced_often(schedules: Schedules) -> Iterator[Finding]:
 
 
 def _unneeded_ops(
-    subject: Subject, ops: list[Item], keys: dict[str, Key], unneeded: frozenset[int]
+    subject: Subject, ops: list[Item], written: Written, unneeded: frozenset[int]
 ) -> Iterator[Finding]:
     for place in sorted(unneeded):
         item = ops[place]
-        fates = [_fate(ops, keys[key], place, unneeded) for key in item.outputs]
+        fates = [_fate(ops, key, written[key, place], unneeded) for key in item.outputs]
         text = f"Nothing needs {name_op(item)}: {'; '.join(fates)}."
         if item.models and subject.mode == "train":
             text += (
@@ -166,23 +183,24 @@ def _unneeded_ops(
         yield Finding("unneeded_op", text, (place,), item.outputs)
 
 
-def _fate(ops: list[Item], key: Key, writer: int, unneeded: frozenset[int]) -> str:
+def _fate(
+    ops: list[Item], key: str, written: tuple[Life, Life | None], unneeded: frozenset[int]
+) -> str:
     """Say why one output of an op is of no use."""
-    life = next(life for life in key.lives if life.writer == writer)
+    life, following = written
     readers = [place for place in life.readers if not ops[place].deletes]
     if any(place not in unneeded for place in readers):
-        return f"'{key.name}' is read"
+        return f"'{key}' is read"
     if readers:
         more = "which nothing needs either"
-        return f"'{key.name}' is read only by {_some_ops(readers)}, {more}"
+        return f"'{key}' is read only by {_some_ops(readers)}, {more}"
     if life.readers:
-        return f"'{key.name}' is deleted before it is read"
-    overwriter = _overwriter(ops, key.name, writer)
-    if overwriter is not None:
-        return f"'{key.name}' is overwritten by op {overwriter} before it is read"
+        return f"'{key}' is deleted before it is read"
+    if following is not None and following.writer is not None:
+        return f"'{key}' is overwritten by op {following.writer} before it is read"
     if life.end == "returned":
-        return f"'{key.name}' comes back for postprocessing that nothing needs"
-    return f"'{key.name}' is neither read nor wanted back"
+        return f"'{key}' comes back for postprocessing that nothing needs"
+    return f"'{key}' is neither read nor wanted back"
 
 
 def _some_ops(places: Iterable[int]) -> str:
@@ -190,15 +208,6 @@ def _some_ops(places: Iterable[int]) -> str:
     if len(listed) == 1:
         return f"op {listed[0]}"
     return f"ops {', '.join(map(str, listed[:-1]))} and {listed[-1]}"
-
-
-def _overwriter(ops: list[Item], key: str, writer: int) -> int | None:
-    for item in ops[writer + 1 :]:
-        if key in item.inputs:
-            return None
-        if key in item.outputs:
-            return item.place
-    return None
 
 
 def _unneeded_postprocessing(
@@ -262,7 +271,7 @@ def _joined_uncut(keys: list[Key]) -> Iterator[Finding]:
 
 
 def _unread_outputs(
-    ops: list[Item], keys: dict[str, Key], unneeded: frozenset[int]
+    ops: list[Item], written: Written, unneeded: frozenset[int]
 ) -> Iterator[Finding]:
     for item in ops:
         assert item.place is not None
@@ -271,20 +280,16 @@ def _unread_outputs(
         idle = [
             name
             for name in dict.fromkeys(item.outputs)
-            if _is_idle(_written(keys[name], item.place), unneeded, ops)
+            if _is_idle(written[name, item.place][0], unneeded, ops)
         ]
         if idle:
-            fates = [_fate(ops, keys[name], item.place, unneeded) for name in idle]
+            fates = [_fate(ops, name, written[name, item.place], unneeded) for name in idle]
             yield Finding(
                 "unread_output",
                 f"Of what {name_op(item)} writes, {'; '.join(fates)}.",
                 (item.place,),
                 tuple(idle),
             )
-
-
-def _written(key: Key, writer: int) -> Life:
-    return next(life for life in key.lives if life.writer == writer)
 
 
 def _is_idle(life: Life, unneeded: frozenset[int], ops: list[Item]) -> bool:

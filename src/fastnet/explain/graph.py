@@ -65,14 +65,13 @@ def make_graph(explanation: Explanation) -> Graph:
     Returns:
         The graph.
     """
-    edges: dict[tuple[str, str, bool], list[str]] = {}
+    # the keys of each edge, in a dict as a set that keeps its order
+    edges: dict[tuple[str, str, bool], dict[str, None]] = {}
     cutters = {key: f"cut{item.place}" for item in explanation.slicers for key in item.inputs}
     joiners = {key: f"join{item.place}" for item in explanation.slicers for key in item.outputs}
 
     def link(source: str, target: str, key: str, untouched: bool = False) -> None:
-        keys = edges.setdefault((source, target, untouched), [])
-        if key not in keys:
-            keys.append(key)
+        edges.setdefault((source, target, untouched), {})[key] = None
 
     for cut, cutter in cutters.items():
         link("batch", cutter, cut)

@@ -77,6 +77,8 @@ def find_items(subject: Subject, part: str) -> tuple[list[Item], list[Item]]:
     Returns:
         Those in force in order, and the others, each with its reason.
     """
+    # what only the network knows: the keys that it has read
+    flow = subject.plan.flow if part == "ops" and subject.plan is not None else ()
     chosen: list[Item] = []
     left_out: list[Item] = []
     for index, entry in enumerate(getattr(subject, part)):
@@ -86,8 +88,10 @@ def find_items(subject: Subject, part: str) -> tuple[list[Item], list[Item]]:
                 continue
             place = len(chosen)
             item = replace(item, place=place)
-            if part == "ops":
-                item = _as_planned(subject, item, place)
+            if place < len(flow):
+                item = replace(item, inputs=flow[place][0], outputs=flow[place][1])
+            if part == "ops" and place >= subject.first_deferred:
+                item = replace(item, deferred=True)
             chosen.append(item)
     return chosen, left_out
 
@@ -131,10 +135,11 @@ def _values(subject: Subject, index: int, entry: Any) -> Iterator[Item]:
     if is_given(current):
         yield _judge(subject, index, current, scheduler)
     reason = f"{scheduler} gives {instead} in epoch {subject.epoch}"
-    seen = [current]
+    # the values are kept, so that none made for this call leaves its id to another
+    seen = {id(current): current}
     for value in entry.get_all_values():
-        if is_given(value) and not any(value is known for known in seen):
-            seen.append(value)
+        if is_given(value) and id(value) not in seen:
+            seen[id(value)] = value
             yield replace(_describe(value, index), scheduler=scheduler, reason=reason)
 
 
@@ -168,14 +173,6 @@ def _wrong_dataset(ds_ids: tuple[str, ...]) -> str:
 
 def _either(names: Collection[str]) -> str:
     return " or ".join(map(repr, names))
-
-
-def _as_planned(subject: Subject, item: Item, place: int) -> Item:
-    """Put in what only the network knows: the keys that it has read, and what it defers."""
-    if subject.plan is not None and place < len(subject.plan.flow):
-        inputs, outputs, _ = subject.plan.flow[place]
-        item = replace(item, inputs=inputs, outputs=outputs)
-    return replace(item, deferred=item.deferred or place >= subject.first_deferred)
 
 
 def _describe(value: Any, index: int) -> Item:

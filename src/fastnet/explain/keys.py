@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import dataclass
 
 from fastnet._execute import Plan
@@ -106,10 +106,12 @@ def find_keys(
     after = [key for item in postprocessing for key in (*item.inputs, *item.outputs)]
     names = dict.fromkeys([*sorted(taken), *lives, *joined_by, *after])
     read_first = _read_first(postprocessing)
+    read_after, written_after, results = _afterwards(postprocessing)
     keys = []
     for name in names:
         own = tuple(lives.get(name, ()))
         comes_back = name in returned and any(life.end == "returned" for life in own)
+        before = "ops" if comes_back else "batch" if name in taken else None
         keys.append(
             Key(
                 name=name,
@@ -120,9 +122,9 @@ def find_keys(
                 joined_by=joined_by.get(name),
                 returned=comes_back,
                 because=_because(name, subject, read_first) if comes_back else None,
-                read_after=_places(postprocessing, name, "inputs"),
-                written_after=_places(postprocessing, name, "outputs"),
-                result=_result(name, name in taken, comes_back, postprocessing),
+                read_after=tuple(read_after.get(name, ())),
+                written_after=tuple(written_after.get(name, ())),
+                result=results.get(name, before),
             )
         )
     return keys
@@ -160,8 +162,21 @@ def _live(flow: Flow, ops: list[Item], known: bool) -> dict[str, list[Life]]:
     return lives
 
 
-def _places(items: Iterable[Item], key: str, attribute: str) -> tuple[int, ...]:
-    return tuple(place for place, item in enumerate(items) if key in getattr(item, attribute))
+def _afterwards(
+    postprocessing: list[Item],
+) -> tuple[dict[str, list[int]], dict[str, list[int]], dict[str, str | None]]:
+    """Say of each key which postprocessing reads and writes it, and what that leaves in the end."""
+    read, written = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    results: dict[str, str | None] = {}
+    for place, item in enumerate(postprocessing):
+        for key in dict.fromkeys(item.inputs):
+            read[key].append(place)
+            if item.deletes:
+                results[key] = None
+        for key in dict.fromkeys(item.outputs):
+            written[key].append(place)
+            results[key] = "postprocessing"
+    return read, written, results
 
 
 def _read_first(postprocessing: list[Item]) -> set[str]:
@@ -178,13 +193,3 @@ def _because(key: str, subject: Subject, read_first: set[str]) -> str:
     if key in subject.desired:
         return "desired"
     return "postprocessing" if key in read_first else "default"
-
-
-def _result(key: str, taken: bool, comes_back: bool, postprocessing: list[Item]) -> str | None:
-    result = "ops" if comes_back else "batch" if taken else None
-    for item in postprocessing:
-        if key in item.outputs:
-            result = "postprocessing"
-        elif item.deletes and key in item.inputs:
-            result = None
-    return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -65,11 +66,13 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows, and where among them each kind starts."""
+    """The rows, where among them each kind starts, and the rows that slicers have for a key."""
 
     rows: Sequence[_Row]
     first_op: int
     first_after: int
+    cuts: Mapping[str, Sequence[tuple[int, str]]]
+    joins: Mapping[str, Sequence[tuple[int, str]]]
 
     @property
     def result(self) -> int:
@@ -123,7 +126,7 @@ def draw(explanation: Explanation) -> str:
         *_headers(keys, names, frame),
     ]
     for lane, key in enumerate(keys):
-        body.extend(_lane(key, frame.x(lane), rows, explanation, frame))
+        body.extend(_lane(key, frame.x(lane), rows, frame))
     body.extend(_legend(bottom + 20))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fastnet-explain" role="img" '
@@ -158,7 +161,14 @@ def _rows(explanation: Explanation) -> _Rows:
         for item in explanation.postprocessing
     ]
     rows.append(_Row("result", "faint"))
-    return _Rows(rows, first_op, first_after)
+    cuts, joins = (defaultdict[str, list[tuple[int, str]]](list) for _ in range(2))
+    for place, item in enumerate(cutters):
+        for key in dict.fromkeys(item.inputs):
+            cuts[key].append((1 + place, item.name))
+    for place, item in enumerate(joiners):
+        for key in dict.fromkeys(item.outputs):
+            joins[key].append((first_after - len(joiners) + place, item.name))
+    return _Rows(rows, first_op, first_after, cuts, joins)
 
 
 def _op_row(item: Item, unneeded: bool, prefix: str = "") -> _Row:
@@ -192,31 +202,30 @@ def _headers(keys: Sequence[Key], names: list[str], frame: _Frame) -> Iterator[s
         )
 
 
-def _lane(
-    key: Key, x: float, rows: _Rows, explanation: Explanation, frame: _Frame
-) -> Iterator[str]:
+def _lane(key: Key, x: float, rows: _Rows, frame: _Frame) -> Iterator[str]:
     if key.taken and key.result == "batch":
         tip = f"{key.name}: the batch's own value comes back"
         yield _line(x, frame.y(0), x, frame.y(rows.result), "past", tip)
     if key.taken:
         yield _dot(x, frame.y(0), "batch", f"{key.name}: taken from the batch")
+    # an op that reads a key and writes it has both marks in one row
+    both = frozenset(key.readers).intersection(key.writers)
     for life in key.lives:
-        yield from _life(key, life, x, rows, explanation, frame)
-    for place, item in enumerate(item for item in explanation.slicers if item.inputs):
-        if key.name in item.inputs:
-            yield _ring(x, frame.y(1 + place), "batch", f"{key.name}: cut by {item.name}")
-    yield from _after(key, x, rows, explanation, frame)
+        yield from _life(key, life, both, x, rows, frame)
+    for row, name in rows.cuts.get(key.name, ()):
+        yield _ring(x, frame.y(row), "batch", f"{key.name}: cut by {name}")
+    yield from _after(key, x, rows, frame)
 
 
 def _life(
-    key: Key, life: Life, x: float, rows: _Rows, explanation: Explanation, frame: _Frame
+    key: Key, life: Life, both: frozenset[int], x: float, rows: _Rows, frame: _Frame
 ) -> Iterator[str]:
     comes_back = life.end == "returned"
     kind = "returned" if comes_back else "batch" if life.writer is None else "device"
     start = frame.y(0)
     if life.writer is not None:
         start = frame.y(rows.first_op + life.writer)
-        if key.name in explanation.ops[life.writer].inputs:
+        if life.writer in both:
             start += 5
     ends = [frame.y(rows.first_op + place) for place in life.readers]
     if comes_back:
@@ -229,34 +238,29 @@ def _life(
     if life.writer is not None:
         yield _dot(x, start, kind, f"{key.name}: written by op {life.writer}")
     for place in life.readers:
-        item = explanation.ops[place]
-        y = frame.y(rows.first_op + place) - (5 if key.name in item.outputs else 0)
+        y = frame.y(rows.first_op + place) - (5 if place in both else 0)
         yield _ring(x, y, kind, f"{key.name}: read by op {place}")
     if life.after is not None and life.end != "overwritten":
         y = frame.y(rows.first_op + life.after) + (11 if life.end == "dropped" else 0)
         yield _cross(x, y, kind, f"{key.name}: {_fate(life)}")
 
 
-def _after(
-    key: Key, x: float, rows: _Rows, explanation: Explanation, frame: _Frame
-) -> Iterator[str]:
-    joiners = [item for item in explanation.slicers if item.outputs]
-    for place, item in enumerate(joiners):
-        if key.name in item.outputs:
-            y = frame.y(rows.first_after - len(joiners) + place)
-            yield _ring(x, y, "returned", f"{key.name}: joined by {item.name}")
+def _after(key: Key, x: float, rows: _Rows, frame: _Frame) -> Iterator[str]:
+    for row, name in rows.joins.get(key.name, ()):
+        yield _ring(x, frame.y(row), "returned", f"{key.name}: joined by {name}")
     if key.written_after:
         start = frame.y(rows.first_after + key.written_after[0])
         end = frame.y(rows.result if key.result else rows.first_after + key.read_after[-1])
         yield _line(x, start, x, end, "after", f"{key.name}: made by postprocessing")
     kind = "returned" if key.returned else "batch"
+    both = frozenset(key.read_after).intersection(key.written_after)
     for place in key.read_after:
-        y = frame.y(rows.first_after + place) - (5 if place in key.written_after else 0)
+        y = frame.y(rows.first_after + place) - (5 if place in both else 0)
         rewritten = key.written_after and key.written_after[0] < place
         tip = f"{key.name}: read by postprocessing op {place}"
         yield _ring(x, y, "after" if rewritten else kind, tip)
     for place in key.written_after:
-        y = frame.y(rows.first_after + place) + (5 if place in key.read_after else 0)
+        y = frame.y(rows.first_after + place) + (5 if place in both else 0)
         yield _dot(x, y, "after", f"{key.name}: written by postprocessing op {place}")
     if key.result is not None:
         kind = "after" if key.written_after else kind

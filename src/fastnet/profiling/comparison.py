@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from math import hypot
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from fastnet.profiling.blocks import LEAST_STEPS
+from fastnet.profiling.estimates import Estimate, adjusted
+from fastnet.profiling.pace import TOLERANCE
 from fastnet.profiling.plot import draw_comparison
 from fastnet.profiling.rows import Row, Section, key_title
 from fastnet.profiling.table import Table, seconds_text, to_plain, to_rich_table
 
-__all__ = ["ComparedRow", "Comparison"]
+__all__ = ["LEAST", "ComparedRow", "Comparison"]
 
-# so many standard errors are no chance, even where a table has dozens of rows
-_SURE = 3.0
-_COLUMNS = ("", "kind", "before", "after", "change", "noise", "median", "verdict")
+# the least change worth a verdict, as a part of what there was: the same network in another
+# process differs by a per cent or two, as its memory lies elsewhere
+LEAST = 0.05
+# the least change of a part, beside that, as a part of the step
+_LEAST_OF_STEP = 0.01
+_LEVEL = 0.95
+_NOISY = "too noisy"
+_COLUMNS = ("", "kind", "before", "after", "change", "95 %", "least", "verdict")
 
 
 @dataclass(frozen=True)
@@ -28,14 +37,16 @@ class ComparedRow:
         kind: What sort of thing it is; "step" for the step itself.
         place: Its place, in the later profile if it is there.
         section: The section.
-        before: The mean in the first profile, None where it is not there.
-        after: The mean in the second one, None where it is not there.
-        difference: By how much the mean grew.
-        noise: Three standard errors of that, or None where there are too few steps to tell.
-        p50_difference: By how much the median grew.
-        p50_noise: Three standard errors of that, or None.
-        verdict: "grew" or "shrank" where the mean or the median changed by more than its noise, and
-            the other in the same direction; "new" or "gone" where one profile lacks it; else "".
+        before: What it typically took in the first profile, None where it is not there.
+        after: What it typically took in the second one, None where it is not there.
+        difference: By how much that grew.
+        noise: How far the 95 % interval goes to either side of that, or None where there are too
+            few steps to tell.
+        least: The least change that has a verdict.
+        chance: How likely so large a difference is where nothing has changed, or None.
+        verdict: "grew" or "shrank" where the difference is beyond its noise, corrected for that
+            there are many rows, and at least the least one; "new" or "gone" where one profile lacks
+            it; "too noisy" where a change of the least size may be there, or not; else "".
     """
 
     name: str
@@ -46,41 +57,62 @@ class ComparedRow:
     after: float | None
     difference: float
     noise: float | None
-    p50_difference: float
-    p50_noise: float | None
+    least: float
+    chance: float | None
     verdict: str
 
     @classmethod
-    def of(cls, before: Row | None, after: Row | None) -> ComparedRow:
-        """Compare two rows.
+    def of(
+        cls, before: Row | None, after: Row | None, least: float, at_least: float, comparable: bool
+    ) -> ComparedRow:
+        """Compare two rows, as yet with no word on growth.
 
         Args:
             before: The row of the first profile, or None.
             after: That of the second one, or None. One of them is there.
+            least: The least change worth a verdict, as a part of what there was.
+            at_least: The same in seconds; the larger of both counts.
+            comparable: Whether both were measured at the same pace.
         """
         there = after or before
         assert there is not None
-        mean = _change(before, after, "mean", "error")
-        median = _change(before, after, "p50", "p50_error")
-        verdict = "new" if before is None else "gone" if after is None else ""
-        if not verdict and any(
-            noise is not None and abs(difference) > noise for difference, noise in (mean, median)
-        ):
-            # a mean and a median that differ in their direction tell nothing
-            verdict = {(1, 1): "grew", (-1, -1): "shrank"}.get((_sign(mean), _sign(median)), "")
+        first, second = (None if row is None else _typical(row) for row in (before, after))
+        change: Estimate | None = None
+        if comparable and all(row is None or row.blocks for row in (before, after)):
+            change = _estimate(after) - _estimate(before)
         return cls(
             name=there.name,
             kind=there.kind,
             place=there.place,
             section=there.section,
-            before=None if before is None else before.mean,
-            after=None if after is None else after.mean,
-            difference=mean[0],
-            noise=mean[1],
-            p50_difference=median[0],
-            p50_noise=median[1],
-            verdict=verdict,
+            before=first,
+            after=second,
+            difference=(second or 0.0) - (first or 0.0),
+            noise=None if change is None else change.reach(_LEVEL),
+            least=max(least * (first or 0.0), at_least),
+            chance=None if change is None else change.chance(),
+            verdict="new" if before is None else "gone" if after is None else "",
         )
+
+    def judged(self, chance: float | None) -> ComparedRow:
+        """Give the row with its verdict.
+
+        Args:
+            chance: How likely so large a difference is by chance, among all that are looked at.
+        """
+        if self.verdict:
+            return self
+        large = abs(self.difference) >= self.least
+        if chance is not None and chance < 1 - _LEVEL and large:
+            return replace(self, verdict="grew" if self.difference > 0 else "shrank")
+        if self.noise is None or abs(self.difference) + self.noise > self.least:
+            return replace(self, verdict=_NOISY)
+        return self
+
+    @property
+    def changed(self) -> bool:
+        """Whether it grew, shrank, came or went."""
+        return self.verdict not in ("", _NOISY)
 
     @property
     def title(self) -> str:
@@ -92,18 +124,21 @@ class ComparedRow:
         return asdict(self)
 
 
-def _change(
-    before: Row | None, after: Row | None, value: str, error: str
-) -> tuple[float, float | None]:
-    difference = sum(
-        sign * getattr(row, value) for sign, row in ((-1, before), (1, after)) if row is not None
-    )
-    errors = [getattr(row, error) for row in (before, after) if row is not None]
-    return difference, None if None in errors else _SURE * hypot(*errors)
+def _estimate(row: Row | None) -> Estimate:
+    """Estimate what a row takes; one that is not there takes nothing, for sure."""
+    return Estimate(0.0, 0.0, 1.0) if row is None else Estimate.of(row.blocks)
 
 
-def _sign(change: tuple[float, float | None]) -> int:
-    return 1 if change[0] >= 0 else -1
+def _typical(row: Row) -> float:
+    return _estimate(row).mean if row.blocks else row.p50
+
+
+def _judged(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """Judge rows that are looked at together: of many, some look changed by chance."""
+    known = [row for row in rows if row.chance is not None and not row.verdict]
+    corrected = adjusted([row.chance for row in known if row.chance is not None])
+    by_row = dict(zip(map(id, known), corrected, strict=True))
+    return [row.judged(by_row.get(id(row))) for row in rows]
 
 
 class Comparison:
@@ -113,6 +148,8 @@ class Comparison:
         steps: The steps of each section that both have.
         rows: Their parts, those that grew most first.
         unmatched: The names of the sections that only one of them has.
+        least: The least change of a step that has a verdict, as a part of the step.
+        notes: Why there is no telling, where there is none.
     """
 
     def __init__(
@@ -121,23 +158,40 @@ class Comparison:
         rows: tuple[ComparedRow, ...],
         unmatched: tuple[str, ...],
         pairs: tuple[tuple[Section, Section], ...],
+        least: float = LEAST,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.steps = steps
         self.rows = rows
         self.unmatched = unmatched
+        self.least = least
+        self.notes = notes
         self._pairs = pairs
 
     @classmethod
-    def of(cls, before: Sequence[Section], after: Sequence[Section]) -> Comparison:
+    def of(
+        cls,
+        before: Sequence[Section],
+        after: Sequence[Section],
+        least: float = LEAST,
+        same_clockwork: bool = True,
+    ) -> Comparison:
         """Compare the sections of two profiles by their names.
 
         Args:
             before: Those of the first.
             after: Those of the second.
+            least: The least change worth a verdict, as a part of what there was.
+            same_clockwork: Whether the same work takes equally long in both, so that their paces
+                can be compared.
 
         Raises:
-            ValueError: If they have none in common.
+            ValueError: If they have none in common, or `least` is not from 0 to 1.
         """
+        if not 0 <= least <= 1:
+            raise ValueError(
+                f"least is a part of the step, from 0 to 1 (0.05 is 5 %), but it is {least!r}."
+            )
         first = {section.name: section for section in before}
         second = {section.name: section for section in after}
         names = [name for name in first if name in second]
@@ -147,21 +201,45 @@ class Comparison:
                 f"the other of {sorted(second) or 'no steps'}."
             )
         pairs = tuple((first[name], second[name]) for name in names)
-        rows = [ComparedRow.of(*rows) for pair in pairs for rows in _matched(*pair)]
+        steps: list[ComparedRow] = []
+        rows: list[ComparedRow] = []
+        notes: list[str] = []
+        for one, other in pairs:
+            comparable = not same_clockwork or _at_one_pace(one, other)
+            step = ComparedRow.of(one.step, other.step, least, 0.0, comparable)
+            at_least = _LEAST_OF_STEP * (step.before or 0.0)
+            matched = _matched(one, other)
+            steps.append(step)
+            rows += _judged(
+                [ComparedRow.of(*parts, least, at_least, comparable) for parts in matched]
+            )
+            notes += _notes(one, other, comparable)
         rows.sort(key=lambda row: -row.difference)
-        steps = tuple(ComparedRow.of(one.step, other.step) for one, other in pairs)
-        return cls(steps, tuple(rows), tuple(sorted(first.keys() ^ second.keys())), pairs)
+        judged = _judged(steps)
+        for step, pair in zip(judged, pairs, strict=True):
+            if step.verdict == _NOISY and step.noise is not None:
+                notes.append(_advice(step, step.noise, min(section.steps for section in pair)))
+        return cls(
+            tuple(judged),
+            tuple(rows),
+            tuple(sorted(first.keys() ^ second.keys())),
+            pairs,
+            least,
+            tuple(notes),
+        )
 
     @property
     def changed(self) -> tuple[ComparedRow, ...]:
         """The rows that changed beyond the noise, or are in one profile only."""
-        return tuple(row for row in self.rows if row.verdict)
+        return tuple(row for row in self.rows if row.changed)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the comparison as a dict of plain values; times are in seconds."""
         return {
-            "schema": "fastnet.comparison/1",
-            "standard_errors": _SURE,
+            "schema": "fastnet.comparison/2",
+            "level": _LEVEL,
+            "least": self.least,
+            "notes": list(self.notes),
             "steps": [row.to_dict() for row in self.steps],
             "rows": [row.to_dict() for row in self.rows],
             "unmatched": list(self.unmatched),
@@ -185,33 +263,71 @@ class Comparison:
         for step in self.steps:
             lines = [_cells(row) for row in self.rows if row.section == step.section]
             yield Table(
-                f"{step.section}: by how much a step grew, the most first; noise is three "
-                "standard errors",
+                f"{step.section}: by how much a step grew, the most first; a verdict needs more "
+                f"than the 95 % interval and {100 * self.least:g} % of it (of a part, "
+                f"{100 * _LEAST_OF_STEP:g} % of the step too)",
                 _COLUMNS,
                 [*lines, _cells(step)],
             )
 
     def __rich__(self) -> Any:
-        return to_rich_table(list(self._tables()))
+        return to_rich_table(list(self._tables()), self.notes)
 
     def __str__(self) -> str:
-        return to_plain(list(self._tables()))
+        return to_plain(list(self._tables()), self.notes)
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} rows, {len(self.changed)} of them changed>"
 
 
+def _at_one_pace(one: Section, other: Section) -> bool:
+    """Tell whether the machine was as fast in one profile as in the other, as far as is known."""
+    if one.pace is None or other.pace is None:
+        return True
+    return max(one.pace, other.pace) <= min(one.pace, other.pace) * (1 + TOLERANCE)
+
+
+def _notes(one: Section, other: Section, comparable: bool) -> Iterator[str]:
+    if not comparable:
+        paces = [seconds_text(section.pace or 0.0) for section in (one, other)]
+        yield (
+            f"{one.name}: too noisy to tell, as the machine ran at another pace: the same work "
+            f"took {paces[0]} before and {paces[1]} after. Measure both again."
+        )
+    for when, section in (("before", one), ("after", other)):
+        if not section.step.blocks:
+            yield (
+                f"{one.name}: too short to tell: of the {section.steps} steps measured {when}, "
+                f"less than {LEAST_STEPS} (or rounds of updates) ran at the machine's full pace. "
+                "Measure more steps."
+            )
+
+
+def _advice(step: ComparedRow, noise: float, steps: int) -> str:
+    """Say how many steps would do: the interval narrows with the root of their number."""
+    times = (2 * noise / step.least) ** 2 if step.least else 4.0
+    return (
+        f"{step.section}: too noisy to tell whether the step grew or shrank by "
+        f"{seconds_text(step.least)} or more. Measure about "
+        f"{max(2, min(round(times), 100)) * steps} steps, both before and after."
+    )
+
+
 def _matched(before: Section, after: Section) -> Iterator[tuple[Row | None, Row | None]]:
     """Pair the parts of two steps: first those at the same place, then those of the same name."""
     left, right = list(before.parts), list(after.parts)
-    for by in (("kind", "name", "place"), ("kind", "name")):
-        for row in list(left):
-            for other in right:
-                if all(getattr(row, name) == getattr(other, name) for name in by):
-                    left.remove(row)
-                    right.remove(other)
-                    yield row, other
-                    break
+    for by in (attrgetter("kind", "name", "place"), attrgetter("kind", "name")):
+        waiting = defaultdict[Any, deque[Row]](deque)
+        for row in right:
+            waiting[by(row)].append(row)
+        alone = []
+        for row in left:
+            if waiting[by(row)]:
+                yield row, waiting[by(row)].popleft()
+            else:
+                alone.append(row)
+        unmatched = {id(row) for rows in waiting.values() for row in rows}
+        left, right = alone, [row for row in right if id(row) in unmatched]
     yield from ((row, None) for row in left)
     yield from ((None, row) for row in right)
 
@@ -224,7 +340,7 @@ def _cells(row: ComparedRow) -> list[str]:
         "-" if row.after is None else seconds_text(row.after),
         _signed(row.difference),
         "?" if row.noise is None else f"± {seconds_text(row.noise)}",
-        _signed(row.p50_difference),
+        seconds_text(row.least),
         row.verdict,
     ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import lcm
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +20,7 @@ from fastnet.network.opening import RunStep
 from fastnet.profiling.around import Around, Nested
 from fastnet.profiling.clock import StampCost
 from fastnet.profiling.device_events import DeviceEvents
+from fastnet.profiling.pace import Pace
 from fastnet.profiling.rows import Row, Section, Stats
 from fastnet.profiling.sizes import bytes_of
 from fastnet.profiling.sums import BEGIN, Part, Sums, Timeline
@@ -84,6 +87,7 @@ class SectionRecorder:
         self._skip = skip
         self._lock = threading.Lock()
         self._sums = Sums(cost)
+        self._pace = Pace()
 
     # ------------------------------------------------------------------ what a network calls
 
@@ -133,7 +137,7 @@ class SectionRecorder:
             plain: Runs it without any.
         """
         # each call of Python's that a step makes here costs as much as two ops that it measures
-        log, events = self.log, self._events
+        log, events, take_pace = self.log, self._events, self._pace.take
         stamp, acquire, release = log.stamp, self._lock.acquire, self._lock.release
         is_on = self._is_off if self._ranges is None else self._ranges.active
         rest, measuring = self.row("rest", "the rest"), self.row("measuring", "measuring")
@@ -173,6 +177,8 @@ class SectionRecorder:
                 if not self._weighed:
                     self._weigh(batch, result)
                 stamp(measuring)
+                # between the last stamp of this step and the first of the next, so part of neither
+                take_pace()
                 return result
             finally:
                 release()
@@ -219,7 +225,17 @@ class SectionRecorder:
         """
         self._sum_up()
         device = self._events.spans() if self._events is not None else ()
-        return self._sums.section(name, self.mode, self.eager, self.parts, self.sizes, device)
+        section = self._sums.section(
+            name, self.mode, self.eager, self.parts, self.sizes, device, self._pace, self._round()
+        )
+        # what has a loss to minimise updates a model, be it inside of another op
+        trains = any(getattr(op, "get_fe_loss_keys", tuple)() for op in self.layout.ops)
+        return section and replace(section, trains=trains)
+
+    def _round(self) -> int:
+        """Give after how many steps the ops come round: some update once in several steps."""
+        merged = (getattr(op, "merge_grad", 1) for op in self.layout.ops)
+        return lcm(*(count for count in merged if isinstance(count, int) and count > 0))
 
     def timeline(self, name: str) -> Timeline:
         """Give the stamps of the first steps.

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fastnet.network import BaseNetwork
-from fastnet.profiling.comparison import Comparison
+from fastnet.profiling.comparison import LEAST, Comparison
 from fastnet.profiling.optional import require
 from fastnet.profiling.plot import draw_profile
 from fastnet.profiling.recording import Recorder, SectionRecorder
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import Timeline
-from fastnet.profiling.table import profile_tables, to_plain, to_rich_table
+from fastnet.profiling.table import Table, profile_tables, to_plain, to_rich_table
 from fastnet.profiling.trace_events import trace_events
 
 __all__ = ["Profile"]
@@ -33,7 +33,8 @@ class Profile:
         sections: The steps, those that ran the same ops together.
         openings: What opening the network took: finding or working out its ops, and entering it.
         unmeasured: How many steps were not measured, because another one was under way.
-        about: The framework, the device, the versions and what a stamp costs.
+        about: The framework, the device, the versions and what a stamp costs; and after
+            `fastnet.profile` has run batches itself, whether what they have changed has stayed.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Profile:
             raise ValueError(f"This is no profile of the schema {_SCHEMA!r}, but of {found!r}.")
         return cls(
             tuple(map(Section.from_dict, data["sections"])),
-            tuple(Row(**row) for row in data["openings"]),
+            tuple(map(Row.from_dict, data["openings"])),
             data["unmeasured"],
             data["about"],
         )
@@ -197,22 +198,35 @@ class Profile:
         """
         return draw_profile(self.sections, path)
 
-    def compare(self, other: Profile) -> Comparison:
+    def compare(self, other: Profile, least: float = LEAST) -> Comparison:
         """Say what became slower or faster from this profile to another one.
+
+        It goes by the steps that were run while the machine was at full pace, and has a verdict
+        where a change is beyond its noise at 95 % and at least as large as asked for.
 
         Args:
             other: The later one.
+            least: The least change worth a verdict, as a part of what there was: 0.05 is 5 %. A
+                network that is run again in another process may differ by some per cent by chance.
 
         Returns:
             The comparison.
+
+        Raises:
+            ValueError: If they have no section in common, or `least` is not from 0 to 1.
         """
-        return Comparison.of(self.sections, other.sections)
+        # what the pace is measured by is itself faster in another Python
+        same = self.about.get("python") == other.about.get("python")
+        return Comparison.of(self.sections, other.sections, least, same)
 
     def __rich__(self) -> Any:
-        return to_rich_table(profile_tables(self.sections, self.openings), self._notes())
+        return to_rich_table(self._tables(), self._notes())
 
     def __str__(self) -> str:
-        return to_plain(profile_tables(self.sections, self.openings), self._notes())
+        return to_plain(self._tables(), self._notes())
+
+    def _tables(self) -> list[Table]:
+        return profile_tables(self.sections, self.openings, self.about.get("update", True))
 
     def _notes(self) -> list[str]:
         notes = [] if self.sections else ["a profile of no steps"]

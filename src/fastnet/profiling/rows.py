@@ -105,6 +105,8 @@ class Row:
         device_p95: What that stays below in 95 % of the steps.
         device_p99: What that stays below in 99 % of the steps.
         device_total: The sum of that.
+        blocks: The medians of blocks of steps while the machine was at full pace, in order, which
+            a comparison goes by; none if there were too few such steps, or it was not measured.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Row:
     device_p95: float | None = None
     device_p99: float | None = None
     device_total: float | None = None
+    blocks: tuple[float, ...] = ()
 
     @property
     def title(self) -> str:
@@ -134,7 +137,16 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the row as a dict of plain values."""
-        return asdict(self)
+        return {**asdict(self), "blocks": list(self.blocks)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Row:
+        """Make a row of what `to_dict` gave.
+
+        Args:
+            data: The dict.
+        """
+        return cls(**{**data, "blocks": tuple(data.get("blocks", ()))})
 
 
 @dataclass(frozen=True)
@@ -148,6 +160,9 @@ class Section:
         steps: How many steps were measured.
         step: What a step takes: what the rows of the step add up to.
         rows: The parts of a step, in order, and what was measured beside them.
+        pace: What a fixed piece of work took while the machine was at full pace, in seconds; None
+            if it was not measured.
+        trains: Whether the steps updated models.
     """
 
     name: str
@@ -156,6 +171,8 @@ class Section:
     steps: int
     step: Row
     rows: tuple[Row, ...]
+    pace: float | None = None
+    trains: bool = False
 
     @property
     def parts(self) -> tuple[Row, ...]:
@@ -182,6 +199,8 @@ class Section:
             "steps": self.steps,
             "step": self.step.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
+            "pace": self.pace,
+            "trains": self.trains,
         }
 
     @classmethod
@@ -191,9 +210,11 @@ class Section:
         Args:
             data: The dict.
         """
-        names = {field.name for field in fields(cls)} - {"step", "rows"}
+        names = {field.name for field in fields(cls)} - {"step", "rows", "pace", "trains"}
         return cls(
             **{name: data[name] for name in names},
-            step=Row(**data["step"]),
-            rows=tuple(Row(**row) for row in data["rows"]),
+            step=Row.from_dict(data["step"]),
+            rows=tuple(map(Row.from_dict, data["rows"])),
+            pace=data.get("pace"),
+            trains=bool(data.get("trains")),
         )

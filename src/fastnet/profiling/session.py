@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import islice
 from typing import Any, overload
@@ -13,6 +14,7 @@ from fastnet.network import BaseNetwork
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
+from fastnet.profiling.unchanged import unchanged
 
 __all__ = ["Profiling", "profile"]
 
@@ -91,6 +93,7 @@ def profile(
     eager: bool = ...,
     desired_output_keys: Collection[str] | None = ...,
     nvtx: bool = ...,
+    update: bool = ...,
 ) -> Profile: ...
 
 
@@ -106,12 +109,14 @@ def profile(
     eager: bool = False,
     desired_output_keys: Collection[str] | None = None,
     nvtx: bool = False,
+    update: bool = True,
 ) -> Profiling | Profile:
-    """Measure where the time of a network's steps goes.
+    """Measure where the time of a network's steps goes; in mode "train" this trains its models.
 
     Without batches this is a context manager: what the network does in its block is measured, and
     of the other arguments only `nvtx` has a meaning. With batches it opens the network, runs them
-    and gives the profile.
+    and gives the profile. The steps are real ones: with `UpdateOp` in force they change weights and
+    optimizers, those that are skipped too, unless `update` is False.
 
     Args:
         network: The network.
@@ -127,6 +132,12 @@ def profile(
         desired_output_keys: The keys wanted back. None or empty for all that ops write.
         nvtx: Whether to name ops to NVTX too (torch on CUDA only). While `torch.profiler` or
             TensorFlow's profiler is on, ops have their names there without being asked.
+        update: Whether what the steps change stays. If False, they run as they do, and after them
+            everything is put back: weights, gradients and buffers of models (running averages among
+            them), state and settings of optimizers, what `merge_grad` has added up, and the random
+            numbers of Python, numpy and the framework (TensorFlow's global generator and Keras's
+            seeds; its random ops without a generator go on). What ops and models of your own keep
+            elsewhere stays.
 
     Returns:
         The profile, or the context manager that gives it.
@@ -135,7 +146,8 @@ def profile(
         TypeError: If the first argument is no network, batches are neither a dict nor iterable, or
             a number is none.
         ValueError: If the network is being profiled already, there are too few batches, a number is
-            out of range, or NVTX is asked for where there is no CUDA.
+            out of range, NVTX is asked for where there is no CUDA, or `update` is False without
+            batches, or while a model has no weights yet.
         Exception: Whatever opening the network or a step raises.
 
     >>> import torch
@@ -147,6 +159,11 @@ def profile(
     ['LambdaOp(x) -> y']
     """
     if batches is None:
+        if not update:
+            raise ValueError(
+                "update=False is for batches that fastnet.profile runs itself: it cannot undo what "
+                "else is done in a block. Pass the batches."
+            )
         return Profiling(network, nvtx=nvtx)
     for name, value, least in (("steps", steps, 1), ("skip", skip, 0)):
         if value is None:
@@ -160,7 +177,11 @@ def profile(
             raise ValueError(f"{name} must be {least} or more, but it is {value}.")
     count = 0
     run = Profiling(network, skip, nvtx)
-    with run as made, network(mode, epoch, ds_id, desired_output_keys, eager=eager):
+    with (
+        run as made,
+        network(mode, epoch, ds_id, desired_output_keys, eager=eager),
+        nullcontext() if update else unchanged(network),
+    ):
         for batch in _some(batches, steps, skip):
             network.run_step(batch)
             count += 1
@@ -169,6 +190,7 @@ def profile(
             f"No step was measured: there are {count} batches, and the first {skip} steps are "
             "skipped. Give more batches, say how many steps to measure, or skip fewer."
         )
+    made.about["update"] = update
     return made
 
 

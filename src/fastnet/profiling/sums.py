@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastnet._stamps import StampLog
+from fastnet.profiling.blocks import Blocks
 from fastnet.profiling.clock import StampCost
+from fastnet.profiling.pace import Pace
 from fastnet.profiling.rows import Row, Section, Stats
 
 __all__ = ["BEGIN", "DeviceSpan", "Part", "Sums", "Timeline"]
@@ -177,6 +179,8 @@ class Sums:
         parts: Sequence[Part],
         sizes: Mapping[tuple[str, str], int],
         device: Sequence[DeviceSpan] = (),
+        pace: Pace | None = None,
+        period: int = 1,
     ) -> Section | None:
         """Sum all up.
 
@@ -187,6 +191,8 @@ class Sums:
             parts: What rows are of.
             sizes: How many bytes there are under a key, by kind and name of its part.
             device: What ops took on the device, if it was measured.
+            pace: How fast the machine was at each step, if it was measured.
+            period: After how many steps the ops come round.
 
         Returns:
             The section; None if there was no step.
@@ -197,7 +203,8 @@ class Sums:
         counts = _stacked(self._counts, len(parts)).sum(axis=0)
         inside = [part.kind != _BESIDE for part in parts]
         on_device = _device_stats(device, len(times))
-        whole = Stats.of(times[:, inside].sum(axis=1))
+        whole = times[:, inside].sum(axis=1)
+        blocks = Blocks.of(pace, len(times), period)
         rows = [
             Row(
                 part.name,
@@ -208,15 +215,26 @@ class Sums:
                 **vars(Stats.of(column)),
                 in_step=part.kind != _BESIDE,
                 bytes=sizes.get((part.kind, part.name)),
+                blocks=blocks.medians(column),
                 **on_device.get(_place_on_device(part, parts), {}),
             )
             for part, count, column in zip(parts, counts, times.T, strict=True)
             if count
         ]
         rows.sort(key=lambda row: (_ORDER.index(row.kind), row.place or 0))
-        step = Row("step", "step", None, name, len(times), **vars(whole), in_step=False)
+        step = Row(
+            "step",
+            "step",
+            None,
+            name,
+            len(times),
+            **vars(Stats.of(whole)),
+            in_step=False,
+            blocks=blocks.medians(whole),
+        )
         rows += self._minibatch_rows(name)
-        return Section(name, mode, eager, len(times), step, tuple(rows))
+        best = None if pace is None else pace.best()
+        return Section(name, mode, eager, len(times), step, tuple(rows), best)
 
     def _minibatch_rows(self, name: str) -> list[Row]:
         width = max(table.shape[1] for table in self._minibatches)

@@ -16,13 +16,13 @@ _COLUMNS = ("", "kind", "count", "share", "mean", "p50", "p95", "p99", "total")
 _TEXTS = ("", "kind", "verdict")
 # a terminal is narrow, and the names tell
 _NOT_IN_RICH = ("kind",)
-_NOT_IF_NARROW = ("total", "median")
+_NOT_IF_NARROW = ("total", "least")
 _WIDE = 96
 # what is left out next, one after the other, where a terminal is narrower than that
 _THEN_NOT = ("p95", "count", "device p99", "p99", "p50", "bytes")
 # what a column takes beside its text
 _GAP = 2
-_LEAST_WIDTH = {"": 14, "verdict": 7}
+_LEAST_WIDTH = {"": 14, "verdict": 9}
 _MARKS = {"grew": "red", "new": "red", "shrank": "green", "gone": "green"}
 
 
@@ -85,14 +85,17 @@ def bytes_text(count: int | None) -> str:
     return f"{amount:.1f} {unit}"
 
 
-def profile_tables(sections: Sequence[Section], openings: Sequence[Row]) -> list[Table]:
+def profile_tables(
+    sections: Sequence[Section], openings: Sequence[Row], update: bool = True
+) -> list[Table]:
     """Give the tables of a profile: one for each section, and one for the openings.
 
     Args:
         sections: Its sections.
         openings: What opening the network took.
+        update: Whether what the steps have changed has stayed.
     """
-    tables = [_section_table(section) for section in sections]
+    tables = [_section_table(section, update) for section in sections]
     if openings:
         lines = [_cells(row, "")[:3] + _cells(row, "")[4:] for row in openings]
         for row, line in zip(openings, lines, strict=True):
@@ -102,7 +105,7 @@ def profile_tables(sections: Sequence[Section], openings: Sequence[Row]) -> list
     return tables
 
 
-def _section_table(section: Section) -> Table:
+def _section_table(section: Section, update: bool) -> Table:
     has_device = any(row.device_mean is not None for row in section.rows)
     columns = list(_COLUMNS) + ["device mean", "device p99"] * has_device + ["bytes"]
     beside = [row for row in section.rows if not row.in_step]
@@ -114,7 +117,10 @@ def _section_table(section: Section) -> Table:
             times = (row.device_mean, row.device_p99)
             cells += ["" if time is None else seconds_text(time) for time in times]
         lines.append([*cells, bytes_text(row.bytes)])
-    return Table(f"{section.name}: {section.steps} steps", columns, lines, 1 + len(beside))
+    title = f"{section.name}: {section.steps} steps"
+    if section.trains:
+        title += ", which trained the models" if update else "; models are as they were before"
+    return Table(title, columns, lines, 1 + len(beside))
 
 
 def _cells(row: Row, share: str) -> list[str]:

@@ -35,15 +35,16 @@ class Fuse(MetaNumpyOp):
     def __init__(self, ops: Any) -> None:
         ops = list(to_list(ops))
         self.require_ops(ops)
-        inputs: list[str] = []
-        outputs: list[str] = []
+        # dicts are sets that keep their order
+        inputs: dict[str, None] = {}
+        outputs: dict[str, None] = {}
         for op in ops:
             for key in op.inputs:
                 if key in outputs and is_delete(op):
-                    outputs.remove(key)
-                elif key not in inputs + outputs:
-                    inputs.append(key)
-            outputs.extend(key for key in op.outputs if key not in outputs)
+                    del outputs[key]
+                elif key not in outputs:
+                    inputs[key] = None
+            outputs.update(dict.fromkeys(op.outputs))
         super().__init__(ops, inputs, outputs)
 
     def _anew(self, own: Any) -> Fuse:

@@ -35,15 +35,17 @@ class Fuse(MetaOp):
     def __init__(self, ops: Any) -> None:
         ops = list(to_list(ops))
         self.require_ops(ops)
-        inputs: list[str] = []
-        outputs: list[str] = []
+        # dicts are sets that keep their order
+        inputs: dict[str, None] = {}
+        outputs: dict[str, None] = {}
         written: set[str] = set()
         for op in ops:
-            inputs.extend(key for key in op.inputs if key not in written.union(inputs))
+            inputs.update((key, None) for key in op.inputs if key not in written)
             written.update(op.outputs)
             if is_delete(op):
-                outputs = [key for key in outputs if key not in op.inputs]
-            outputs.extend(key for key in op.outputs if key not in outputs)
+                for key in op.inputs:
+                    outputs.pop(key, None)
+            outputs.update(dict.fromkeys(op.outputs))
         super().__init__(ops, inputs, outputs)
         takers = [place for place, op in enumerate(ops) if takes_gradients(op)]
         self._last_taker = takers[-1] if takers else -1

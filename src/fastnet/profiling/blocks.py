@@ -1,0 +1,60 @@
+"""Steps of a run cut into blocks, whose medians a comparison goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastnet.profiling.pace import Pace
+
+__all__ = ["LEAST_STEPS", "Blocks"]
+
+_BLOCKS = 20
+_LEAST_BLOCKS = 8
+_LEAST_ROUNDS = 3
+LEAST_STEPS = _LEAST_BLOCKS * _LEAST_ROUNDS
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Which steps of a run count, and how they are put together.
+
+    Attributes:
+        chosen: The rounds of steps that the machine was at full pace in.
+        period: How many steps a round has.
+    """
+
+    chosen: NDArray[np.int64]
+    period: int
+
+    @classmethod
+    def of(cls, pace: Pace | None, steps: int, period: int) -> Blocks:
+        """Choose the rounds.
+
+        Args:
+            pace: How fast the machine was at each step; None for the same at all of them.
+            steps: How many steps there are.
+            period: After how many steps the ops come round, as where every fourth one updates: a
+                round is always as much work.
+        """
+        full = np.ones(steps, bool) if pace is None else pace.is_full()
+        rounds = full[: len(full) // period * period].reshape(-1, period).all(axis=1)
+        return cls(np.flatnonzero(rounds), period)
+
+    def medians(self, times: NDArray[np.float64]) -> tuple[float, ...]:
+        """Give the median of each block, in order.
+
+        Args:
+            times: What each step takes.
+
+        Returns:
+            The medians, a step's share of a round; none if there are too few rounds to tell.
+        """
+        count = min(_BLOCKS, len(self.chosen) // _LEAST_ROUNDS)
+        if count < _LEAST_BLOCKS:
+            return ()
+        rounds = times[: len(times) // self.period * self.period].reshape(-1, self.period)
+        means = rounds.mean(axis=1)[self.chosen]
+        return tuple(float(np.median(block)) for block in np.array_split(means, count))
