@@ -580,8 +580,6 @@ cdef class Plan:
     cdef int _fill(self, PyObject** slots, object batch, Times times) except -1:
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
-        if not plain:
-            check_batch(batch)
         for index in range(self._n_inputs):
             self._fill_one(slots, self._inputs[index], batch, plain, False)
             stamp(times, N_SPANS + index)
@@ -592,8 +590,6 @@ cdef class Plan:
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
         cdef object filled = batch
-        if not plain:
-            check_batch(batch)
         for index in range(self._n_inputs):
             if self._fill_one(slots, self._inputs[index], batch, plain, True):
                 filled = self._fill_foreign(slots, self._inputs[index], batch, filled)
@@ -635,9 +631,7 @@ cdef class Plan:
                 raise self._missing_input(slot, batch)
             value = <object> found
         else:
-            if key not in batch:
-                raise self._missing_input(slot, batch)
-            value = batch[key]
+            value = self._read_mapping(slot, batch)
         if adopts and <PyObject*> Py_TYPE(value) != <PyObject*> self._own:
             if self._holds_foreign(value):
                 return True
@@ -646,6 +640,13 @@ cdef class Plan:
         Py_INCREF(value)
         slots[slot] = <PyObject*> value
         return False
+
+    cdef object _read_mapping(self, Py_ssize_t slot, object batch):
+        cdef object key = self._keys[slot]
+        check_batch(batch)
+        if key not in batch:
+            raise self._missing_input(slot, batch)
+        return batch[key]
 
     cdef inline PyObject* _read(
         self, Step* step, Py_ssize_t position, PyObject** slots
@@ -748,7 +749,7 @@ cdef class Plan:
         cdef dict result = {}
         cdef Py_ssize_t index
         if merge:
-            result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
+            result = (<dict> batch).copy() if type(batch) is dict else dict_of(batch)
         stamp(times, MERGE)
         for index in range(self._n_outputs):
             self._collect_one(slots, self._outputs[index], result)
@@ -919,6 +920,11 @@ cdef int check_batch(object batch) except -1:
     if not hasattr(batch, "keys"):
         raise not_a_batch(batch)
     return 0
+
+
+cdef dict dict_of(object batch):
+    check_batch(batch)
+    return dict(batch)
 
 
 cdef tuple values_for(

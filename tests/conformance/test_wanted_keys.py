@@ -71,6 +71,7 @@ def test_not_of_what_the_batch_has(fw: Framework) -> None:
     network = fw.network([LambdaOp(same, "x", "y")])
     with warned():
         assert run(fw, network, ["y", "label"], {"x": X, "label": X}) == {"x", "y", "label"}
+        assert run(fw, network, ["y", "*"]) == {"x", "y"}
 
 
 def test_not_of_what_some_op_writes(fw: Framework) -> None:

@@ -516,7 +516,8 @@ class LayoutCache:
         layout.keep_alive = current
         layout.unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
         if layout.unwritten:
-            written = items.written()
+            # FastEstimator's traces want "*" for whatever there is
+            written = {*items.written(), "*"}
             layout.unwritten = [key for key in layout.unwritten if key not in written]
         layout.programs = {}
         if items.holds_meta_ops or made_up:

@@ -127,9 +127,10 @@ class UpdateOp(TensorOp):
         Raises:
             ValueError: If those are what it has.
         """
-        if not isinstance(self.loss_name, str):
+        # what else there may be the constructor refuses
+        if self.loss_name is None:
             raise _not_one_key(self.model, "loss_name", self.loss_name)
-        if not (isinstance(self.gradients, str) or self.gradients is None):
+        if isinstance(self.gradients, (list, tuple, set)):
             raise _not_one_key(self.model, "gradients", self.gradients)
 
     def _settings(self) -> tuple[Any, ...]:
