@@ -38,7 +38,7 @@ Plan(table, [spec], [], resolution, move=abs)  # expect: arg-type
 Plan(table, [spec], [], resolution, setting=(lambda: 0, lambda value: None))  # expect: arg-type
 plan.run({"x": 1})  # expect: call-arg
 plan.run([1], {})  # expect: arg-type
-plan.run({"x": 1}, {})  # expect: attr-defined
+plan.predict({"x": 1}, {})  # expect: attr-defined
 plan.keys = ()  # expect: misc
 count: int = plan.step({}, {})  # expect: assignment
 

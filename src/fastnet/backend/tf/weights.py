@@ -22,7 +22,9 @@ _ENDINGS = (".h5", ".hdf5", ".keras")
 _NAMED = (".weights.h5", ".keras")
 _INSIDE = "model.weights.h5"
 # what Keras saves along with a model; which of it depends on what the program had made of the model
-_BESIDE = re.compile(r"_?(optimizer|metrics|compile_metrics|loss_tracker|seed_generators?)(_\d+)?")
+_BESIDE = re.compile(
+    r"_?(optimizer|current_optimizer|metrics|compile_metrics|loss_tracker|seed_generators?)(_\d+)?"
+)
 # old files list layers, with a few names that Keras gives to the model itself
 _NAMES_OF_A_PART = 8
 # where layers are named by their classes, which may be called anything

@@ -96,4 +96,4 @@ class Permute(PerTensor):
         Returns:
             The value of the output, or a list of values.
         """
-        return super().forward(data, state) if isinstance(data, list) else self.apply(data)
+        return super().forward(data, state) if type(data) is list else self.apply(data)
