@@ -95,8 +95,12 @@ def check_output(shown: Shown, printed: str) -> None:
     elif shown.words[0] == "explain":
         assert printed == shown.output
     else:
-        # what changed most comes first, so that the order is a matter of numbers, too
-        assert sorted(row_names(printed)) == sorted(row_names(shown.output))
+        # what changed most comes first, so that the order is a matter of numbers, too; and so few
+        # steps are too few to compare, which is said at the end
+        names = [name for name in row_names(printed) if not name.startswith("train: too ")]
+        while names and not names[-1]:
+            names.pop()
+        assert sorted(names) == sorted(row_names(shown.output))
 
 
 def test_pictures_are_there_and_small() -> None:

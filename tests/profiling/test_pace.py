@@ -22,8 +22,9 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Take:
         now = 100.0
         for work in works:
             now += between
-            times += [now, now + work]
-            now += work
+            # once to warm up, however long that takes, and once more
+            times += [now, now + 7 * work, now + 8 * work]
+            now += 8 * work
         clock = iter(times)
         monkeypatch.setattr("fastnet.profiling.pace.perf_counter", lambda: next(clock))
         for _ in works:
@@ -45,7 +46,7 @@ def test_full_pace(take: Take) -> None:
 def test_short_steps_share_a_run_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace()
     # the work is done after the first step, is not due after two more, and is slow after the fourth
-    clock = iter([1.0, 1.00001, 1.00002, 1.00003, 1.1, 1.2, 2.0, 2.00001])
+    clock = iter([1.0, 1.1, 1.10001, 1.10002, 1.10003, 1.2, 1.3, 1.4, 2.0, 2.1, 2.10001])
     monkeypatch.setattr("fastnet.profiling.pace.perf_counter", lambda: next(clock))
     for _ in range(5):
         pace.take()
@@ -65,6 +66,15 @@ def test_blocks_are_of_steps_at_full_pace(take: Take) -> None:
     blocks = Blocks.of(take(np.where(slow, 3e-5, 1e-5).tolist()), 200, 1)
     assert blocks.medians(times) == (1.0,) * 20
     assert set(np.arange(200)[~slow]) > set(blocks.chosen)  # nor those after a slow moment
+
+
+def test_all_count_where_too_few_are_at_full_pace(take: Take) -> None:
+    """By how much the machine was slower is told, but for what took very long a few times."""
+    works = [1e-5] * 10 + [1.5e-5] * 86 + [9e-3] * 4
+    blocks = Blocks.of(take(works), 100, 1)
+    assert len(blocks.chosen) == 100
+    assert blocks.slowness == pytest.approx(1.5)
+    assert Blocks.of(take([1e-5] * 50 + [1.5e-5] * 50), 100, 1).slowness == 1.0
 
 
 def test_rounds_of_several_steps_are_whole() -> None:
