@@ -39,11 +39,10 @@ class Pace:
         if started - self._last < _APART:
             self._taken.append(_NONE)
             return
-        _work()  # once for the caches, which the step has filled with its own
-        warm = perf_counter()
+        # with the caches as the step has left them: what others do to these slows steps down too
         _work()
         self._last = perf_counter()
-        self._taken.append(self._last - warm)
+        self._taken.append(self._last - started)
 
     def best(self) -> float | None:
         """Give what the work takes at full pace, in seconds; None if it was never done."""
