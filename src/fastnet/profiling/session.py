@@ -135,9 +135,9 @@ def profile(
         update: Whether what the steps change stays. If False, they run as they do, and after them
             everything is put back: weights, gradients and buffers of models (running averages among
             them), state and settings of optimizers, what `merge_grad` has added up, and the random
-            numbers of Python, numpy and the framework. What ops and models of your own keep elsewhere
-            stays; so do the random numbers of TensorFlow's ops without a generator, which the
-            dropout of Keras 2 uses: of these the next steps draw others.
+            numbers of Python, numpy and the framework. What ops and models of your own keep
+            elsewhere stays changed, and where TensorFlow draws without a generator, as the dropout
+            of Keras 2 does, the next steps draw other numbers.
 
     Returns:
         The profile, or the context manager that gives it.
