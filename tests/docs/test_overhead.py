@@ -24,6 +24,7 @@ IN_TORCH = [shown for shown in COMMANDS if shown not in IN_TENSORFLOW]
 QUICK = ["--steps", "12", "--skip", "1"]
 QUICK_IN_TENSORFLOW = ["--steps", "21"]  # two epochs, and the first step of the third
 LARGEST = 150_000
+NOTES = ("train: too ", "train: the machine ")
 
 
 @pytest.fixture
@@ -96,7 +97,12 @@ def check_output(shown: Shown, printed: str) -> None:
         assert printed == shown.output
     else:
         # what changed most comes first, so that the order is a matter of numbers, too
-        assert sorted(row_names(printed)) == sorted(row_names(shown.output))
+        assert sorted(without_notes(printed)) == sorted(without_notes(shown.output))
+
+
+def without_notes(table: str) -> list[str]:
+    """Read the first column, without what is said of a noisy machine, or of too few steps."""
+    return [name for name in row_names(table) if name and not name.startswith(NOTES)]
 
 
 def test_pictures_are_there_and_small() -> None:

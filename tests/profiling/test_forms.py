@@ -394,8 +394,8 @@ class TestComparison:
         assert comparison.changed == ()
         assert "?" in str(comparison)
         assert comparison.notes == (
-            "train: too short to tell: of the 23 steps measured before, less than 24 (or rounds of "
-            "updates) ran at the machine's full pace. Measure more steps.",
+            "train: too short to tell: 23 steps were measured before, and it takes 24 (or so many "
+            "rounds of updates) at least. Measure more.",
         )
         assert str(comparison).endswith(comparison.notes[0])
 
@@ -415,27 +415,54 @@ class TestComparison:
             "after.",
         )
 
-    @pytest.mark.parametrize(("python", "verdict"), [("3.11", "too noisy"), ("3.12", "grew")])
-    def test_a_machine_at_another_pace(self, python: str, verdict: str) -> None:
-        """A step is not blamed for the machine; another Python has another pace of its own."""
-        before, after = (made({"a": [time] * 100}) for time in (1e-3, 2e-3))
-        for one, pace, version in ((before, 1e-5, "3.11"), (after, 1.06e-5, python)):
-            one.sections = tuple(replace(section, pace=pace) for section in one.sections)
-            one.about = {"python": version}
+    @pytest.mark.parametrize(
+        ("grown", "pace", "slowness", "python", "verdict", "slower"),
+        [
+            (1.4, 1.5e-5, 1.0, "3.11", "too noisy", 1.5),  # the machine was that much slower
+            (1.6, 1.5e-5, 1.0, "3.11", "grew", 1.5),
+            (0.7, 1.5e-5, 1.0, "3.11", "too noisy", 1.5),
+            (0.6, 1.5e-5, 1.0, "3.11", "shrank", 1.5),
+            (1.4, 1.0e-5, 1.5, "3.11", "too noisy", 1.5),  # or at times
+            (1.6, 1.0e-5, 1.5, "3.11", "grew", 1.5),
+            (1.4, 1.2e-5, 1.25, "3.11", "too noisy", 1.5),
+            (1.4, 1.04e-5, 1.0, "3.11", "grew", 1.0),  # as good as not
+            (1.4, 1.5e-5, 1.0, "3.12", "grew", 1.0),  # another Python has a pace of its own
+            (1.4, 1.5e-5, 1.5, "3.12", "too noisy", 1.5),
+        ],
+    )
+    def test_a_machine_at_another_pace(
+        self,
+        grown: float,
+        pace: float,
+        slowness: float,
+        python: str,
+        verdict: str,
+        slower: float,
+    ) -> None:
+        """A step is not blamed for what the machine explains."""
+        before, after = (made({"a": [time] * 100}) for time in (1e-3, grown * 1e-3))
+        before.about, after.about = {"python": "3.11"}, {"python": python}
+        (section,) = before.sections
+        before.sections = (replace(section, pace=1e-5),)
+        (section,) = after.sections
+        after.sections = (replace(section, pace=pace, slowness=slowness),)
         comparison = before.compare(after)
-        assert [row.verdict for row in comparison.steps] == [verdict]
-        text = (
-            "train: too noisy to tell, as the machine ran at another pace: the same work took "
-            "10.0 us before and 10.6 us after. Measure both again."
+        assert [row.verdict for row in (*comparison.steps, *comparison.rows)] == [verdict] * 2
+        assert comparison.steps[0].noise == pytest.approx(
+            (1 - 1 / slower) * max(grown, 1) * 1e-3, abs=1e-9
         )
-        assert comparison.notes == ((text,) if verdict == "too noisy" else ())
+        text = (
+            "train: the machine may have been 1.50 times slower at one time than at the other, and "
+            "what that explains counts as noise. Measure again, or more steps."
+        )
+        assert comparison.notes == ((text,) if slower > 1 else ())
 
     def test_a_profile_without_blocks(self) -> None:
         """One that an earlier version has saved can be read, and tells of no change."""
         now = made({"a": [1e-3] * 100})
         data = now.to_dict()
         for section in data["sections"]:
-            for name in ("pace", "trains"):
+            for name in ("pace", "slowness", "trains"):
                 del section[name]
             for row in (section["step"], *section["rows"]):
                 del row["blocks"]

@@ -67,6 +67,15 @@ def test_blocks_are_of_steps_at_full_pace(take: Take) -> None:
     assert set(np.arange(200)[~slow]) > set(blocks.chosen)  # nor those after a slow moment
 
 
+def test_all_count_where_too_few_are_at_full_pace(take: Take) -> None:
+    """By how much the machine was slower is told, but for what took very long a few times."""
+    works = [1e-5] * 10 + [1.5e-5] * 86 + [9e-3] * 4
+    blocks = Blocks.of(take(works), 100, 1)
+    assert len(blocks.chosen) == 100
+    assert blocks.slowness == pytest.approx(1.5)
+    assert Blocks.of(take([1e-5] * 50 + [1.5e-5] * 50), 100, 1).slowness == 1.0
+
+
 def test_rounds_of_several_steps_are_whole() -> None:
     """Every fourth step updates: the median of single steps would not know of it."""
     times = np.tile([1.0, 1.0, 1.0, 9.0], 30)

@@ -19,7 +19,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 pytestmark = pytest.mark.tf
 
 
-def make(merge: int) -> TFNetwork:
+def make(merge: int, dropout: float = 0.0) -> TFNetwork:
     tf.keras.utils.set_random_seed(0)
 
     def net() -> Any:
@@ -28,6 +28,7 @@ def make(merge: int) -> TFNetwork:
             [
                 layers.Input((6,)),
                 layers.Dense(8),
+                layers.Dropout(dropout),
                 layers.BatchNormalization(),
                 layers.Dense(3, activation="softmax"),
             ]
@@ -76,6 +77,15 @@ def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, eager:
     assert losses[0] == losses[1]
     for one, other in zip(*states, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(
+    not hasattr(tf.keras, "random"), reason="the dropout of Keras 2 draws from no generator"
+)
+def test_dropout_goes_on_as_if_nothing_had_been() -> None:
+    plain, profiled = make(1, 0.5), make(1, 0.5)
+    fastnet.profile(profiled, batch(), steps=3, update=False)
+    assert train(plain, 4) == train(profiled, 4)
 
 
 def test_random_numbers_go_on_as_they_would() -> None:

@@ -22,12 +22,15 @@ class Blocks:
     """Which steps of a run count, and how they are put together.
 
     Attributes:
-        chosen: The rounds of steps that the machine was at full pace in.
+        chosen: The rounds of steps that count: those that the machine was at full pace in, or all
+            if these are too few.
         period: How many steps a round has.
+        slowness: How many times as long as at full pace anything may have taken in these.
     """
 
     chosen: NDArray[np.int64]
     period: int
+    slowness: float = 1.0
 
     @classmethod
     def of(cls, pace: Pace | None, steps: int, period: int) -> Blocks:
@@ -40,7 +43,10 @@ class Blocks:
                 round is always as much work.
         """
         full = np.ones(steps, bool) if pace is None else pace.is_full()
-        rounds = full[: len(full) // period * period].reshape(-1, period).all(axis=1)
+        whole = full[: len(full) // period * period].reshape(-1, period)
+        rounds: NDArray[np.bool_] = np.logical_and.reduce(whole, axis=1)
+        if pace is not None and rounds.sum() < LEAST_STEPS:
+            return cls(np.arange(len(rounds)), period, pace.slowness())
         return cls(np.flatnonzero(rounds), period)
 
     def medians(self, times: NDArray[np.float64]) -> tuple[float, ...]:

@@ -63,7 +63,7 @@ class ComparedRow:
 
     @classmethod
     def of(
-        cls, before: Row | None, after: Row | None, least: float, at_least: float, comparable: bool
+        cls, before: Row | None, after: Row | None, least: float, at_least: float, slower: float
     ) -> ComparedRow:
         """Compare two rows, as yet with no word on growth.
 
@@ -72,14 +72,19 @@ class ComparedRow:
             after: That of the second one, or None. One of them is there.
             least: The least change worth a verdict, as a part of what there was.
             at_least: The same in seconds; the larger of both counts.
-            comparable: Whether both were measured at the same pace.
+            slower: How many times slower the machine may have been for one than for the other:
+                what that explains is noise.
         """
         there = after or before
         assert there is not None
         first, second = (None if row is None else _typical(row) for row in (before, after))
-        change: Estimate | None = None
-        if comparable and all(row is None or row.blocks for row in (before, after)):
+        noise: float | None = None
+        chance: float | None = None
+        if all(row is None or row.blocks for row in (before, after)):
             change = _estimate(after) - _estimate(before)
+            explained = (1 - 1 / slower) * max(first or 0.0, second or 0.0)
+            noise = change.reach(_LEVEL) + explained
+            chance = replace(change, mean=max(abs(change.mean) - explained, 0.0)).chance()
         return cls(
             name=there.name,
             kind=there.kind,
@@ -88,9 +93,9 @@ class ComparedRow:
             before=first,
             after=second,
             difference=(second or 0.0) - (first or 0.0),
-            noise=None if change is None else change.reach(_LEVEL),
+            noise=noise,
             least=max(least * (first or 0.0), at_least),
-            chance=None if change is None else change.chance(),
+            chance=chance,
             verdict="new" if before is None else "gone" if after is None else "",
         )
 
@@ -205,19 +210,18 @@ class Comparison:
         rows: list[ComparedRow] = []
         notes: list[str] = []
         for one, other in pairs:
-            comparable = not same_clockwork or _at_one_pace(one, other)
-            step = ComparedRow.of(one.step, other.step, least, 0.0, comparable)
+            slower = _slower(one, other, same_clockwork)
+            step = ComparedRow.of(one.step, other.step, least, 0.0, slower)
             at_least = _LEAST_OF_STEP * (step.before or 0.0)
             matched = _matched(one, other)
             steps.append(step)
-            rows += _judged(
-                [ComparedRow.of(*parts, least, at_least, comparable) for parts in matched]
-            )
-            notes += _notes(one, other, comparable)
+            rows += _judged([ComparedRow.of(*parts, least, at_least, slower) for parts in matched])
+            notes += _notes(one, other, slower)
         rows.sort(key=lambda row: -row.difference)
         judged = _judged(steps)
         for step, pair in zip(judged, pairs, strict=True):
-            if step.verdict == _NOISY and step.noise is not None:
+            slower = _slower(*pair, same_clockwork)
+            if step.verdict == _NOISY and step.noise is not None and slower == 1.0:
                 notes.append(_advice(step, step.noise, min(section.steps for section in pair)))
         return cls(
             tuple(judged),
@@ -280,27 +284,28 @@ class Comparison:
         return f"<Comparison of {len(self.rows)} rows, {len(self.changed)} of them changed>"
 
 
-def _at_one_pace(one: Section, other: Section) -> bool:
-    """Tell whether the machine was as fast in one profile as in the other, as far as is known."""
-    if one.pace is None or other.pace is None:
-        return True
-    return max(one.pace, other.pace) <= min(one.pace, other.pace) * (1 + TOLERANCE)
+def _slower(one: Section, other: Section, same_clockwork: bool) -> float:
+    """Tell how many times slower the machine may have been in one profile than in the other."""
+    if one.pace is None or other.pace is None or not same_clockwork:
+        slower = max(one.slowness, other.slowness)
+    else:
+        slowest = max(section.pace_at_worst for section in (one, other))
+        slower = slowest / min(one.pace, other.pace)
+    return slower if slower > 1 + TOLERANCE else 1.0
 
 
-def _notes(one: Section, other: Section, comparable: bool) -> Iterator[str]:
-    if not comparable:
-        paces = [seconds_text(section.pace or 0.0) for section in (one, other)]
-        yield (
-            f"{one.name}: too noisy to tell, as the machine ran at another pace: the same work "
-            f"took {paces[0]} before and {paces[1]} after. Measure both again."
-        )
+def _notes(one: Section, other: Section, slower: float) -> Iterator[str]:
     for when, section in (("before", one), ("after", other)):
         if not section.step.blocks:
             yield (
-                f"{one.name}: too short to tell: of the {section.steps} steps measured {when}, "
-                f"less than {LEAST_STEPS} (or rounds of updates) ran at the machine's full pace. "
-                "Measure more steps."
+                f"{one.name}: too short to tell: {section.steps} steps were measured {when}, and "
+                f"it takes {LEAST_STEPS} (or so many rounds of updates) at least. Measure more."
             )
+    if slower > 1:
+        yield (
+            f"{one.name}: the machine may have been {slower:.2f} times slower at one time than at "
+            "the other, and what that explains counts as noise. Measure again, or more steps."
+        )
 
 
 def _advice(step: ComparedRow, noise: float, steps: int) -> str:

@@ -14,6 +14,8 @@ __all__ = ["TOLERANCE", "Pace"]
 TOLERANCE = 0.05
 # what is taken for the best: the very least may be a slip of the clock
 _BEST = 0.02
+# beyond this it was put off for another program, which medians leave out
+_MOST = 0.95
 # short steps are not to be disturbed after each of them
 _APART = 100e-6
 _NONE = float("nan")
@@ -37,6 +39,7 @@ class Pace:
         if started - self._last < _APART:
             self._taken.append(_NONE)
             return
+        # with the caches as the step has left them: what others do to these slows steps down too
         _work()
         self._last = perf_counter()
         self._taken.append(self._last - started)
@@ -46,6 +49,13 @@ class Pace:
         taken = np.array(self._taken)
         taken = taken[~np.isnan(taken)]
         return float(np.quantile(taken, _BEST)) if len(taken) else None
+
+    def slowness(self) -> float:
+        """Give how many times as long as at full pace the work took, but for a twentieth of it."""
+        best, taken = self.best(), np.array(self._taken)
+        if not best:
+            return 1.0
+        return max(float(np.nanquantile(taken, _MOST)) / best, 1.0)
 
     def is_full(self) -> NDArray[np.bool_]:
         """Tell for each step whether the machine was at full pace before and after it."""

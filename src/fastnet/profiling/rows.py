@@ -105,8 +105,8 @@ class Row:
         device_p95: What that stays below in 95 % of the steps.
         device_p99: What that stays below in 99 % of the steps.
         device_total: The sum of that.
-        blocks: The medians of blocks of steps while the machine was at full pace, in order, which
-            a comparison goes by; none if there were too few such steps, or it was not measured.
+        blocks: The medians of blocks of steps, in order, which a comparison goes by: of those while
+            the machine was at full pace, where there were enough. None if there were few at all.
     """
 
     name: str
@@ -162,6 +162,8 @@ class Section:
         rows: The parts of a step, in order, and what was measured beside them.
         pace: What a fixed piece of work took while the machine was at full pace, in seconds; None
             if it was not measured.
+        slowness: How many times as long as at full pace anything may have taken in the steps that a
+            comparison goes by; 1 where there were enough of them at full pace.
         trains: Whether the steps updated models.
     """
 
@@ -172,12 +174,18 @@ class Section:
     step: Row
     rows: tuple[Row, ...]
     pace: float | None = None
+    slowness: float = 1.0
     trains: bool = False
 
     @property
     def parts(self) -> tuple[Row, ...]:
         """The rows that add up to the step."""
         return tuple(row for row in self.rows if row.in_step)
+
+    @property
+    def pace_at_worst(self) -> float:
+        """What the fixed piece of work took, at worst, while what is compared was measured."""
+        return (self.pace or 0.0) * self.slowness
 
     def share(self, row: Row) -> float:
         """Give how much of the step a row takes.
@@ -200,6 +208,7 @@ class Section:
             "step": self.step.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "pace": self.pace,
+            "slowness": self.slowness,
             "trains": self.trains,
         }
 
@@ -210,11 +219,18 @@ class Section:
         Args:
             data: The dict.
         """
-        names = {field.name for field in fields(cls)} - {"step", "rows", "pace", "trains"}
+        names = {field.name for field in fields(cls)} - {
+            "step",
+            "rows",
+            "pace",
+            "slowness",
+            "trains",
+        }
         return cls(
             **{name: data[name] for name in names},
             step=Row.from_dict(data["step"]),
             rows=tuple(map(Row.from_dict, data["rows"])),
             pace=data.get("pace"),
+            slowness=data.get("slowness", 1.0),
             trains=bool(data.get("trains")),
         )

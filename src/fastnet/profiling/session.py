@@ -135,9 +135,9 @@ def profile(
         update: Whether what the steps change stays. If False, they run as they do, and after them
             everything is put back: weights, gradients and buffers of models (running averages among
             them), state and settings of optimizers, what `merge_grad` has added up, and the random
-            numbers of Python, numpy and the framework (TensorFlow's global generator and Keras's
-            seeds; its random ops without a generator go on). What ops and models of your own keep
-            elsewhere stays.
+            numbers of Python, numpy and the framework. What ops and models of your own keep
+            elsewhere stays changed, and where TensorFlow draws without a generator, as the dropout
+            of Keras 2 does, the next steps draw other numbers.
 
     Returns:
         The profile, or the context manager that gives it.

@@ -234,7 +234,7 @@ class Sums:
         )
         rows += self._minibatch_rows(name)
         best = None if pace is None else pace.best()
-        return Section(name, mode, eager, len(times), step, tuple(rows), best)
+        return Section(name, mode, eager, len(times), step, tuple(rows), best, blocks.slowness)
 
     def _minibatch_rows(self, name: str) -> list[Row]:
         width = max(table.shape[1] for table in self._minibatches)

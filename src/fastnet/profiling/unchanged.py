@@ -22,8 +22,9 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
 
     Of the models it is weights, gradients and buffers; of the optimizers (those that a scheduler
     gives in other epochs as well) their state and settings; of `UpdateOp` what it has merged; and
-    the generators of Python, numpy and the framework. What else ops and models of the user's own
-    keep is up to them.
+    the generators of Python, numpy and the framework (not what TensorFlow's ops without a generator
+    draw, which nothing can put back). What else ops and models of the user's own keep is up to
+    them.
 
     Args:
         network: The network. It has been entered, so that its optimizers are ready.
