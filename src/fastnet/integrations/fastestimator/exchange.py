@@ -120,16 +120,7 @@ def _replacement(module: str, name: str, original: Any) -> Any:
 
         return network_class(name)
     own = getattr(import_module(_own_module(module)), name)
-    return stand_in(own, original, _members(name)) if isinstance(original, type) else own
-
-
-def _members(name: str) -> Mapping[str, Any] | None:
-    """Give what a class has besides."""
-    if name not in ("TFNetwork", "TorchNetwork"):
-        return STATES.get(name)
-    networks = import_module(f"{_HERE}.networks")
-    more = reseeding.MEMBERS if name == "TFNetwork" else networks.TORCH_MEMBERS
-    return {**networks.MEMBERS, **more}
+    return stand_in(own, original, STATES.get(name)) if isinstance(original, type) else own
 
 
 def _special(module: str, name: str) -> Callable[[Any], Any] | None:

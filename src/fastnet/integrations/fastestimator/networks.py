@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import fastnet.network
+from fastnet.integrations.fastestimator import reseeding
 from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
 from fastnet.network.binding import collect_models as list_models
 from fastnet.network.choose import framework_for
 from fastnet.util import get_device
 
-__all__ = ["MEMBERS", "TORCH_MEMBERS", "Network", "collect_models", "network_class"]
+__all__ = ["Network", "collect_models", "network_class"]
 
 
 def network_class(name: str) -> Any:
@@ -24,8 +25,7 @@ def network_class(name: str) -> Any:
     Returns:
         The stand-in.
     """
-    # An Estimator of no epochs tests in epoch 0. It also wants keys that only traces write.
-    members = {"_first_epoch": 0, "_warns_of_unwritten": False}
+    members = {**_MEMBERS, **_MORE.get(name, {})}
     return stand_in(getattr(fastnet.network, name), original_class("network", name), members)
 
 
@@ -76,8 +76,9 @@ def _to_batch(network: Any, data: Any) -> Any:
     return convert(dict(data), target_type=network.target_type)
 
 
-MEMBERS = {"_to_batch": _to_batch}
-"""What the classes that stand in for FastEstimator's networks do besides."""
-
-TORCH_MEMBERS = {"_choose_device": _choose_device}
-"""What the one of networks in torch does besides."""
+# An Estimator of no epochs tests in epoch 0. It also wants keys that only traces write.
+_MEMBERS = {"_first_epoch": 0, "_warns_of_unwritten": False, "_to_batch": _to_batch}
+_MORE: dict[str, dict[str, Any]] = {
+    "TorchNetwork": {"_choose_device": _choose_device},
+    "TFNetwork": reseeding.MEMBERS,
+}
