@@ -241,7 +241,7 @@ def main() -> None:
     """Measure, and save what was found."""
     parser = argparse.ArgumentParser(prog="python -m bench.verdicts")
     parser.add_argument("--comparisons", type=int, default=100, help="of each sort (default: 100)")
-    parser.add_argument("--steps", type=int, default=1500, help="of a profile (default: 1500)")
+    parser.add_argument("--steps", type=int, default=2000, help="of a profile (default: 2000)")
     parser.add_argument("--minutes", type=float, default=30.0, help="at most (default: 30)")
     parser.add_argument("--save", type=Path, default=FOLDER, help="the folder for what is found")
     arguments = parser.parse_args()

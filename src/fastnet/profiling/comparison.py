@@ -221,7 +221,7 @@ class Comparison:
         judged = _judged(steps)
         for step, pair in zip(judged, pairs, strict=True):
             slower = _slower(*pair, same_clockwork)
-            if step.verdict == _NOISY and step.noise is not None and slower == 1.0:
+            if step.verdict == _NOISY and step.noise is not None and slower <= 1 + TOLERANCE:
                 notes.append(_advice(step, step.noise, min(section.steps for section in pair)))
         return cls(
             tuple(judged),
@@ -291,7 +291,7 @@ def _slower(one: Section, other: Section, same_clockwork: bool) -> float:
     else:
         slowest = max(section.pace_at_worst for section in (one, other))
         slower = slowest / min(one.pace, other.pace)
-    return slower if slower > 1 + TOLERANCE else 1.0
+    return slower
 
 
 def _notes(one: Section, other: Section, slower: float) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _notes(one: Section, other: Section, slower: float) -> Iterator[str]:
                 f"{one.name}: too short to tell: {section.steps} steps were measured {when}, and "
                 f"it takes {LEAST_STEPS} (or so many rounds of updates) at least. Measure more."
             )
-    if slower > 1:
+    if slower > 1 + TOLERANCE:
         yield (
             f"{one.name}: the machine may have been {slower:.2f} times slower at one time than at "
             "the other, and what that explains counts as noise. Measure again, or more steps."

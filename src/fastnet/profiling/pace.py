@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 __all__ = ["TOLERANCE", "Pace"]
 
 # the machine is at its full pace where the work takes so much longer than at best, and no more
-TOLERANCE = 0.05
+TOLERANCE = 0.03
 # what is taken for the best: the very least may be a slip of the clock
 _BEST = 0.02
 # beyond this it was put off for another program, which medians leave out
