@@ -317,7 +317,7 @@ class TestMovesOfOptimizers:
         network._move_optimizer_between_device(optimizer.state, torch.device("cpu"))
 
     def test_fail_aloud(self, sides: Sides) -> None:
-        from fastnet.network.torch_runner import move_optimizer
+        from fastnet.network.torch.runner import move_optimizer
 
         with pytest.raises(RuntimeError, match="out of memory"):
             move_optimizer(self.stuck(sides.fastnet), torch.device("cpu"))

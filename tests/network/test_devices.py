@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fastnet.network import TorchNetwork
-from fastnet.network.torch_runner import move_optimizer
+from fastnet.network.torch.runner import move_optimizer
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
@@ -24,8 +24,8 @@ from fastnet.slicer import AxisSlicer
 from tests.network.programs import built, line, no_gradients, regression, run
 
 # the module, which must not hide torch itself
-network_torch = importlib.import_module("fastnet.network.torch")
-torch_runner = importlib.import_module("fastnet.network.torch_runner")
+network_torch = importlib.import_module("fastnet.network.torch.network")
+torch_runner = importlib.import_module("fastnet.network.torch.runner")
 
 CPU = torch.device("cpu")
 

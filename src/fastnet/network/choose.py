@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.network.base import BaseNetwork
 from fastnet.network.binding import collect_models
-from fastnet.network.open_axes import Axes
+
+if TYPE_CHECKING:
+    from fastnet.network.tf.open_axes import Axes
 
 __all__ = ["Network", "framework_for"]
 

@@ -101,9 +101,12 @@ def test_where_the_names_lead(fastestimator: ModuleType) -> None:
         assert fastestimator.Network is network.Network
         assert fastestimator.build is network.build
         assert swap.changes["fastestimator.network.TorchNetwork"] == (
-            "fastnet.network.torch.TorchNetwork"
+            "fastnet.network.torch.network.TorchNetwork"
         )
-        assert swap.changes["fastestimator.estimator.TFNetwork"] == "fastnet.network.tf.TFNetwork"
+        assert (
+            swap.changes["fastestimator.estimator.TFNetwork"]
+            == "fastnet.network.tf.network.TFNetwork"
+        )
         assert fastestimator.backend.reduce_mean is fastnet.backend.reduce_mean
         assert fastestimator.schedule.cosine_decay is fastnet.schedule.cosine_decay
         for name in ("BaseNetwork", "TFNetwork", "TorchNetwork"):
@@ -220,7 +223,7 @@ def test_it_can_be_printed() -> None:
     assert "  fastestimator.network.build -> fastnet.integrations.fastestimator.building.build" in (
         lines
     )
-    assert "  fastestimator.network.TFNetwork -> fastnet.network.tf.TFNetwork" in lines
+    assert "  fastestimator.network.TFNetwork -> fastnet.network.tf.network.TFNetwork" in lines
     text = str(uninstall())
     assert "names in fastestimator are its own again:" in text
     assert "  fastestimator.network.TFNetwork -> fastestimator.network.TFNetwork" in text
@@ -456,4 +459,4 @@ def test_functions_that_were_kept_go_on(fastestimator: ModuleType) -> None:
         build, make = fastestimator.build, fastestimator.Network
     model = build(lambda: linear("torch"), "sgd")
     ops = [fastestimator.op.tensorop.model.ModelOp(model, "x", "y")]
-    assert type(make(ops)).__mro__[1].__module__ == "fastnet.network.torch"
+    assert type(make(ops)).__mro__[1].__module__ == "fastnet.network.torch.network"

@@ -71,7 +71,7 @@ def test_as_it_is_and_swapped_until_it_fails(program: Path) -> None:
     written = f"(3, 1) beside it\n__main__ ['{program}', '--size', '3', 'fail']\n"
     plain, swapped = (run(*way, program, "--size", 3, "fail") for way in ((), SWAP))
     assert plain.stdout == f"fastestimator.network {written}"
-    assert swapped.stdout == f"fastnet.network.torch {written}"
+    assert swapped.stdout == f"fastnet.network.torch.network {written}"
     assert swapped.returncode == plain.returncode == 1
     assert traceback(swapped.stderr) == traceback(plain.stderr)  # its own lines alone
 
@@ -80,7 +80,8 @@ def test_as_it_is_and_swapped_until_it_fails(program: Path) -> None:
 def test_swapped_by_the_command_until_it_exits(program: Path) -> None:
     result = run(*COMMAND, program, "--size", 3, "exit")
     assert result.stdout == (
-        f"fastnet.network.torch (3, 1) beside it\n__main__ ['{program}', '--size', '3', 'exit']\n"
+        "fastnet.network.torch.network (3, 1) beside it\n"
+        f"__main__ ['{program}', '--size', '3', 'exit']\n"
     )
     assert result.returncode == 7, result.stderr
 

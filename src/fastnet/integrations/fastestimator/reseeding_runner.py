@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from fastnet.network.tf_runner import TFRunner
+from fastnet.network.tf.runner import TFRunner
 
 __all__ = ["ReseedingRunner"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.convert import map_leaves
-from fastnet.network.replicas import Replicas, part_of, to_global
+from fastnet.network.tf.replicas import Replicas, part_of, to_global
 
 __all__ = ["spread"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.network.layout import Layout
-from fastnet.network.open_axes import OpenAxes
-from fastnet.network.program import InForce, Program
-from fastnet.network.replicas import Replicas, combine, join_values
+from fastnet.network.tf.open_axes import OpenAxes
+from fastnet.network.tf.program import InForce, Program
+from fastnet.network.tf.replicas import Replicas, combine, join_values
 from fastnet.types import State
 
 __all__ = ["ReplicaProgram"]

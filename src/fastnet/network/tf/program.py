@@ -26,7 +26,8 @@ from fastnet.backend.tf.graph import (
 )
 from fastnet.backend.tf.lifting import Lifted
 from fastnet.errors import add_note, describe_op
-from fastnet.network.forms import (
+from fastnet.network.layout import Layout
+from fastnet.network.tf.forms import (
     Axis,
     any_size,
     covers,
@@ -35,9 +36,8 @@ from fastnet.network.forms import (
     other_lengths,
     slots_of,
 )
-from fastnet.network.graph_state import GraphState
-from fastnet.network.layout import Layout
-from fastnet.network.open_axes import OpenAxes
+from fastnet.network.tf.graph_state import GraphState
+from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.types import Forward, State
 
 __all__ = ["InForce", "Program", "TraceRecord"]

@@ -16,13 +16,13 @@ from fastnet.backend.tf.ranges import op_ranges
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.layout import Layout
 from fastnet.network.metering import Ranges, StepMeter, titles
-from fastnet.network.open_axes import OpenAxes
 from fastnet.network.opening import Opening, RunStep
-from fastnet.network.programs import Programs
-from fastnet.network.replica_slicer import ReplicaSlicer
-from fastnet.network.replicas import Replicas, combine, is_distributed, join_values, to_global
 from fastnet.network.runner import Runner
-from fastnet.network.spreading import spread
+from fastnet.network.tf.open_axes import OpenAxes
+from fastnet.network.tf.programs import Programs
+from fastnet.network.tf.replica_slicer import ReplicaSlicer
+from fastnet.network.tf.replicas import Replicas, combine, is_distributed, join_values, to_global
+from fastnet.network.tf.spreading import spread
 
 __all__ = ["TFRunner", "check_ops"]
 

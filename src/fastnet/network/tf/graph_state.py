@@ -7,7 +7,7 @@ from typing import Any
 from fastnet._resolve import same_items
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.tf.models import all_layers
-from fastnet.network.fingerprint import Change, Fingerprint
+from fastnet.network.tf.fingerprint import Change, Fingerprint
 from fastnet.types import Model, is_op
 
 __all__ = ["GraphState"]

@@ -11,12 +11,12 @@ from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.tensors import EAGER
 from fastnet.network.base import BaseNetwork
 from fastnet.network.layout import Handling, Layout
-from fastnet.network.open_axes import Axes, OpenAxes
 from fastnet.network.opening import Opening
-from fastnet.network.program import TraceRecord
-from fastnet.network.programs import Programs
-from fastnet.network.replicas import Replicas
-from fastnet.network.tf_runner import TFRunner, check_ops
+from fastnet.network.tf.open_axes import Axes, OpenAxes
+from fastnet.network.tf.program import TraceRecord
+from fastnet.network.tf.programs import Programs
+from fastnet.network.tf.replicas import Replicas
+from fastnet.network.tf.runner import TFRunner, check_ops
 
 __all__ = ["TFNetwork"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.network.replicas import Replicas, is_distributed, join_values, part_of
+from fastnet.network.tf.replicas import Replicas, is_distributed, join_values, part_of
 from fastnet.util.copies import twin
 
 __all__ = ["ReplicaSlicer"]

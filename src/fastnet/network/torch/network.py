@@ -11,7 +11,7 @@ from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.network.base import BaseNetwork
 from fastnet.network.layout import Handling, Setting
 from fastnet.network.opening import Opening
-from fastnet.network.torch_runner import TorchRunner
+from fastnet.network.torch.runner import TorchRunner
 from fastnet.schedule import get_current_items
 from fastnet.util import get_device
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fastnet.network.open_axes import OpenAxes
 from fastnet.network.opening import Opening
-from fastnet.network.program import InForce, Program, TraceRecord
-from fastnet.network.replica_program import ReplicaProgram
-from fastnet.network.replicas import Replicas
+from fastnet.network.tf.open_axes import OpenAxes
+from fastnet.network.tf.program import InForce, Program, TraceRecord
+from fastnet.network.tf.replica_program import ReplicaProgram
+from fastnet.network.tf.replicas import Replicas
 from fastnet.types import State
 
 __all__ = ["Programs"]
