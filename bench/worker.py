@@ -124,6 +124,7 @@ def _prepare(
     if not machine.has(workload.framework):
         return Measured(workload.name, rounds=rounds, absent=names), {}
     machine.use_one_thread(workload.framework)
+    rounds = _rounds_of(workload, rounds)
     measured = Measured(workload.name, machine.versions(workload.framework), rounds)
     programs = {}
     for peer in names:
@@ -141,6 +142,11 @@ def _prepare(
             first_line = (str(error).strip().splitlines() or ["(no message)"])[0]
             measured.failures[peer] = f"{type(error).__name__}: {first_line}"
     return measured, {peer: program for peer, program in programs.items() if program is not None}
+
+
+def _rounds_of(workload: Workload, rounds: int) -> int:
+    """Return how many rounds `workload` has, of which somebody asked for `rounds`."""
+    return rounds if workload.most_rounds is None else min(rounds, workload.most_rounds)
 
 
 def _measure_fits(workload: DigitsFit, names: list[str], rounds: int) -> Measured:
@@ -175,6 +181,7 @@ def _time(
     """Time `programs` and their plain steps."""
     plain = {peer: program.plain for peer, program in programs.items() if program.plain}
     both = {**programs, **{f"{peer}, plain": program for peer, program in plain.items()}}
+    rounds = _rounds_of(workload, rounds)
     _write_down(measured, workload, timing.interleave(both, rounds, round_ns), list(programs))
     if workload.in_turns:
         quiet = turns.quiet_steps(both, rounds * round_ns, workload.before_a_step)

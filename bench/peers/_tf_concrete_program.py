@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bench.peers._tf_by_hand import (
     Step,
     concrete_function,
@@ -12,7 +14,9 @@ from bench.peers._tf_by_hand import (
     train_step,
 )
 from bench.program import Program
+from bench.workloads.foreign import TFForeignBatch
 from bench.workloads.growth import TFGrowingChain
+from bench.workloads.tf_first_step import TFFirstStep
 from bench.workloads.tf_op_cost import TFOpGraph
 from bench.workloads.tf_open_epoch import TFOpenEpoch
 from bench.workloads.tf_supervised import TFSupervised
@@ -28,8 +32,12 @@ def make(workload: Workload, any_size: bool) -> Program | None:
         any_size: Whether the batch's axis is left open in what is traced.
     """
     match workload:
+        case TFForeignBatch():
+            return _foreign(workload)
         case TFSupervised():
             return _supervised(workload, any_size)
+        case TFFirstStep() if not any_size:
+            return _first_step(workload)
         case TFOpenEpoch() if not any_size:
             return _open_epoch(workload)
         case TFTraces():
@@ -51,6 +59,32 @@ def _supervised(workload: TFSupervised, any_size: bool) -> Program:
     size = None if any_size else workload.shape[0]
     function = concrete_function(supervised_step(workload, model), batch, size)
     return Program(over_batch(function), batch, model=model)
+
+
+def _foreign(workload: TFForeignBatch) -> Program:
+    """Copy each foreign tensor into one of TensorFlow's, and call the concrete function."""
+    import tensorflow as tf
+
+    model = workload.model()
+    own = TFSupervised.batch(workload)
+    function = concrete_function(supervised_step(workload, model), own, workload.shape[0])
+    step = over_batch(function)
+
+    def convert_and_step(batch: dict[str, Any]) -> Any:
+        return step({key: tf.convert_to_tensor(value.numpy()) for key, value in batch.items()})
+
+    return Program(convert_and_step, workload.batch(), model=model)
+
+
+def _first_step(workload: TFFirstStep) -> Program:
+    """Trace the step for the batch's size, and call what comes of it."""
+    step = workload.step
+    batch = step.batch()
+
+    def trace_and_step(by_hand: Step) -> Any:
+        return over_batch(concrete_function(by_hand, batch, step.shape[0]))(batch)
+
+    return Program(trace_and_step, fresh=lambda: supervised_step(step, step.model()))
 
 
 def _open_epoch(workload: TFOpenEpoch) -> Program:

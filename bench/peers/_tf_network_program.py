@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.program import Program
 from bench.workloads.growth import TFGrowingChain
+from bench.workloads.tf_first_step import TFFirstStep
 from bench.workloads.tf_op_cost import TFOpCost
 from bench.workloads.tf_open_epoch import TFOpenEpoch
 from bench.workloads.tf_supervised import TFSupervised
@@ -32,6 +33,8 @@ class TFNetworkPrograms:
         match workload:
             case TFSupervised():
                 return self._supervised(workload)
+            case TFFirstStep():
+                return self._first_step(workload)
             case TFOpenEpoch():
                 return self._open_epoch(workload)
             case TFTraces():
@@ -106,6 +109,21 @@ class TFNetworkPrograms:
                 return network.run_step(batch)
 
         return Program(open_and_step, step.batch(), model=model, plain=plain, close=plain.close)
+
+    def _first_step(self, workload: TFFirstStep) -> Program:
+        """Open a new network, run a step, and leave it."""
+        step = workload.step
+        batch = step.batch()
+        build = self._module("network").build
+
+        def make() -> Any:
+            return self._network(build(model_fn=step.model, optimizer_fn=step.optimizer))
+
+        def open_and_step(network: Any) -> Any:
+            with network(mode=step.mode, epoch=1, ds_id="", desired_output_keys=step.wanted):
+                return network.run_step(batch)
+
+        return Program(open_and_step, fresh=make)
 
     def _traces(self, workload: TFTraces) -> Program:
         census = TraceCensus()

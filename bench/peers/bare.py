@@ -16,6 +16,7 @@ from bench.peers._dispatch import by_hand
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
 from bench.workloads.dispatch import Dispatch
+from bench.workloads.foreign import ForeignBatch
 from bench.workloads.growth import DeepNest, Fused, ManyKeys
 from bench.workloads.identity_chain import Identity, IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
@@ -44,6 +45,8 @@ def make(workload: Workload) -> Program | None:
     match workload:
         case IdentityChain():
             return _identity_chain(workload)
+        case ForeignBatch():
+            return _foreign(workload)
         case Supervised(training=True):
             return _train(workload)
         case Supervised():
@@ -127,6 +130,16 @@ def _train(workload: Supervised) -> Program:
         return {**batch, "pred": pred.detach(), "loss": loss.detach()}
 
     return Program(step, workload.batch(), model=model)
+
+
+def _foreign(workload: ForeignBatch) -> Program:
+    """Put each array into a tensor that shares its memory, and train on these."""
+    train = _train(workload)
+
+    def step(batch: dict[str, Any]) -> Any:
+        return train.step({key: torch.from_numpy(array) for key, array in batch.items()})
+
+    return Program(step, train.argument, model=train.model)
 
 
 def _infer(workload: Supervised) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.workloads import (
     dispatch,
     fit,
+    foreign,
     growth,
     identity_chain,
     lenet,
@@ -16,6 +17,7 @@ from bench.workloads import (
     op_cost,
     open_epoch,
     slicing,
+    tf_first_step,
     tf_mlp,
     tf_op_cost,
     tf_open_epoch,
@@ -26,6 +28,7 @@ from bench.workloads.workload import Workload
 ALL: tuple[Workload, ...] = (
     *identity_chain.WORKLOADS,
     *mlp.WORKLOADS,
+    *foreign.WORKLOADS,
     *many_modules.WORKLOADS,
     *lenet.WORKLOADS,
     *open_epoch.WORKLOADS,
@@ -37,6 +40,8 @@ ALL: tuple[Workload, ...] = (
     *fit.WORKLOADS,
     *dispatch.WORKLOADS,
     *tf_mlp.WORKLOADS,
+    *foreign.TF_WORKLOADS,
+    *tf_first_step.WORKLOADS,
     *tf_open_epoch.WORKLOADS,
     *tf_traces.WORKLOADS,
     *tf_op_cost.WORKLOADS,

@@ -53,6 +53,8 @@ class Workload(ABC):
     in_turns: ClassVar[bool] = False
     # Whether that is what finding a function costs, so that nanoseconds count.
     finds_functions: ClassVar[bool] = False
+    # How many rounds there are at most, where a single one takes seconds.
+    most_rounds: ClassVar[int | None] = None
     # The peers that are asked, or None for all.
     only: ClassVar[frozenset[str] | None] = None
     # Workloads of one group share a process, and a name on the command line.
