@@ -17,6 +17,7 @@ from fastnet.op.numpyop import univariate
 from fastnet.op.tensorop import augmentation, gradient, loss, meta
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
+from tests import refusals
 
 # without the types of what it is called with, which are wrong on purpose
 partial: Any = functools.partial
@@ -38,10 +39,7 @@ def model() -> Model:
 
 
 def refusal(make: Callable[[], Any], kind: type[Exception] = ValueError) -> str:
-    with pytest.raises(kind) as caught:
-        in_a_network(make())
-    assert type(caught.value) is kind
-    return str(caught.value)
+    return refusals.refusal(kind, lambda: in_a_network(make()))
 
 
 def in_a_network(op: Any) -> fastnet.network.TorchNetwork:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from fastnet.op.numpyop import (
 )
 from fastnet.op.numpyop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.types import is_numpy_op
+from tests.refusals import refusal
 
 STATE = {"mode": "train"}
 
@@ -39,13 +39,6 @@ def add(value: float, key: str = "x", out: str | None = None, **rest: Any) -> La
 def run(op: Any, batched: str | None = None, **data: Any) -> dict[str, Any]:
     assert forward_numpyop([op], data, STATE, batched=batched) is None
     return data
-
-
-def refusal(kind: type[Exception], make: Callable[[], Any]) -> str:
-    with pytest.raises(kind) as caught:
-        make()
-    assert type(caught.value) is kind
-    return str(caught.value)
 
 
 class TestFuse:

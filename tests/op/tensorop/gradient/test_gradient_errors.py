@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +9,7 @@ import torch
 
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
-
-
-def refusal(kind: type[Exception], make: Callable[[], Any]) -> str:
-    with pytest.raises(kind) as caught:
-        make()
-    assert type(caught.value) is kind
-    return str(caught.value)
+from tests.refusals import refusal
 
 
 class TestGradientOp:

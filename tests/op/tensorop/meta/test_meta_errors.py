@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,17 +9,11 @@ import pytest
 from fastnet.op import numpyop
 from fastnet.op.tensorop import LambdaOp, TensorOp, meta
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
+from tests.refusals import refusal
 
 
 def op(inputs: Any = "x", outputs: Any = "x", **rest: Any) -> LambdaOp:
     return LambdaOp(lambda *values: values, inputs, outputs, **rest)
-
-
-def refusal(kind: type[Exception], make: Callable[[], Any]) -> str:
-    with pytest.raises(kind) as caught:
-        make()
-    assert type(caught.value) is kind
-    return str(caught.value)
 
 
 class TestOfOps:
