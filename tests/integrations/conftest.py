@@ -27,13 +27,21 @@ WARNINGS = (
     "ignore:pkg_resources is deprecated",
     "ignore:Using a non-tuple sequence for multidimensional indexing",
 )
+# Its environment has a Keras that its Python is newer than.
+KERAS_WARNING = "ignore:non-integer arguments to randrange"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             for warning in WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
+            call = getattr(item, "callspec", None)
+            if call is not None and call.params.get("fw") == "tf":
+                item.add_marker(pytest.mark.tf)
+            if item.get_closest_marker("tf"):
+                item.add_marker(pytest.mark.filterwarnings(KERAS_WARNING))
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +72,13 @@ def sides(fastestimator: ModuleType, fastnet: ModuleType) -> Sides:
     from tests.integrations.sides import Sides
 
     return Sides(fastestimator, fastnet)
+
+
+@pytest.fixture(scope="session", params=["torch", "tf"])
+def fw(request: pytest.FixtureRequest) -> ModuleType:
+    """The framework of a program that is written for both: `sides` or `tf_sides`."""
+    name = {"torch": "sides", "tf": "tf_sides"}[request.param]
+    return importlib.import_module(f"tests.integrations.{name}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,12 @@
-"""One program, run in two packages, and what came of it compared."""
+"""One program, run in two packages, and what came of it compared.
+
+This is torch's side of it, and tf_sides.py TensorFlow's, with the same names: a test that is given
+one of the two modules as `fw` is a program of either framework.
+"""
 
 from __future__ import annotations
 
+import collections
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -22,6 +27,8 @@ LOSS = 1e-6
 WEIGHTS = 1e-5
 
 Program = Callable[[Any], Any]
+
+NAME = "torch"
 
 
 class Sides:
@@ -105,6 +112,48 @@ def batches(count: int, seed: int = 0, size: int = 8, width: int = 6) -> list[di
     return made
 
 
+def agree(sides: Sides, program: Program, rtol: float = 0.0, seed: int = 0) -> Any:
+    """Check that a program has the same result in both packages, and return fastnet's."""
+    return sides.agree(program, rtol, seed)
+
+
+def run(sides: Sides, program: Program, seed: int = 0) -> tuple[Any, Any]:
+    """Run a program in both packages; FastEstimator's result comes first."""
+    return sides.run(program, seed)
+
+
+def start_over(seed: int = 0) -> None:
+    torch.manual_seed(seed)
+
+
+def random_numbers_start_over() -> None:
+    """Do nothing: only in TensorFlow does leaving a network of FastEstimator's do this."""
+
+
+def network_class(lib: Any) -> Any:
+    return lib.network.TorchNetwork
+
+
+def tensor(values: Any) -> torch.Tensor:
+    return torch.as_tensor(np.asarray(values))
+
+
+def loader(data: Sequence[Mapping[str, Any]]) -> Any:
+    """Make the framework's own kind of loader of some batches."""
+    return torch.utils.data.DataLoader(data, batch_size=None)  # type: ignore[arg-type]
+
+
+def dense(inputs: int, outputs: int) -> torch.nn.Module:
+    return torch.nn.Sequential(collections.OrderedDict(inner=torch.nn.Linear(inputs, outputs)))
+
+
+def noisy() -> torch.nn.Module:
+    """Make a network that acts differently in training and out of it, and that draws numbers."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 7), torch.nn.BatchNorm1d(7), torch.nn.Dropout(0.3), torch.nn.Linear(7, 3)
+    )
+
+
 def mlp(width: int = 6, outputs: int = 3) -> torch.nn.Module:
     """Make a small network; its weights follow from torch's seed."""
     return torch.nn.Sequential(
@@ -128,6 +177,70 @@ def steps(
         return [dict(opened.run_step(batch)) for batch in data]
 
 
+def one_hot_loss(lib: Any, outputs: str = "loss", y: str = "y", **settings: Any) -> Any:
+    """Make a loss that both packages compute by the same calls: results are equal to the bit."""
+    settings.setdefault("mode", "!infer")
+    return lib.op.tensorop.loss.CrossEntropy(
+        (y, "onehot"), outputs, from_logits=True, form="categorical", **settings
+    )
+
+
+def trainer(lib: Any, model: Any, *more: Any, **settings: Any) -> Any:
+    """Make a network that trains a model on one-hot classes."""
+    models = lib.op.tensorop.model
+    return lib.Network(
+        [
+            models.ModelOp(model, "x", "y"),
+            one_hot_loss(lib),
+            *more,
+            models.UpdateOp(model, "loss", **settings),
+        ]
+    )
+
+
+def adam(rate: float) -> Any:
+    return lambda params: torch.optim.Adam(params, lr=rate)
+
+
+def momentum() -> Any:
+    return lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
 def momenta(model: Any) -> Any:
-    """Give what a model's optimizer remembers."""
+    """Return what a model's optimizer remembers."""
     return model.current_optimizer.state_dict()["state"]
+
+
+def weights(model: Any) -> Any:
+    """Return a model's weights as they are now, and which of its layers train."""
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    return state, [module.training for module in model.modules()]
+
+
+def freeze(model: Any, first: bool, last: bool) -> None:
+    """Decide which of the two layers of an `mlp` are not trained."""
+    model[0].requires_grad_(not first)
+    model[2].requires_grad_(not last)
+
+
+def gradients(loss: Any, model: Any, state: Any) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def mean(x: Any, axes: Any = None) -> Any:
+    return x.mean() if axes is None else x.mean(axes, keepdim=True)
+
+
+def square(x: Any) -> Any:
+    return x.square()
+
+
+def distance(one: Any, other: Any) -> Any:
+    return (one - other).abs().sum()
+
+
+def clip(x: Any, low: float, high: float) -> Any:
+    return x.clamp(low, high)
+
+
+ones_like, zeros_like = torch.ones_like, torch.zeros_like

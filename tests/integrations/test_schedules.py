@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.integrations import graphs
+from tests.integrations import graphs, tf_sides
 from tests.integrations.graphs import Item
-from tests.integrations.sides import WEIGHTS, Sides, batches, mlp, momenta, steps
+from tests.integrations.sides import WEIGHTS, Sides, batches, mlp, steps
+from tests.integrations.tf_sides import tf
 
 values = st.sampled_from(["a", "b", "c", None])
 epoch_dicts = st.dictionaries(st.integers(1, 12), values, min_size=1, max_size=5)
@@ -164,16 +165,25 @@ def scheduled(lib: Any, kind: str, first: Any, second: Any) -> Any:
     return lib.schedule.RepeatScheduler([first, None, second])
 
 
-@pytest.mark.parametrize("kind", ["epochs", "turns"])
-def test_scheduled_ops(sides: Sides, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("fw", "kind", "eager"),
+    [
+        ("torch", "epochs", False),
+        ("torch", "turns", False),
+        ("tf", "epochs", False),
+        ("tf", "turns", True),
+    ],
+    indirect=["fw"],
+)
+def test_scheduled_ops(sides: Sides, fw: Any, kind: str, eager: bool) -> None:
     """Another loss, another model, no update at all: what runs depends on the epoch."""
+    mean, square, mlp = fw.mean, fw.square, fw.mlp
 
     def program(lib: Any) -> Any:
         first, second = lib.build(
             lambda: [mlp(), mlp()], ["adam", "sgd"], model_name=["first", "second"]
         )
         ops, models = lib.op.tensorop, lib.op.tensorop.model
-        cross_entropy = ops.loss.CrossEntropy
         network = lib.Network(
             [
                 models.ModelOp(first, "x", "y"),
@@ -181,8 +191,8 @@ def test_scheduled_ops(sides: Sides, kind: str) -> None:
                 scheduled(
                     lib,
                     kind,
-                    cross_entropy(("y", "onehot"), "loss", from_logits=True),
-                    ops.LambdaOp(lambda y: y.square().mean(), "y", "loss"),
+                    fw.one_hot_loss(lib),
+                    ops.LambdaOp(lambda y: mean(square(y)), "y", "loss"),
                 ),
                 scheduled(
                     lib,
@@ -194,60 +204,95 @@ def test_scheduled_ops(sides: Sides, kind: str) -> None:
         )
         told: list[Any] = []
         for epoch in range(1, 7):
-            told.append(steps(network, batches(2, seed=epoch), epoch=epoch))
-            told.append(steps(network, batches(1), "eval", epoch=epoch))
-        signature = lib.schedule.get_signature_epochs(
-            network.get_scheduled_items("train"), 10, "train"
-        )
+            told.append(steps(network, fw.batches(2, seed=epoch), epoch=epoch, eager=eager))
+            told.append(steps(network, fw.batches(1), "eval", epoch=epoch, eager=True))
+        items = network.get_scheduled_items("train")
+        signature = lib.schedule.get_signature_epochs(items, 10, "train")
         return told, first, second, signature, sorted(network.get_loss_keys())
 
-    sides.agree(program)
+    fw.agree(sides, program)
 
 
-@pytest.mark.parametrize("kind", ["epochs", "turns"])
-@pytest.mark.parametrize("merge", [1, 2])
-def test_scheduled_optimizers(sides: Sides, kind: str, merge: int) -> None:
+@pytest.mark.parametrize(
+    ("fw", "kind", "merge", "eager"),
+    [
+        *(("torch", kind, merge, False) for kind in ("epochs", "turns") for merge in (1, 2)),
+        ("tf", "epochs", 1, False),
+        ("tf", "turns", 1, False),
+        ("tf", "epochs", 2, True),
+        ("tf", "turns", 2, True),
+    ],
+    indirect=["fw"],
+)
+def test_scheduled_optimizers(sides: Sides, fw: Any, kind: str, merge: int, eager: bool) -> None:
     """Where there is none for an epoch, the update is scheduled away too."""
 
     def program(lib: Any) -> Any:
-        optimizers = scheduled(lib, kind, "adam", lambda params: torch.optim.SGD(params, lr=0.1))
-        model = lib.build(mlp, optimizers, model_name="mlp")
-        ops, models = lib.op.tensorop, lib.op.tensorop.model
+        model = lib.build(fw.mlp, scheduled(lib, kind, "adam", fw.momentum()), model_name="mlp")
+        models = lib.op.tensorop.model
         update = models.UpdateOp(model, "loss", merge_grad=merge)
         network = lib.Network(
             [
                 models.ModelOp(model, "x", "y"),
-                ops.loss.CrossEntropy(("y", "onehot"), "loss", from_logits=True),
+                fw.one_hot_loss(lib),
                 scheduled(lib, kind, update, update),
             ]
         )
         told: list[Any] = [type(model.current_optimizer).__name__]
         for epoch in range(1, 7):
-            told.append(steps(network, batches(3, seed=epoch), epoch=epoch))
+            told.append(steps(network, fw.batches(3, seed=epoch), epoch=epoch, eager=eager))
             told.append(type(model.current_optimizer).__name__)
             if model.current_optimizer is not None:
-                told.append(momenta(model))
-            told.append(steps(network, batches(1), "eval", epoch=epoch))
+                told.append(fw.momenta(model))
+            told.append(steps(network, fw.batches(1), "eval", epoch=epoch, eager=True))
         items = network.get_scheduled_items("train")
         return told, model, lib.schedule.get_signature_epochs(items, 8, "train")
 
-    sides.agree(program)
+    fw.agree(sides, program)
 
 
-def test_an_optimizer_is_current_before_any_epoch(sides: Sides) -> None:
+@pytest.mark.tf
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_learning_rate_that_no_graph_holds_on_to(sides: Sides, legacy: bool) -> None:
+    """Set from outside, and beside it what an op makes of the epoch that it is told."""
+    keras = tf.keras
+
     def program(lib: Any) -> Any:
-        model = lib.build(mlp, lib.schedule.EpochScheduler({2: "adam", 1: "sgd"}), model_name="mlp")
-        late = lib.build(mlp, lib.schedule.EpochScheduler({2: "adam"}), model_name="late")
+        optimizers = keras.optimizers.legacy if legacy else keras.optimizers
+        model = lib.build(tf_sides.mlp, lambda: optimizers.Adam(0.1), model_name="mlp")
+
+        class Weighed(lib.op.tensorop.TensorOp):  # type: ignore[misc]
+            def forward(self, data: Any, state: Any) -> Any:
+                return data / tf.cast(state["epoch"], tf.float32)
+
+        network = tf_sides.trainer(lib, model, Weighed("loss", "loss"))
+        results = []
+        for epoch in range(1, 6):
+            rate = lib.schedule.cosine_decay(epoch, cycle_length=3, init_lr=0.1)
+            keras.backend.set_value(model.current_optimizer.learning_rate, rate)
+            results.append(steps(network, tf_sides.batches(3, seed=epoch), epoch=epoch))
+        return results, model, tf_sides.momenta(model)
+
+    tf_sides.agree(sides, program)
+
+
+def test_an_optimizer_is_current_before_any_epoch(sides: Sides, fw: Any) -> None:
+    def program(lib: Any) -> Any:
+        schedule = lib.schedule.EpochScheduler
+        model = lib.build(fw.mlp, schedule({2: "adam", 1: "sgd"}), model_name="mlp")
+        late = lib.build(fw.mlp, schedule({2: "adam"}), model_name="late")
         return type(model.current_optimizer).__name__, late.current_optimizer
 
-    assert sides.agree(program) == ("SGD", None)
+    assert fw.agree(sides, program) == ("SGD", None)
 
 
-def test_scheduled_postprocessing_and_slicers(sides: Sides) -> None:
+def test_scheduled_postprocessing_and_slicers(sides: Sides, fw: Any) -> None:
+    mean = fw.mean
+
     def program(lib: Any) -> Any:
         numpy_ops = lib.op.numpyop
-        network = lib.network.TorchNetwork(
-            [lib.op.tensorop.LambdaOp(lambda x: x * 2 + x.mean(), "x", "y")],
+        network = fw.network_class(lib)(
+            [lib.op.tensorop.LambdaOp(lambda x: x * 2 + mean(x), "x", "y")],
             postprocessing=scheduled(
                 lib,
                 "epochs",
@@ -263,9 +308,7 @@ def test_scheduled_postprocessing_and_slicers(sides: Sides) -> None:
                 )
             ],
         )
-        return [
-            steps(network, [{"x": torch.arange(6.0).reshape(2, 3)}], "eval", epoch)
-            for epoch in range(1, 7)
-        ]
+        batch = {"x": fw.tensor(np.arange(6, dtype="float32").reshape(2, 3))}
+        return [steps(network, [batch], "eval", epoch, eager=True) for epoch in range(1, 7)]
 
-    sides.agree(program)
+    fw.agree(sides, program)

@@ -12,8 +12,8 @@ from tests.integrations.tf_sides import (
     MARKS,
     agree,
     assert_same,
-    memory,
     mlp,
+    momenta,
     start_over,
     tf,
 )
@@ -35,7 +35,7 @@ def attributes(model: Any) -> dict[str, Any]:
         "optimizer": type(optimizer),
         "same": model.optimizer is optimizer,
         "settings": None if optimizer is None else optimizer.get_config(),
-        "memory": None if optimizer is None else memory(model),
+        "memory": None if optimizer is None else momenta(model),
         "policy": [layer.dtype_policy.name for layer in model.layers],
     }
 

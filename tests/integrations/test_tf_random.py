@@ -34,7 +34,7 @@ from tests.integrations.tf_sides import (
     MARKS,
     assert_same,
     batches,
-    memory,
+    momenta,
     run,
     steps,
     tf,
@@ -195,7 +195,7 @@ def trained(
             )
         )
         told.append([model.get_weights() for model in models])
-    return told, [memory(model) for model in models]
+    return told, [momenta(model) for model in models]
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])

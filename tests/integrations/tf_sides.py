@@ -1,6 +1,7 @@
 """One TensorFlow program, run in FastEstimator and in fastnet, and what came of it compared.
 
-The twin of sides.py, whose `Sides` it takes: here are the seeds, the data and the comparison.
+It has the names of sides.py, whose `Sides` it takes: here are TensorFlow's seeds, data, models and
+comparison.
 """
 
 from __future__ import annotations
@@ -11,30 +12,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integrations.sides import LOSS, Program, Sides
+from tests.integrations.sides import LOSS, Program, Sides, one_hot_loss, steps, trainer
 
 tf = pytest.importorskip("tensorflow")
 
-# FastEstimator's environment has a Keras that its Python is newer than
-MARKS = [
-    pytest.mark.tf,
-    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange"),
-]
+MARKS = pytest.mark.tf
 
 __all__ = [
     "LOSS",
     "MARKS",
+    "NAME",
     "WEIGHTS",
+    "adam",
     "agree",
     "assert_same",
     "batches",
-    "memory",
+    "clip",
+    "dense",
+    "distance",
+    "freeze",
+    "gradients",
+    "loader",
+    "mean",
     "mlp",
+    "momenta",
+    "momentum",
+    "network_class",
+    "noisy",
     "one_hot_loss",
+    "ones_like",
+    "random_numbers_start_over",
     "run",
+    "square",
     "start_over",
     "steps",
+    "tensor",
+    "trainer",
+    "weights",
+    "zeros_like",
 ]
+
+NAME = "tf"
 
 # float32's own rounding, step upon step
 WEIGHTS = 1e-5
@@ -45,6 +63,11 @@ def start_over(seed: int = 0) -> None:
     tf.keras.backend.clear_session()
     tf.keras.mixed_precision.set_global_policy("float32")  # which FastEstimator's build changes
     tf.keras.utils.set_random_seed(seed)
+
+
+def random_numbers_start_over() -> None:
+    """Let what draws numbers start over, as it does wherever a network of FastEstimator is left."""
+    tf.keras.backend.clear_session()
 
 
 def run(sides: Sides, program: Program, seed: int = 0) -> tuple[Any, Any]:
@@ -126,31 +149,83 @@ def mlp(width: int = 6, outputs: int = 3, hidden: int = 5) -> Any:
     )
 
 
-def one_hot_loss(lib: Any, outputs: str = "loss", y: str = "y", **settings: Any) -> Any:
-    settings.setdefault("mode", "!infer")
-    return lib.op.tensorop.loss.CrossEntropy(
-        (y, "onehot"), outputs, from_logits=True, form="categorical", **settings
+def dense(inputs: int, outputs: int) -> Any:
+    layers = tf.keras.layers
+    return tf.keras.Sequential([layers.Input((inputs,)), layers.Dense(outputs, name="inner")])
+
+
+def noisy() -> Any:
+    """Make a network that acts differently in training and out of it, and that draws numbers."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Input((6,)),
+            layers.Dense(7),
+            layers.BatchNormalization(momentum=0.5),
+            layers.Dropout(0.3),
+            layers.Dense(3),
+        ]
     )
 
 
-def steps(
-    network: Any,
-    data: Sequence[Mapping[str, Any]],
-    mode: str = "train",
-    epoch: int = 1,
-    ds_id: str = "",
-    wanted: set[str] | None = None,
-    **settings: Any,
-) -> list[dict[str, Any]]:
-    """Open a network, run batches through it, and give the results."""
-    with network(
-        mode=mode, epoch=epoch, ds_id=ds_id, desired_output_keys=wanted, **settings
-    ) as opened:
-        return [dict(opened.run_step(batch)) for batch in data]
+def network_class(lib: Any) -> Any:
+    return lib.network.TFNetwork
 
 
-def memory(model: Any) -> list[np.ndarray]:
-    """Give what a model's optimizer remembers."""
+def tensor(values: Any) -> Any:
+    return tf.constant(values)
+
+
+def loader(data: Sequence[Mapping[str, Any]]) -> Any:
+    """Make the framework's own kind of loader of some batches."""
+    stacked = {key: tf.stack([batch[key] for batch in data]) for key in data[0]}
+    return tf.data.Dataset.from_tensor_slices(stacked)
+
+
+def adam(rate: float) -> Any:
+    return lambda: tf.keras.optimizers.legacy.Adam(rate)
+
+
+def momentum() -> Any:
+    return lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def momenta(model: Any) -> list[np.ndarray]:
+    """Return what a model's optimizer remembers."""
     optimizer = model.current_optimizer
     variables = optimizer.variables
     return [np.asarray(one) for one in (variables() if callable(variables) else variables)]
+
+
+def weights(model: Any) -> Any:
+    """Return a model's weights as they are now."""
+    return model.get_weights()
+
+
+def freeze(model: Any, first: bool, last: bool) -> None:
+    """Decide which of the two layers of an `mlp` are not trained."""
+    model.layers[0].trainable = not first
+    model.layers[1].trainable = not last
+
+
+def gradients(loss: Any, model: Any, state: Any) -> Any:
+    return state["tape"].gradient(loss, model.trainable_variables)
+
+
+def mean(x: Any, axes: Any = None) -> Any:
+    return tf.reduce_mean(x, axes, keepdims=axes is not None)
+
+
+def square(x: Any) -> Any:
+    return tf.square(x)
+
+
+def distance(one: Any, other: Any) -> Any:
+    return tf.reduce_sum(tf.abs(one - other))
+
+
+def clip(x: Any, low: float, high: float) -> Any:
+    return tf.clip_by_value(x, low, high)
+
+
+ones_like, zeros_like = tf.ones_like, tf.zeros_like
