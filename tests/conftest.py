@@ -8,7 +8,10 @@ from collections import Counter
 import hypothesis
 import pytest
 
+from tests.own_process import pytest_runtest_makereport, pytest_runtest_protocol
 from tests.reference import Kernel, load
+
+__all__ = ["kernel", "kernels", "pytest_runtest_makereport", "pytest_runtest_protocol"]
 
 # Compiled code has no deadline that a busy machine could not miss.
 hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=200)
