@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from tests.conformance.frameworks import Framework
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Choose what runs with each Keras: all but what is a test of torch alone."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            call = getattr(item, "callspec", None)
+            if call is None or call.params.get("fw") != "torch":
+                item.add_marker(pytest.mark.tf)
 
 
 @pytest.fixture(params=["torch", "tf-static", "tf-eager"])

@@ -24,8 +24,6 @@ from tests.conformance.agreement import assert_same
 from tests.conformance.failures import check_free, raising
 from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
 
-pytestmark = pytest.mark.tf
-
 X = np.ones((2, 3), dtype="float32")
 
 

@@ -24,8 +24,6 @@ from tests.conformance.failures import check_failing_step, check_free, notes_of,
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import Line, make_batches
 
-pytestmark = pytest.mark.tf
-
 X = np.ones((2, 3), dtype="float32")
 ADVICE = " Put the key into the batch, or let an earlier op write it."
 IN_POSTPROCESSING = "This was in the network's postprocessing."

@@ -20,8 +20,6 @@ from tests.conformance.agreement import conforms
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import make_batches
 
-pytestmark = pytest.mark.tf
-
 
 class Program:
     """A network with some of everything, which knows the places of its parts."""

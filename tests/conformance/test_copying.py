@@ -20,8 +20,6 @@ from tests.conformance.catalogue import ROWS, Row
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
-pytestmark = pytest.mark.tf
-
 
 def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))

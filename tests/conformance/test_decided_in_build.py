@@ -17,8 +17,6 @@ from fastnet.op.op import Op
 from tests.conformance.catalogue import ROWS, Row
 from tests.conformance.frameworks import FRAMEWORKS
 
-pytestmark = pytest.mark.tf
-
 # what a function that tells frameworks apart would have to name
 TELLING = {"framework", "framework_of", "hasattr", "isinstance", "sys", "tensorflow", "tf", "torch"}
 

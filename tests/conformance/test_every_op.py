@@ -35,8 +35,6 @@ from tests.conformance.failures import check_free
 from tests.conformance.frameworks import Array, Framework
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
-pytestmark = pytest.mark.tf
-
 EVERY_ROW = [*ROWS, *NUMPY_ROWS]
 every_row = pytest.mark.parametrize("row", EVERY_ROW, ids=str)
 

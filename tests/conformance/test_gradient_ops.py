@@ -19,8 +19,6 @@ from tests.conformance.failures import check_free
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import make_batches
 
-pytestmark = pytest.mark.tf
-
 X = np.array([[1, -2, 3], [0.5, 4, -1]], dtype="float32")
 
 

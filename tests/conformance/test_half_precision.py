@@ -22,8 +22,6 @@ from tests.conformance.catalogue import ROWS, Row
 from tests.conformance.frameworks import Array, Framework, make_layers
 from tests.conformance.oracle import Line, make_batches
 
-pytestmark = pytest.mark.tf
-
 # how far apart numbers about 1 are
 SPACINGS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 

@@ -14,8 +14,6 @@ from fastnet.op.tensorop.loss import CrossEntropy, LossOp, MeanSquaredError
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework
 
-pytestmark = pytest.mark.tf
-
 SOURCE = np.random.default_rng(0)
 LOGITS = SOURCE.normal(size=(5, 3)).astype("float32")
 CLASSES = np.array([0, 2, 1, 1, 0])

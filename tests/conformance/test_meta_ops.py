@@ -20,8 +20,6 @@ from tests.conformance.failures import check_failing_step, check_free, notes_of
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import make_batches
 
-pytestmark = pytest.mark.tf
-
 X = np.arange(6, dtype="float32").reshape(2, 3)
 W = np.full((3, 2), 0.5, dtype="float32")
 

@@ -18,8 +18,6 @@ from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import Line, make_batches
 
-pytestmark = pytest.mark.tf
-
 X = np.arange(6, dtype="float32").reshape(2, 3)
 
 

@@ -27,8 +27,6 @@ from tests.conformance.catalogue import Row
 from tests.conformance.frameworks import Framework
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
-pytestmark = pytest.mark.tf
-
 X = np.arange(12, dtype="float32").reshape(4, 3)
 STATE = {"mode": "train", "epoch": 1}
 

@@ -38,8 +38,6 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.conformance.agreement import conforms
 from tests.conformance.frameworks import Array, Framework, make_layers
 
-pytestmark = pytest.mark.tf
-
 SOURCE = np.random.default_rng(7)
 X = SOURCE.normal(size=(4, 3)).astype("float32")
 Z = SOURCE.normal(size=(4, 3)).astype("float32")

@@ -13,8 +13,6 @@ from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework
 
-pytestmark = pytest.mark.tf
-
 X = np.arange(6, dtype="float32").reshape(2, 3)
 W = np.full((3, 2), 0.5, dtype="float32")
 

@@ -23,8 +23,6 @@ from tests.conformance.catalogue import ROWS, Row
 from tests.conformance.frameworks import FRAMEWORKS, Array, Framework
 from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
-pytestmark = pytest.mark.tf
-
 
 @contextlib.contextmanager
 def by_hand(framework: Framework) -> Iterator[dict[str, Any]]:

@@ -18,8 +18,6 @@ from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import Line, make_batches
 
-pytestmark = pytest.mark.tf
-
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
 IMAGE = np.random.default_rng(1).normal(size=(2, 1, 7, 5)).astype("float32")
 

@@ -18,8 +18,6 @@ from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import Line, make_batches
 
-pytestmark = pytest.mark.tf
-
 
 def regression(model: Any, **update: Any) -> list[Any]:
     return [

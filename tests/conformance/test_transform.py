@@ -19,8 +19,6 @@ from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
 from tests.conformance.oracle import Line, make_batches
 
-pytestmark = pytest.mark.tf
-
 BATCHES = make_batches(4)
 
 

@@ -20,8 +20,6 @@ from fastnet.schedule import EpochScheduler
 from fastnet.slicer import AxisSlicer
 from tests.conformance.frameworks import Framework
 
-pytestmark = pytest.mark.tf
-
 X = np.ones((2, 3), dtype="float32")
 
 
