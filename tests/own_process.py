@@ -7,12 +7,13 @@ there is reported here under its own id, with its own failure text.
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,7 +50,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
         runs[item.path] = _run_module(item)
     run = runs[item.path]
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in run.reports.get(item.nodeid) or [_missing(item, run)]:
+    reports = run.reports[item.nodeid]
+    if not any(report.when == "teardown" for report in reports):
+        reports = [*reports, _missing(item, run)]
+    for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
@@ -63,8 +67,8 @@ def pytest_runtest_makereport(
     report = yield
     if is_here():
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        with open(os.environ[VARIABLE], "a", encoding="utf-8") as file:
-            file.write(json.dumps(data) + "\n")
+        with open(os.environ[VARIABLE], "ab") as file:
+            pickle.dump(data, file)
     return report
 
 
@@ -87,23 +91,23 @@ def _run_module(item: pytest.Item) -> Run:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        lines = results.read_text(encoding="utf-8").splitlines()
-    run = Run(done.stdout)
-    for line in lines:
-        report = item.config.hook.pytest_report_from_serializable(
-            config=item.config, data=json.loads(line)
-        )
-        run.reports[report.nodeid].append(report)
+        run = Run(done.stdout)
+        with results.open("rb") as file, suppress(EOFError):
+            while True:
+                report = item.config.hook.pytest_report_from_serializable(
+                    config=item.config, data=pickle.load(file)
+                )
+                run.reports[report.nodeid].append(report)
     return run
 
 
 def _missing(item: pytest.Item, run: Run) -> pytest.TestReport:
-    """Make the report of a test that the second process has none of: it ended before."""
+    """Make the report of a test in which the second process ended, or before which it did."""
     return pytest.TestReport(
         item.nodeid,
         item.location,
         keywords={},
         outcome="failed",
-        longrepr=f"The process of its own ended before this test:\n{run.output}",
+        longrepr=f"The process of its own ended here, or before:\n{run.output}",
         when="call",
     )
