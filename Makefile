@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf setup test lint typecheck build fe-packages test-fe
+.PHONY: help demo demo-tf setup test test-fast lint typecheck build fe-packages test-fe
 .PHONY: bench-packages bench bench-quick instructions annotate sanitize dist clean
 
 help:  ## list the targets
@@ -46,6 +46,10 @@ setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 test: setup lint  ## set up, check style and types, run every test and doctest
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) --ignore=tests/integrations
 	$(BIN)/python -m pytest --doctest-modules src/fastnet
+
+# Only the files that have such tests are collected.
+test-fast: setup  ## run the tests that touch every public name, within a minute
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $$(grep -rl --include='test_*.py' 'mark\.fast' tests)
 
 lint: setup typecheck  ## check style and types
 	$(BIN)/ruff check --quiet

@@ -13,6 +13,8 @@ import pytest
 from tests.kernel.ops import Delete, Op, Slicer, resolve, specs_of
 from tests.reference import Kernel
 
+pytestmark = pytest.mark.fast
+
 MANY = [f"key{number}" for number in range(200)]
 
 

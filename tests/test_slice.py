@@ -15,6 +15,8 @@ from fastnet.errors import MissingKeyError
 from tests.kernel.ops import Nothing, Slicer, shown
 from tests.reference import Kernel
 
+pytestmark = pytest.mark.fast
+
 
 class Other(Slicer):
     """A slicer of another name, to tell which one an error names."""

@@ -161,6 +161,7 @@ class TestKeys:
             check_free(network)
 
 
+@pytest.mark.fast
 class TestValues:
     @pytest.mark.parametrize("row", ROWS, ids=str)
     @conforms

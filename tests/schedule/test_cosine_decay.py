@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from fastnet.schedule import cosine_decay
 
+pytestmark = pytest.mark.fast
+
 
 def by_definition(
     time: int, cycle_length: int, init_lr: float, min_lr: float, start: int, multiplier: int

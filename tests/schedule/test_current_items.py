@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from fastnet.schedule import (
     get_current_items,
     get_signature_epochs,
 )
+
+pytestmark = pytest.mark.fast
 
 MODES = ("train", "eval", "test", "infer")
 

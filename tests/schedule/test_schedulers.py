@@ -16,6 +16,8 @@ from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import is_scheduler
 
+pytestmark = pytest.mark.fast
+
 VALUES = st.none() | st.text(max_size=2)
 
 

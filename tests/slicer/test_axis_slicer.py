@@ -11,6 +11,8 @@ import torch
 
 from fastnet.slicer import AxisSlicer
 
+pytestmark = pytest.mark.fast
+
 SHAPE = (2, 3, 4)
 MAKERS = pytest.mark.parametrize("make", [torch.from_numpy, np.asarray], ids=["torch", "numpy"])
 Maker = Callable[[Any], Any]

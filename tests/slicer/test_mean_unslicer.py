@@ -11,6 +11,8 @@ import torch
 
 from fastnet.slicer import MeanUnslicer
 
+pytestmark = pytest.mark.fast
+
 MAKERS = pytest.mark.parametrize("make", [torch.from_numpy, np.asarray], ids=["torch", "numpy"])
 Maker = Callable[[Any], Any]
 

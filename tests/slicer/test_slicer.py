@@ -10,6 +10,8 @@ from fastnet.slicer import Slicer
 from fastnet.slicer.slicer import forward_slicers, reverse_slicers, sanity_assert_slicers
 from fastnet.types import is_slicer
 
+pytestmark = pytest.mark.fast
+
 
 class Letters(Slicer):
     """Cuts a string into its letters, and joins them."""

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from fastnet.slicer import SlidingSlicer
 from fastnet.slicer.slicer import forward_slicers, reverse_slicers
 
+pytestmark = pytest.mark.fast
+
 MAKERS = pytest.mark.parametrize("make", [torch.from_numpy, np.asarray], ids=["torch", "numpy"])
 Maker = Callable[[Any], Any]
 ROW = np.arange(5, dtype="float32").reshape(1, 5)

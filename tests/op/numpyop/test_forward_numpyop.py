@@ -20,6 +20,8 @@ from fastnet.op.numpyop import (
     forward_numpyop,
 )
 
+pytestmark = pytest.mark.fast
+
 STATE = {"mode": "train"}
 
 

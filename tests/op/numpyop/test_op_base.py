@@ -11,6 +11,8 @@ from fastnet.op.numpyop import Delete
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.types import is_op
 
+pytestmark = pytest.mark.fast
+
 
 class TestInit:
     @pytest.mark.parametrize(

@@ -1,0 +1,270 @@
+"""A run in each framework, from building models to explaining and resuming it, by public names."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import fastnet
+from fastnet import backend, errors, explain, profiling, types, util
+from fastnet.compat import v1
+from fastnet.op import numpyop
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.conformance.frameworks import FRAMEWORKS, Framework
+
+pytestmark = pytest.mark.fast
+
+KERNEL = np.array([[1.0], [2.0]], "float32")
+LAYERS = [(KERNEL, np.array([0.5], "float32"))]
+X = np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
+BATCH = {"x": X, "t": np.array([[0.5], [0.5]], "float32")}
+# by hand: the model returns 1.5 and 2.5, each off by 1 and 2, so that the loss is 2.5
+LOSS = 2.5
+# and its gradient by the kernel is (1, 2), and by the bias 3
+TRAINED = [KERNEL - 0.1 * np.array([[1.0], [2.0]]), np.array([0.5 - 0.1 * 3])]
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def fw(request: pytest.FixtureRequest) -> Framework:
+    return FRAMEWORKS[request.param]
+
+
+# where a graph would show nothing more
+in_both = pytest.mark.parametrize("fw", ["torch", "tf-eager"], indirect=True)
+
+
+def ops_of(model: Any) -> list[Any]:
+    return [
+        ModelOp(model, "x", "y"),
+        MeanSquaredError(("y", "t"), "loss"),
+        UpdateOp(model, "loss"),
+    ]
+
+
+def trainer(fw: Framework) -> tuple[Any, Any]:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    return fastnet.Network(ops_of(model)), model
+
+
+def assert_trained(fw: Framework, model: Any) -> None:
+    for weight, expected in zip(fw.weights(model), TRAINED, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-5)
+
+
+def test_a_step(fw: Framework) -> None:
+    network, model = trainer(fw)
+    assert isinstance(network, fastnet.BaseNetwork)
+    of_torch, of_tf = fastnet.TorchNetwork, fastnet.TFNetwork
+    assert type(network) is (of_torch if fw.target == "torch" else of_tf)
+    result = fw.step(network, BATCH, "train")
+    np.testing.assert_allclose(result["loss"], LOSS, rtol=1e-6)
+    assert_trained(fw, model)
+
+
+@in_both
+def test_the_same_by_functions(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    x, t = fw.tensor(X), fw.tensor(BATCH["t"])
+    tape: Any = None
+    if fw.target == "tf":
+        from tensorflow import GradientTape
+
+        tape = GradientTape(persistent=True)
+        tape.__enter__()
+    watched = backend.watch(x, tape)
+    y = backend.feed_forward(model, watched)
+    loss = backend.reduce_mean(backend.mean_squared_error(y, t, average_loss=False))
+    by_x = backend.get_gradient(loss, watched, tape=tape)
+    np.testing.assert_allclose(by_x, [[1.0, 2.0], [2.0, 4.0]], rtol=1e-5)
+    variables = list(model.parameters()) if fw.target == "torch" else model.trainable_variables
+    gradients = backend.get_gradient(loss, variables, tape=tape)
+    penalty = backend.l2_regularization(model, beta=2.0)
+    np.testing.assert_allclose(util.to_number(penalty), 1 + 4 + 0.25, rtol=1e-5)
+    if tape is not None:
+        tape.__exit__(None, None, None)
+    backend.update_model(model, gradients)
+    assert_trained(fw, model)
+
+
+@in_both
+def test_files(fw: Framework, tmp_path: Path) -> None:
+    network, model = trainer(fw)
+    fw.step(network, BATCH, "train")
+    backend.set_lr(model, 0.25)
+    assert backend.get_lr(model) == pytest.approx(0.25)
+    path = backend.save_model(model, tmp_path, "weights")
+    fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    resumed, other = trainer(fw)
+    backend.load_model(other, path)
+    assert_trained(fw, other)
+    resumed, other = trainer(fw)
+    fastnet.load_checkpoint(tmp_path / "run.ckpt", resumed)
+    assert_trained(fw, other)
+    assert backend.get_lr(other) == pytest.approx(0.25)
+
+
+@in_both
+def test_a_profile(fw: Framework) -> None:
+    network, _ = trainer(fw)
+    batch = fw.tensors(BATCH)
+    profile = fastnet.profile(network, batch, mode="train", steps=4, eager=fw.eager)
+    assert type(profile) is profiling.Profile
+    (section,) = profile.sections
+    assert isinstance(section, profiling.Section)
+    assert section.steps == 4
+    assert all(isinstance(row, profiling.Row) for row in section.rows)
+    assert [row.name.partition("(")[0] for row in section.rows if row.kind == "op"] == [
+        "ModelOp",
+        "MeanSquaredError",
+        "UpdateOp",
+    ]
+    comparison = profile.compare(profile)
+    assert isinstance(comparison, profiling.Comparison)
+    assert all(isinstance(row, profiling.ComparedRow) for row in comparison.rows)
+    assert profiling.profile is fastnet.profile
+
+
+@in_both
+def test_an_explanation(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    unread = LambdaOp(lambda x: x, "x", "unread")
+    scheduled = EpochScheduler({1: None, 3: TensorOp("y", "z")})
+    network = fastnet.Network([*ops_of(model), unread, scheduled])
+    found = network.explain(mode="train", epoch=1, desired_output_keys={"loss"})
+    assert isinstance(found, explain.Explanation)
+    assert all(isinstance(item, explain.Item) for item in found.ops)
+    assert [item.name for item in found.ops][:3] == ["ModelOp", "MeanSquaredError", "UpdateOp"]
+    assert any(
+        isinstance(one, explain.Finding) and one.keys == ("unread",) for one in found.findings
+    )
+    keys = {key.name: key for key in found.keys}
+    assert all(isinstance(key, explain.Key) for key in found.keys)
+    assert all(isinstance(life, explain.Life) for key in found.keys for life in key.lives)
+    assert keys["x"].taken
+    assert keys["loss"].returned
+    schedules = found.schedules
+    assert isinstance(schedules, explain.Schedules)
+    assert all(isinstance(one, explain.Schedule) for one in schedules.schedulers)
+    assert [one.epoch for one in schedules.changes if isinstance(one, explain.Change)] == [3]
+
+
+def test_an_explanation_of_a_subject() -> None:
+    """What is explained need not be a network."""
+    hints = typing.get_type_hints(explain.explain_subject)
+    assert hints["return"] is explain.Explanation
+    assert explain.Subject in hints.values()
+
+
+@in_both
+def test_the_older_api(fw: Framework) -> None:
+    kind = v1.TorchNetwork if fw.target == "torch" else v1.TFNetwork
+    model = v1.build(lambda: fw.make_model(LAYERS), fw.sgd(0.1), model_name="older")
+    network = v1.Network(ops_of(model))
+    assert isinstance(network, kind)
+    assert isinstance(network, v1.BaseNetwork)
+    network.load_epoch("train", 1)
+    network.run_step(fw.tensors(BATCH))
+    network.unload_epoch()
+    assert_trained(fw, model)
+
+
+# ---------------------------------------------------------------------- what ops are made of
+
+
+def test_what_ops_may_be() -> None:
+    op, pop = TensorOp("x", "y"), numpyop.NumpyOp("x", "y")
+    assert isinstance(op, types.OpLike)
+    assert isinstance(pop, types.NumpyOpLike)
+    assert types.is_op(op)
+    assert types.is_tensor_op(op)
+    assert types.is_numpy_op(pop)
+    assert types.is_given([1])
+    assert not types.is_given(None)
+    assert types.missing_attributes(SimpleNamespace(), types.OP_ATTRIBUTES) == list(
+        types.OP_ATTRIBUTES
+    )
+    assert len(types.missing_attributes(op, types.SLICER_ATTRIBUTES)) > 0
+
+
+def test_what_other_things_may_be() -> None:
+    assert isinstance(EpochScheduler({}), types.SchedulerLike)
+    assert types.is_scheduler(EpochScheduler({}))
+    slicer = fastnet.slicer.AxisSlicer(0, "x")
+    assert isinstance(slicer, types.SlicerLike)
+    assert types.is_slicer(slicer)
+    assert callable(types.DeferredLike.__call__)
+    assert callable(types.DatasetLike.__call__)
+    assert typing.get_args(types.Forward)
+    assert types.Mode is str
+    assert typing.get_origin(types.State) is dict
+    assert issubclass(typing.get_origin(types.Batch), Mapping)
+    assert types.Tensor is not None
+    assert types.Model is not None
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def test_texts() -> None:
+    op = TensorOp("x", "y")
+    where = "TensorOp (op 0, inputs ['x'], outputs ['y'])"
+    assert errors.describe_op(op, 0) == where
+    assert errors.shown("a") == "'a'"
+    assert errors.nearest_name("loos", ["loss", "x"]) == "loss"
+    for error in (
+        errors.missing_key(op, "x", ["z"], 0),
+        errors.wrong_count(op, 0, ["y", "z"], 3),
+        errors.other_keys(op, 0, ["y", "z"], ["a"]),
+        errors.not_a_sequence(op, 0, ["y", "z"], 3),
+    ):
+        assert str(error).startswith(where), error
+    assert isinstance(errors.missing_key(op, "x", [], 0), errors.MissingKeyError)
+    assert "got int" in str(errors.not_a_batch(3))
+    assert "['x']" in str(errors.sliced_not_unsliced(["x"], ""))
+    assert "'los'" in errors.unwritten_key("los", ["loss"])
+    assert issubclass(errors.UnknownNameError, ValueError)
+    assert issubclass(errors.WrongOptimizerError, ValueError)
+    noted = ValueError("text")
+    errors.add_note(noted, "a note")
+    assert "a note" in "".join([str(noted), *getattr(noted, "__notes__", [])])
+
+
+# ---------------------------------------------------------------------- utilities
+
+
+@in_both
+def test_tensors(fw: Framework) -> None:
+    x = fw.tensor(X)
+    assert util.get_batch_size({"x": x}) == 2
+    assert util.to_number(x).shape == (2, 2)
+    assert util.detach_tensors({"x": [x]})["x"][0].shape == (2, 2)
+    assert util.move_tensors_to_device({"x": x}, "cpu")["x"].shape == (2, 2)
+    assert util.get_device().type in ("cpu", "cuda")
+    assert util.get_num_devices() >= 1
+    assert util.get_num_gpus() >= 0
+
+
+def test_lists_and_names() -> None:
+    assert util.to_list("a") == ["a"]
+    assert util.to_set(["a", "a"]) == {"a"}
+    assert util.filter_nones([1, None]) == [1]
+    assert util.parse_modes({"!infer"}) == {"train", "eval", "test"}
+    assert util.check_ds_id({"a"}) == {"a"}
+    assert util.check_io_names("a") == "a"
+    with util.NonContext():
+        pass
+    rows = [{"x": np.ones(1)}, {"x": np.ones(3)}]
+    util.pad_batch(rows, pad_value=0)
+    assert [row["x"].tolist() for row in rows] == [[1, 0, 0], [1, 1, 1]]
+    assert util.pad_data(np.ones(1), (2,), 7).tolist() == [1, 7]
