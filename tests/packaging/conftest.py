@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +39,20 @@ def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> s
     return done.stdout
 
 
-def build(kind: str, source: Path, target: Path) -> Path:
+def build(kind: str, source: Path, target: Path, env: dict[str, str] | None = None) -> Path:
     """Build one distribution of `source` into `target` with the tools of this environment."""
-    run(sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", target, cwd=source)
+    command = (sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", target)
+    run(*command, cwd=source, env=env)
     (made,) = target.iterdir()
     return made
+
+
+def unoptimised(folder: Path) -> dict[str, str]:
+    """Have the C compiler optimise nothing: what a wheel holds does not depend on it."""
+    compiler = folder / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {sysconfig.get_config_var("CC") or "cc"} "$@" -O0\n')
+    compiler.chmod(0o755)
+    return {**os.environ, "CC": str(compiler)}
 
 
 @pytest.fixture(scope="session")
@@ -54,5 +65,5 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
     (unpacked,) = (folder / "unpacked").iterdir()
-    wheel = build("--wheel", unpacked, folder / "wheel")
+    wheel = build("--wheel", unpacked, folder / "wheel", env=unoptimised(folder))
     return Distributions(sdist, unpacked, wheel)
