@@ -43,9 +43,12 @@ demo-tf: $(VENV)/.has-demo-tf build  ## the same in TensorFlow
 
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
-test: setup lint  ## set up, check style and types, run every test and doctest
+# The checks and the doctests keep one core busy each.
+test: setup  ## set up, check style and types, run every test and doctest
+	@$(MAKE) --no-print-directory lint & lint=$$!; \
+	$(ONE_THREAD) $(BIN)/python -m pytest --doctest-modules src/fastnet; doctests=$$?; \
+	wait $$lint && exit $$doctests
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) --ignore=tests/integrations
-	$(BIN)/python -m pytest --doctest-modules src/fastnet
 
 # Only the files that have such tests are collected.
 test-fast: setup  ## run the tests that touch every public name, within a minute

@@ -16,7 +16,7 @@ from tests.differential.comparing import difference
 from tests.differential.share import tf_seeds
 from tests.network.keras_models import keras, tf
 
-pytestmark = pytest.mark.tf
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 from tests.differential.tf_by_hand import ByHand
 from tests.differential.tf_on_fastnet import OnFastnet

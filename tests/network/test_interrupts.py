@@ -41,6 +41,8 @@ from tests.network.programs import (
     supervised,
 )
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = os.path.dirname(fastnet.__file__) + os.sep
 # what a profile makes of its times runs before and after the steps, and touches no network
 SHOWING = os.path.join(PACKAGE, "profiling", "")
