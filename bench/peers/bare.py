@@ -133,11 +133,12 @@ def _train(workload: Supervised) -> Program:
 
 
 def _foreign(workload: ForeignBatch) -> Program:
-    """Put each array into a tensor that shares its memory, and train on these."""
+    """Train on tensors that share the arrays' memory, and return these arrays with the rest."""
     train = _train(workload)
 
     def step(batch: dict[str, Any]) -> Any:
-        return train.step({key: torch.from_numpy(array) for key, array in batch.items()})
+        tensors = {key: torch.from_numpy(array) for key, array in batch.items()}
+        return {**train.step(tensors), **batch}
 
     return Program(step, train.argument, model=train.model)
 

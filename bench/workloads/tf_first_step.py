@@ -57,7 +57,7 @@ class TFFirstStep(TFWorkload):
     goal: Goal
 
     references: ClassVar[tuple[str, ...]] = ("tf_concrete", "fastestimator")
-    most_rounds: ClassVar[int | None] = 15
+    most_rounds: ClassVar[int | None] = 7
 
     @property
     def goals(self) -> dict[str, Goal]:

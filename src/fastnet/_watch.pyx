@@ -13,6 +13,7 @@ cdef extern from "Python.h":
         void* tp_setattro
     int PyObject_GenericSetAttr(object, object, PyObject*) except -1
     PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
+    PyObject* PyList_GET_ITEM(list, Py_ssize_t)
     Py_ssize_t PyTuple_GET_SIZE(PyObject*)
     PyTypeObject* Py_TYPE(object)
     PyObject* _PyType_Lookup(PyTypeObject*, object)
@@ -159,15 +160,19 @@ cdef class Lookout:
         Returns:
             True if neither an object nor a class was; False if one perhaps was.
         """
-        cdef Watched each
+        # they are what the constructor has seen: to ask each of thousands for its type takes longer
+        # than all else
+        cdef PyObject* each
+        cdef Py_ssize_t place
         if not self._is_classes_still():
             return False
         if count == self._since:
             return True
         if count_inside > self._since:
             return False
-        for each in self._watched:
-            if each.stamp > self._since:
+        for place in range(len(self._watched)):
+            each = PyList_GET_ITEM(self._watched, place)
+            if (<Watched> each).stamp > self._since:
                 return False
         # the writes were to others, and need not be looked for again
         self._since = count

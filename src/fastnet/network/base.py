@@ -421,7 +421,9 @@ class BaseNetwork(Value):
         started = perf_counter()
         for model in opening.layout.models:
             _choose_optimizer(model, opening.state["epoch"])
-        opening.runner.open()
+        runner = opening.runner
+        runner.open()
+        runner.bound = runner.bind()
         call_within(self._composing, self._compose_step, opening)
         if self._meter is not None:
             self._meter.opened(opening.state["mode"], perf_counter() - started)

@@ -19,13 +19,19 @@ class Runner:
 
     Args:
         opening: The opening.
+
+    Attributes:
+        opening: The opening.
+        bound: The plan with the context of the steps, from when it was opened.
+        context: What a profile calls what is entered around the ops of each step: its kind and its
+            name. None for nothing.
     """
+
+    bound: BoundPlan
 
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
-        # what a profile calls what is entered around the ops of each step: its kind and its name
         self.context: tuple[str, str] | None = None
-        self._bound: BoundPlan | None = None
 
     # ------------------------------------------------------------------ what a framework decides
 
@@ -56,13 +62,6 @@ class Runner:
         return run
 
     # ------------------------------------------------------------------ how a step is run
-
-    @property
-    def bound(self) -> BoundPlan:
-        """The plan with the context of the steps, the same one while the runner is open."""
-        if self._bound is None:
-            self._bound = self.bind()
-        return self._bound
 
     def step(self, meter: StepMeter | None) -> RunStep:
         """Give what runs a minibatch.
