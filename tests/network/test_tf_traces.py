@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import fastnet
-from fastnet.network import TFNetwork, program, programs
+from fastnet.network import TFNetwork
+from fastnet.network.tf import program, programs
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
