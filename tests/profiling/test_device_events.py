@@ -19,7 +19,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile
 from tests.network.programs import batches, built, line, regression
-from tests.network.test_devices import Machine, machine
+from tests.network.torch.test_devices import Machine, machine
 from tests.profiling.trace_format import bounds, validate
 
 __all__ = ["machine"]

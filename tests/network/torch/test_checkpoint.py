@@ -215,7 +215,7 @@ class TestGoingOn:
         early = run.go(0, 8)
         path = run.save(tmp_path / "run.ckpt", step=8)
         code = (
-            "import sys; from tests.network.test_checkpoint import *\n"
+            "import sys; from tests.network.torch.test_checkpoint import *\n"
             "run = Run(5); print(run.go(run.load(sys.argv[1]).step, STEPS))"
         )
         done = subprocess.run(

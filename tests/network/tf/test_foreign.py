@@ -15,8 +15,8 @@ from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.keras_models import infer, keras, layers, tf, train, twins, weights
 from tests.network.strangers import STRANGERS, ArrayLike, Hostile, OnDevice
-from tests.network.test_foreign import NESTS, Seeing, leaf_of
 from tests.network.tf_programs import EITHER_WAY, FITS, Counting, Doing, first, ones, reasons
+from tests.network.torch.test_foreign import NESTS, Seeing, leaf_of
 
 pytestmark = pytest.mark.tf
 

@@ -25,7 +25,7 @@ from tests.network.keras_models import (
     weights,
 )
 from tests.network.programs import is_free
-from tests.network.test_tf_autograph import line_of
+from tests.network.tf.test_autograph import line_of
 from tests.network.tf_programs import (
     EITHER_WAY,
     TRACING,
