@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -69,8 +69,6 @@ class Interrupter:
     def __init__(self, at: Place | None) -> None:
         self.at = at
         self.reached: Counter[tuple[str, int]] = Counter()
-        # which code is followed line by line: what does not hold the place need not be
-        self.followed: dict[tuple[str, CodeType], bool] = {}
 
     def __enter__(self) -> Interrupter:
         sys.settrace(self._call)
@@ -80,18 +78,11 @@ class Interrupter:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, value: Any) -> Any:
-        code = frame.f_code
-        key = code.co_filename, code
-        if key not in self.followed:
-            self.followed[key] = self._follows(code)
-        return self._line if self.followed[key] else None
-
-    def _follows(self, code: CodeType) -> bool:
-        name = code.co_filename
-        if self.at is not None:
-            file, number, _ = self.at
-            return name == file and any(line == number for *_, line in code.co_lines())
-        return name.startswith(PACKAGE) and (not name.startswith(SHOWING) or name == RECORDING)
+        name = frame.f_code.co_filename
+        is_between = name.startswith(PACKAGE) and (
+            not name.startswith(SHOWING) or name == RECORDING
+        )
+        return self._line if is_between else None
 
     def _line(self, frame: FrameType, event: str, value: Any) -> Any:
         if event == "line":
