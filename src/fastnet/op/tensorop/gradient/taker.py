@@ -112,11 +112,12 @@ class GradientTaker(TensorOp):
 _FORWARD = GradientTaker.forward
 
 
-def _with_advice(gradient: Callable[..., Any], *args: Any) -> Any:
+def _with_advice(gradient: Callable[..., Any], target: Any, sources: Any, *settings: Any) -> Any:
     """Let an error say what to do where torch recorded nothing to differentiate."""
     try:
-        return gradient(*args)
+        return gradient(target, sources, *settings)
     except RuntimeError as error:
-        if "require grad" in str(error):
+        given = sources if isinstance(sources, (list, tuple)) else (sources,)
+        if not all(getattr(one, "requires_grad", True) for one in (target, *given)):
             add_note(error, ADVICE)
         raise
