@@ -24,6 +24,7 @@ FILES = {
 # with what they would import later, once in each process
 PACKAGES = {"torch": ("torch", "torch._dynamo"), "tf": ("tensorflow", "keras", "h5py")}
 NOTHING, EVERYTHING = "no name", "all names"
+UNASKED = "no program has asked for it"
 
 
 def names_of(framework: str) -> list[str]:
@@ -41,56 +42,60 @@ def names_of(framework: str) -> list[str]:
     return list(found)
 
 
-def hide(name: str) -> list[str]:
+def hide(name: str) -> set[str]:
     """Let a private name look as if the framework did not have it.
 
     Returns:
-        Filled with the names that were asked for in vain.
+        Filled with the names that are asked for.
     """
-    missed: list[str] = []
+    asked: set[str] = set()
     private_names: Any = import_module("fastnet.backend.private_names")
     look_up, read = private_names.look_up, private_names.read
 
     def look_up_others(path: str, fits: Any) -> Any:
-        if name not in (path, EVERYTHING):
-            return look_up(path, fits)
-        missed.append(path)
-        return None
+        asked.add(path)
+        return None if name in (path, EVERYTHING) else look_up(path, fits)
 
     def read_others(owner: Any, attribute: str, default: Any = None) -> Any:
-        if name not in (attribute, EVERYTHING):
-            return read(owner, attribute, default)
-        missed.append(attribute)
-        return default
+        asked.add(attribute)
+        return default if name in (attribute, EVERYTHING) else read(owner, attribute, default)
 
     private_names.look_up, private_names.read = look_up_others, read_others
     private_names.PUBLIC_ONLY = private_names.PUBLIC_ONLY or name == EVERYTHING
-    return missed
+    return asked
 
 
-def run_without(framework: str, name: str) -> str | None:
-    """Run the programs in a process of their own; return what failed, or None."""
+def run_without(framework: str, name: str) -> tuple[str | None, list[str]]:
+    """Run the programs in a process of their own.
+
+    Returns:
+        What failed, or None; and the names that were asked for.
+    """
     receive, send = os.pipe()
     process = os.fork()
     if not process:
         try:
-            missed = hide(name)
+            asked, failure = hide(name), None
             import_module(f"tests.backend.{framework}.smoke").run()
-            failure = "" if missed or name == NOTHING else "no program has asked for it"
         except BaseException:
             failure = traceback.format_exc()
         with os.fdopen(send, "w") as pipe:
-            pipe.write(failure)
+            json.dump([failure, sorted(asked)], pipe)
         os._exit(0)
     os.close(send)
     with os.fdopen(receive) as pipe:
-        failure = pipe.read()
+        said = pipe.read()
     _, status = os.waitpid(process, 0)
-    return failure or (f"it ended with the status {status}" if status else None)
+    failure, found = json.loads(said) if said else (f"it ended with the status {status}", [])
+    return failure, found
 
 
 if __name__ == "__main__":
     for package in PACKAGES[sys.argv[1]]:
         import_module(package)
-    for each in (NOTHING, *names_of(sys.argv[1]), EVERYTHING):
-        print(json.dumps([each, run_without(sys.argv[1], each)]), flush=True)
+    outcome, asked_for = run_without(sys.argv[1], NOTHING)
+    print(json.dumps([NOTHING, outcome]), flush=True)
+    for each in (*names_of(sys.argv[1]), EVERYTHING):
+        runs = each in asked_for or each == EVERYTHING
+        outcome = run_without(sys.argv[1], each)[0] if runs else UNASKED
+        print(json.dumps([each, outcome]), flush=True)

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 import tensorflow as tf
 
-from fastnet.backend.tf.tensors import EAGER, rank_of
+from fastnet.backend.tf._internals import EAGER
+from fastnet.backend.tf.tensors import rank_of
 
 __all__ = [
     "abs",

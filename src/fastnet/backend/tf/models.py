@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fastnet.backend import to_tensor
 from fastnet.backend.tf import direct
+from fastnet.backend.tf._keras_internals import sublayers
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.types import State
 
@@ -129,12 +130,7 @@ def all_layers(model: Any) -> list[Any]:
     Returns:
         Each layer once, in an order that stays the same as long as the model does.
     """
-    if hasattr(model, "_flatten_layers"):
-        return list(model._flatten_layers(include_self=True, recursive=True))
-    return [
-        model,
-        *(inner for layer in getattr(model, "layers", ()) for inner in all_layers(layer)),
-    ]
+    return [model, *sublayers(model, recursive=True)]
 
 
 def inner_layers(model: Any) -> list[Any]:
@@ -147,12 +143,12 @@ def inner_layers(model: Any) -> list[Any]:
         Each layer once; the layers that stand for inputs are among them.
     """
     if not is_keras3(model):
-        return list(model._flatten_layers(include_self=False, recursive=True))
+        return sublayers(model, recursive=True)
     found: dict[int, Any] = {}
 
     def walk(layer: Any) -> None:
         # Keras 3 itself lists the layers of a nested one backwards
-        for child in layer._flatten_layers(include_self=False, recursive=False):
+        for child in sublayers(layer, recursive=False):
             if id(child) not in found:
                 found[id(child)] = child
                 walk(child)

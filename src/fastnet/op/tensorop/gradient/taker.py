@@ -51,8 +51,6 @@ class GradientTaker(TensorOp):
             device: The device that ops run on (torch only).
         """
         gradient = import_module(f"fastnet.backend.{framework}.gradients").get_gradient
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them, and the shorter they are, the better
         self._gradient = gradient if framework == "tf" else partial(_with_advice, gradient)
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:

@@ -98,8 +98,6 @@ class TFUpdate:
         """
         if state["warmup"]:
             return
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them, and the shorter they are, the better
         optimizer = getattr(self._optimized, "current_optimizer", None)
         if optimizer is None:
             optimizer = optimizer_of(self._model)
@@ -116,9 +114,8 @@ class TFUpdate:
             if defer or op.defer or self._merge > 1:
                 self._put_off(gradients, trained.variables, state, defer or op.defer)
                 return
-            update = trained.update_with(gradients)
             try:
-                update()
+                trained.update(gradients)
             except Exception as error:
                 add_note(error, f"Raised by the update of model '{name_of(self._model)}'.")
                 raise
