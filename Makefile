@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf setup test lint typecheck build fe-packages test-fe
+.PHONY: help demo demo-tf setup test test-public lint typecheck build fe-packages test-fe
 .PHONY: bench-packages bench bench-quick instructions annotate sanitize dist clean
 
 help:  ## list the targets
@@ -46,6 +46,9 @@ setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 test: setup lint  ## set up, check style and types, run every test and doctest
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) --ignore=tests/integrations
 	$(BIN)/python -m pytest --doctest-modules src/fastnet
+
+test-public: setup  ## run the tests of conformance without any private name of torch, TensorFlow or Keras
+	FASTNET_PUBLIC_ONLY=1 $(ONE_THREAD) $(BIN)/python $(PYTEST) tests/conformance
 
 lint: setup typecheck  ## check style and types
 	$(BIN)/ruff check --quiet

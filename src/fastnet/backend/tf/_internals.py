@@ -46,7 +46,7 @@ def _is_kind_of_tensor(found: Any) -> bool:
     return issubclass(found, tf.Tensor)
 
 
-EAGER: type = look_up("tensorflow.__internal__.EagerTensor", _is_kind_of_tensor) or _NoTensor
+EAGER: Any = look_up("tensorflow.__internal__.EagerTensor", _is_kind_of_tensor) or _NoTensor
 """The class of tensors that have values.
 
 Saves what is asked of other values, in each step for each tensor of a batch and of a loss: 0.1
@@ -78,17 +78,9 @@ type_of_eager: Callable[[tf.Tensor], int] = (
 
 _composite: Any = look_up("tensorflow.__internal__.CompositeTensor", inspect.isclass)
 
-COMPOSITES: tuple[type, ...] = (
-    (_composite,)
-    if _composite
-    else (
-        tf.RaggedTensor,
-        tf.SparseTensor,
-        tf.IndexedSlices,
-        tf.data.Dataset,
-        tf.experimental.ExtensionType,
-    )
-)
+_known = tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices, tf.experimental.ExtensionType
+
+COMPOSITES: tuple[type, ...] = (_composite,) if _composite else (*_known, tf.data.Dataset)
 """The classes of values that TensorFlow makes of several tensors."""
 
 
@@ -103,7 +95,9 @@ def is_composite(value: Any) -> bool:
     if isinstance(value, COMPOSITES):
         return True
     # such as those of other packages, which derive from the class that cannot be had
-    parts = () if tf.nest.is_nested(value) else tf.nest.flatten(value, expand_composites=True)
+    if tf.nest.is_nested(value):
+        return False
+    parts = tf.nest.flatten(value, expand_composites=True)
     return len(parts) != 1 or parts[0] is not value
 
 
@@ -281,7 +275,7 @@ class DirectCall(NamedTuple):
             results; returns a sequence of tensors, or nothing.
         name: The name.
         captured: The tensors to give after those of the step.
-        count: How many results there are.
+        results: How many results there are.
         could_record: Tells whether a tape of the program's own is to know of the step.
         executing_eagerly: Tells whether it is part of no graph of the program's own.
     """
@@ -289,7 +283,7 @@ class DirectCall(NamedTuple):
     function: Callable[[bytes, list[tf.Tensor], int], Any]
     name: bytes
     captured: list[tf.Tensor]
-    count: int
+    results: int
     could_record: Callable[[], bool]
     executing_eagerly: Callable[[], bool]
 

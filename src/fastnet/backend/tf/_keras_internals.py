@@ -30,8 +30,8 @@ __all__ = [
     "is_beside",
     "is_built",
     "is_compiled",
+    "keeps_places",
     "lacks_its_rate",
-    "lists_all_layers",
     "loss_scale_variables",
     "make_rate",
     "schedule_of",
@@ -67,8 +67,7 @@ def sublayers(layer: Any, recursive: bool) -> list[Any]:
 
     Returns:
         Each layer once. Where Keras's own list cannot be had, these are the layers that models list
-        and those that other layers have as attributes, which leaves out what a Sequential begins
-        with.
+        and those that other layers have as attributes, in the order of these.
     """
     flatten = read(layer, "_flatten_layers")
     if flatten is not None:
@@ -83,14 +82,25 @@ def sublayers(layer: Any, recursive: bool) -> list[Any]:
     return list(found.values())
 
 
-def lists_all_layers(layer: Any) -> bool:
-    """Tell whether `sublayers` lists every layer, so that they can be told by their places."""
-    return read(layer, "_flatten_layers") is not None
+def keeps_places(model: Any) -> bool:
+    """Tell whether `sublayers` has the order of Keras, so that layers can be told by their places.
+
+    Args:
+        model: The model.
+    """
+    if read(model, "_flatten_layers") is not None:
+        return True
+    layers = [model, *sublayers(model, recursive=True)]
+    return all(isinstance(one, keras_of(one).Model) or not list(_parts(one)) for one in layers)
 
 
 def _parts(layer: Any) -> Iterator[Any]:
     keras = keras_of(layer)
     if isinstance(layer, keras.Model):
+        if isinstance(layer, keras.Sequential) and is_keras3(layer) and layer.built:
+            # it does not list the layer that stands for its input, which it begins with
+            whole = keras.Model(layer.inputs, layer.outputs, name=layer.name)
+            yield from (one for one in whole.layers[:1] if one is not layer.layers[0])
         yield from layer.layers
         return
     values = list(vars(layer).values())

@@ -11,7 +11,7 @@ import tensorflow as tf
 from fastnet.backend import to_tensor
 from fastnet.backend.facts import name_of
 from fastnet.backend.tf._internals import EAGER
-from fastnet.backend.tf._keras_internals import lists_all_layers
+from fastnet.backend.tf._keras_internals import keeps_places
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
@@ -144,11 +144,11 @@ def _find_layer(model: Any, layer: str | int) -> Any:
     layers = inner_layers(model)
     names = [one.name for one in layers]
     if isinstance(layer, int):
-        if not lists_all_layers(model):
+        if not keeps_places(model):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, but this "
-                "version of Keras does not tell all of its layers, or FASTNET_PUBLIC_ONLY=1 in "
-                f"the environment forbids to ask. Name one of {_some(names)}."
+                "version of Keras does not tell their order, or FASTNET_PUBLIC_ONLY=1 in the "
+                f"environment forbids to ask. Name one of {_some(names)}."
             )
         if not -len(layers) <= layer < len(layers):
             raise IndexError(
