@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend import to_tensor
-from fastnet.backend.tf import direct
 from fastnet.backend.tf._keras_internals import sublayers
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.types import State
@@ -160,7 +159,7 @@ def inner_layers(model: Any) -> list[Any]:
 def l2_regularization(model: Any, beta: float) -> tf.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
-    return direct.multiply(tf.reduce_sum(squares), beta)
+    return tf.multiply(tf.reduce_sum(squares), beta)
 
 
 class SquaredWeights:
@@ -191,4 +190,4 @@ class SquaredWeights:
                 loss = tf.cast(loss, wide)
             else:
                 squares = tf.cast(squares, own)
-        return direct.add(squares, loss)
+        return tf.add(squares, loss)

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.facts import holder_of, name_of
-from fastnet.backend.tf.direct import reduce_mean
 from fastnet.backend.tf.gradients import (
     DeferredUpdate,
     apply_gradients,
@@ -167,7 +166,7 @@ class TFUpdate:
             # in half precision they may be of several types
             wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
             loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
-        loss = trained.scaled(reduce_mean(loss))
+        loss = trained.scaled(tf.reduce_mean(loss))
         # the gradients of the replicas are added up
         return loss / trained.replicas if trained.replicas > 1 else loss
 
