@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf setup test test-fast lint typecheck build fe-packages test-fe
+.PHONY: help demo demo-tf setup test test-fast test-public lint typecheck build fe-packages test-fe
 .PHONY: bench-packages bench bench-quick instructions annotate sanitize dist clean
 
 help:  ## list the targets
@@ -53,6 +53,9 @@ test: setup  ## set up, check style and types, run every test and doctest
 # Only the files that have such tests are collected.
 test-fast: setup  ## run the tests that touch every public name, within a minute
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $$(grep -rl --include='test_*.py' 'mark\.fast' tests)
+
+test-public: setup  ## run the tests of conformance without any private name of torch, TensorFlow or Keras
+	FASTNET_PUBLIC_ONLY=1 $(ONE_THREAD) $(BIN)/python $(PYTEST) tests/conformance
 
 lint: setup typecheck  ## check style and types
 	$(BIN)/ruff check --quiet

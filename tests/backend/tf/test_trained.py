@@ -141,7 +141,7 @@ class TestUpdates:
         model.layers[0].trainable = twin.layers[0].trainable = not frozen
         trained = Trained(model, optimizer)
         for _ in range(3):
-            trained.update_with(gradients_of(model))()
+            trained.update(gradients_of(model))
             other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
             assert same_weights(model, twin)
         assert int(optimizer.iterations) == 3
@@ -150,7 +150,7 @@ class TestUpdates:
         model, twin = twins(mlp)
         optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), twin)
         gradients = [None, *gradients_of(model)[1:]]
-        Trained(model, optimizer).update_with(gradients)()
+        Trained(model, optimizer).update(gradients)
         other.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
         assert same_weights(model, twin)
 
@@ -163,7 +163,7 @@ class TestUpdates:
         optimizer, other = BY_NAME.SGD(0.1), BY_NAME.SGD(0.1)
         optimizer.build(model.variables)
         other.build(twin.trainable_variables)
-        Trained(model, optimizer).update_with(gradients_of(model))()
+        Trained(model, optimizer).update(gradients_of(model))
         other.apply(gradients_of(twin), twin.trainable_variables)
         assert same_weights(model, twin)
 
@@ -178,7 +178,7 @@ class TestUpdates:
                 return super().apply_gradients(pairs, *args, **kwargs)
 
         model = mlp()
-        Trained(model, ready(Noting(0.1), model)).update_with(gradients_of(model))()
+        Trained(model, ready(Noting(0.1), model)).update(gradients_of(model))
         assert seen == [4]
 
     @KERAS_3_ONLY
@@ -191,7 +191,7 @@ class TestUpdates:
                 super().apply(gradients, variables)
 
         model = mlp()
-        Trained(model, ready(Noting(0.1), model)).update_with(gradients_of(model))()
+        Trained(model, ready(Noting(0.1), model)).update(gradients_of(model))
         assert seen == [4]
 
     @ALL_KINDS
@@ -206,7 +206,7 @@ class TestUpdates:
             return own(pairs)
 
         object.__setattr__(optimizer, "apply_gradients", note)
-        Trained(model, optimizer).update_with(gradients_of(model))()
+        Trained(model, optimizer).update(gradients_of(model))
         assert seen == [4]
 
     @ALL_KINDS
@@ -228,17 +228,7 @@ class TestUpdates:
             Around(ready(kind.SGD(0.1), model)),
             ready(kind.SGD(0.1), twin),
         )
-        Trained(model, around).update_with(gradients_of(model))()
+        Trained(model, around).update(gradients_of(model))
         other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
         assert around.updates == 1
         assert same_weights(model, twin)
-
-    @KERAS_3_ONLY
-    def test_the_shortest_way_looks_no_variable_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = mlp()
-        optimizer = ready(BY_NAME.SGD(0.1), model)
-        given: list[Any] = []
-        monkeypatch.setattr(optimizer, "apply", lambda *args: given.append(args))
-        gradients = gradients_of(model)
-        Trained(model, optimizer).update_with(gradients)()
-        assert given == [(gradients,)]

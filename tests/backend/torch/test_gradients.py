@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fastnet import backend
+from fastnet.backend.private_names import PUBLIC_ONLY
 from fastnet.backend.torch import gradients
 from fastnet.backend.torch.gradients import (
     DeferredStep,
@@ -59,9 +60,9 @@ class TestGetGradient:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients by the engine itself, and by torch's public function where there is no engine."""
     if request.param == "engine":
-        assert gradients._run_backward is not None
+        assert PUBLIC_ONLY or gradients.run_backward is not None
     else:
-        monkeypatch.setattr(gradients, "_run_backward", None)
+        monkeypatch.setattr(gradients, "run_backward", None)
 
 
 @pytest.mark.usefixtures("way")
@@ -262,6 +263,21 @@ class TestStep:
         DeferredStep(torch.optim.SGD(model.parameters(), lr=0.1), "m").discard()
         assert no_gradients(model)
         assert same_weights(model, before)
+
+    def test_a_zero_grad_that_is_patched_on_the_instance(self) -> None:
+        model = line()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own, log = optimizer.zero_grad, list[str]()
+
+        def patched() -> None:
+            log.append("patched")
+            own()
+
+        optimizer.zero_grad = patched  # type: ignore[method-assign, assignment]
+        drop_gradients(optimizer)
+        assert log == ["patched"]
+        assert no_gradients(model)
 
     def test_gradients_of_all_groups_are_dropped(self) -> None:
         one, two = line(), line()

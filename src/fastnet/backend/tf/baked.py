@@ -1,9 +1,4 @@
-"""What of the objects around a graph is baked into it when it is traced, and how to look at that.
-
-Keras's bookkeeping is told by its private names, which are here and nowhere else. A name that a
-version of Keras does not have does no harm, and what it keeps under a name that is not here is
-looked at like anything else: at worst it traces once more than it must.
-"""
+"""What of the objects around a graph is baked into it by a trace, and how to look at that."""
 
 from __future__ import annotations
 
@@ -18,6 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.facts import taken_names
+from fastnet.backend.tf._keras_internals import (
+    OF_KERAS,
+    OF_MODELS,
+    OF_OPTIMIZERS,
+    OF_VARIABLES,
+    TRACKING,
+)
 from fastnet.types import is_op
 
 __all__ = [
@@ -52,128 +54,6 @@ _PLAIN = (
 
 _KERAS = frozenset({"keras", "tf_keras"})
 _LIBRARIES = _KERAS | {"tensorflow", "numpy", "torch", "fastnet", "fastestimator", "h5py"}
-
-_TRACKING = frozenset(
-    {
-        "_self_setattr_tracking",
-        "_self_unconditional_checkpoint_dependencies",
-        "_self_unconditional_dependency_names",
-        "_self_unconditional_deferred_dependencies",
-        "_self_update_uid",
-        "_self_name_based_restores",
-        "_self_saveable_object_factories",
-        "_obj_reference_counts_dict",
-        "_tracker",
-        "_tracked",
-        "_lock",
-    }
-)
-# of layers, variables and the like: what calls leave behind, and what a graph does not depend on
-_OF_KERAS = _TRACKING | {
-    "_auto_config",
-    "_build_input_shape",
-    "_build_shapes_dict",
-    "_call_context_args",
-    "_call_has_context_arg",
-    "_call_signature",
-    "_called",
-    "_captured_weight_regularizer",
-    "_dropout_mask_cache",
-    "_inbound_nodes",
-    "_inbound_nodes_value",
-    "_initializer",
-    "_losses",
-    "_losses_override",
-    "_loss_ids",
-    "_metrics_lock",
-    "_outbound_nodes",
-    "_outbound_nodes_value",
-    "_parent_path",
-    "_path",
-    "_recurrent_dropout_mask_cache",
-    "_saved_model_arg_spec",
-    "_saved_model_inputs_spec",
-    "_seed",
-    "_thread_local",
-    "_updates",
-    "_built",
-    "built",
-    "call_signature_parameters",
-}
-# of models: what `compile` and `fit` keep, and the nodes of which a functional model is made
-_OF_MODELS = _OF_KERAS | {
-    "_autotune_steps_per_execution",
-    "_checkpoint",
-    "_cluster_coordinator",
-    "_compile_config",
-    "_compile_loss",
-    "_compile_metrics",
-    "_compiled_trainable_state",
-    "_compute_loss_has_training_arg",
-    "_created_nodes",
-    "_distribute_reduction_method",
-    "_distribute_strategy",
-    "_distribution_strategy",
-    "_initial_epoch",
-    "_inputs",
-    "_inputs_struct",
-    "_is_compiled",
-    "_jit_compile",
-    "_layer_call_argspecs",
-    "_loss_tracker",
-    "_metrics",
-    "_network_nodes",
-    "_nodes",
-    "_nodes_by_depth",
-    "_operations_by_depth",
-    "_output_mask_cache",
-    "_output_shape_cache",
-    "_output_tensor_cache",
-    "_outputs",
-    "_outputs_struct",
-    "_predict_counter",
-    "_pss_evaluation_shards",
-    "_run_eagerly",
-    "_steps_per_execution",
-    "_steps_per_execution_tuner",
-    "_tensor_usage_count",
-    "_test_counter",
-    "_train_counter",
-    "_training_state",
-    "auto_scale_loss",
-    "compiled",
-    "compiled_loss",
-    "compiled_metrics",
-    "current_optimizer",
-    "fe_compiled",
-    "history",
-    "jit_compile",
-    "loss",
-    "model_name",
-    "optimizer",
-    "predict_function",
-    "pss_evaluation_shards",
-    "run_eagerly",
-    "steps_per_execution",
-    "stop_training",
-    "test_function",
-    "train_function",
-    "train_tf_function",
-    "unrolled_steps_per_execution",
-}
-# of optimizers: variables of their own, which are made when they are needed
-_OF_OPTIMIZERS = _OF_KERAS | {
-    "_deferred_slot_restorations",
-    "_distribution_strategy",
-    "_hypers_created",
-    "_mesh",
-    "_slot_names",
-    "_slots",
-    "_u_product_counter",
-    "_variables",
-    "_weights",
-}
-
 
 Kind = Literal["attributes", "mapping", "sequence", "function"]
 
@@ -347,13 +227,13 @@ def _array(value: Any) -> list[Any]:
     return [f"{value.dtype.str} {value.shape}", value.tobytes()]
 
 
-_OBJECT = Look("attributes", passed_over=_TRACKING)
+_OBJECT = Look("attributes", passed_over=TRACKING)
 # which ops are in force is not for a graph of them to say
 _OP = Look("attributes", passed_over=frozenset({"mode", "ds_id"}))
 _OWN_OP = Look("attributes", passed_over=frozenset({"mode", "ds_id"}), private_passed_over=True)
-_KERAS_OBJECT = Look("attributes", passed_over=_OF_KERAS)
-_MODEL = Look("attributes", passed_over=_OF_MODELS)
-_OPTIMIZER = Look("attributes", passed_over=_OF_OPTIMIZERS)
+_KERAS_OBJECT = Look("attributes", passed_over=OF_KERAS)
+_MODEL = Look("attributes", passed_over=OF_MODELS)
+_OPTIMIZER = Look("attributes", passed_over=OF_OPTIMIZERS)
 _SEQUENCE = Look("sequence", by_value=True)
 _SET = Look("sequence", by_value=True, goes_on=False)
 _MAPPING = Look("mapping", by_value=True)
@@ -361,7 +241,7 @@ _FUNCTION = Look("function")
 _PARTIAL = Look(_partial, by_value=True)
 _METHOD = Look(_method, by_value=True)
 _ARRAY = Look(_array, by_value=True, goes_on=False)
-_VARIABLE = Look("attributes", only=frozenset({"_trainable", "_constraint"}))
+_VARIABLE = Look("attributes", only=OF_VARIABLES)
 CLASS = Look("attributes", passed_over=frozenset({"__doc__", "__annotations__"}), goes_on=False)
 """How to look at a class that the user has written."""
 

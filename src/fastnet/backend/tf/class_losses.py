@@ -8,7 +8,6 @@ from __future__ import annotations
 import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
-from fastnet.backend.tf.direct import add, cast, multiply, where
 from fastnet.backend.tf.losses import keras_loss, mean_of_losses, weights_of_indices
 from fastnet.backend.tf.tensors import rank_of, shape_of
 
@@ -32,20 +31,22 @@ def sparse(
     counts = None
     if ignore_index is not None:
         counts = tf.not_equal(y_true, tf.cast(ignore_index, y_true.dtype))
-        y_true = where(counts, y_true, tf.zeros_like(y_true))
+        y_true = tf.where(counts, y_true, tf.zeros_like(y_true))
     compare = keras_loss("sparse_categorical_crossentropy")
     loss = compare(y_true, y_pred, from_logits=from_logits)
     if label_smoothing:
         # no one-hot truth, in which an index that is no class would be nothing
-        even = tf.ones_like(y_pred) / cast(tf.shape(y_pred)[-1], y_pred.dtype)
+        even = tf.ones_like(y_pred) / tf.cast(tf.shape(y_pred)[-1], y_pred.dtype)
         compare = keras_loss("categorical_crossentropy")
         spread = compare(even, y_pred, from_logits=from_logits)
-        loss = add(multiply(loss, 1.0 - label_smoothing), multiply(spread, float(label_smoothing)))
+        loss = tf.add(
+            tf.multiply(loss, 1.0 - label_smoothing), tf.multiply(spread, float(label_smoothing))
+        )
     if class_weights:
         count = shape_of(y_pred)[-1]
-        loss = multiply(loss, weights_of_indices(y_true, class_weights, count, loss.dtype))
+        loss = tf.multiply(loss, weights_of_indices(y_true, class_weights, count, loss.dtype))
     if counts is not None:
-        loss = where(counts, loss, tf.zeros_like(loss))
+        loss = tf.where(counts, loss, tf.zeros_like(loss))
     if not average_loss:
         return loss
     if counts is None:
@@ -72,7 +73,7 @@ def categorical(
     )
     if class_weights:
         classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
-        loss = multiply(loss, weights_of_indices(classes, class_weights, count, loss.dtype))
+        loss = tf.multiply(loss, weights_of_indices(classes, class_weights, count, loss.dtype))
     return mean_of_losses(loss) if average_loss else loss
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from fastnet.backend.tf._internals import graph_code
 from fastnet.backend.tf.tensors import int32_tensor
 from fastnet.types import Forward, State
 
@@ -55,9 +56,7 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
         branch: Callable[[], T] = branches[place.numpy().item()]
         return branch()
     # AutoGraph converts what is called where it converts, but TensorFlow calls these
-    autograph = tf.__internal__.autograph
-    status = autograph.control_status_ctx()
-    converted = [autograph.tf_convert(branch, status) for branch in branches]
+    converted = [graph_code(branch) for branch in branches]
     chosen: T = tf.switch_case(tf.squeeze(place), converted)
     return chosen
 

@@ -20,6 +20,7 @@ from fastnet.backend.facts import (
     taken_names,
 )
 from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.tf._keras_internals import build_optimizer, schedule_of, updated_by
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_files import variables_of
@@ -44,11 +45,11 @@ class _Saved:
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         inner = inner_optimizer(optimizer)
-        schedule = getattr(inner, "_learning_rate", None)
+        schedule = schedule_of(inner)
         # what Keras finds by name only if it was registered
         self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
         self.config = _config(optimizer)
-        self.places = _places(optimizer, model)
+        self.places = updated_by(inner, model)
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
     def make(self, model: Any) -> Any:
@@ -68,10 +69,7 @@ class _Saved:
         if self.places is not None:
             weights = model.weights
             variables = [weights[place] for place in self.places]
-            if hasattr(optimizer, "build"):
-                optimizer.build(variables)
-            else:
-                optimizer._create_all_weights(variables)
+            build_optimizer(optimizer, variables)
         for variable, value in zip(variables_of(optimizer), self.values, strict=True):
             variable.assign(value)
         return optimizer
@@ -108,9 +106,10 @@ def copy_model(model: Any, memo: dict[int, Any]) -> None:
     ]
     for one, other in pairs:
         memo[id(one)] = other
-        # of Keras 3: the variable of TensorFlow's inside of it
-        if hasattr(one, "_value") and hasattr(other, "_value"):
-            memo[id(one._value)] = other._value
+    if is_keras3(model):
+        # the variables of TensorFlow's inside of them
+        for one, other in zip(model.variables, made.variables, strict=False):
+            memo[id(one.value)] = other.value
 
 
 def _reduced(model: Any) -> Any:
@@ -200,37 +199,3 @@ def _config(optimizer: Any) -> dict[str, Any]:
         return dict(optimizer.get_config())
     finally:
         vars(inner)["weight_decay"] = variable
-
-
-def _places(optimizer: Any, model: Any) -> list[int] | None:
-    """Find out for which of a model's weights an optimizer has variables; None for not yet any."""
-    inner = inner_optimizer(optimizer)
-    weights = model.weights
-    if is_keras3(model):
-        if not inner.built:
-            return None
-        places: dict[Any, int] = {id(one): place for place, one in enumerate(weights)}
-        keys: list[Any] = [id(one) for one in inner._trainable_variables]
-    elif hasattr(inner, "build"):
-        index = getattr(inner, "_index_dict", None)
-        if not index:
-            return None
-        places = {inner._var_key(one): place for place, one in enumerate(weights)}
-        keys = sorted(index, key=index.__getitem__)
-    else:
-        if not inner.weights:
-            return None
-        from_key = inner._slots or {_legacy_key(one): None for one in model.trainable_variables}
-        places = {_legacy_key(one): place for place, one in enumerate(weights)}
-        keys = list(from_key)
-    strangers = [key for key in keys if key not in places]
-    if strangers:
-        raise ValueError(
-            f"its optimizer, {type(optimizer).__name__}, updates {len(strangers)} variables that "
-            "are none of its weights"
-        )
-    return [places[key] for key in keys]
-
-
-def _legacy_key(variable: Any) -> str:
-    return str(getattr(variable, "_unique_id", variable.ref()))

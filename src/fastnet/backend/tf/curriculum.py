@@ -10,7 +10,6 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fastnet.backend.numpy.curriculum import LEAST, LEAST_LOG
-from fastnet.backend.tf.direct import add, exp, multiply, pow, where
 from fastnet.backend.tf.lambertw import lambertw
 
 __all__ = ["weigh"]
@@ -21,12 +20,12 @@ def weigh(excess: tf.Tensor, regularization: float) -> tuple[tf.Tensor, tf.Tenso
     beta = excess if regularization == 1 else excess / regularization
     # steep where it is cut off, so that a rounded end would not do
     least = tf.constant(LEAST_LOG, beta.dtype)
-    log = -lambertw(multiply(tf.maximum(beta, LEAST), 0.5))
-    log = where(tf.less(beta, LEAST), least, log)
-    confidence = exp(log)
-    squared = pow(log, 2.0)
+    log = -lambertw(tf.multiply(tf.maximum(beta, LEAST), 0.5))
+    log = tf.where(tf.less(beta, LEAST), least, log)
+    confidence = tf.exp(log)
+    squared = tf.pow(log, 2.0)
     if regularization != 1:
-        squared = multiply(squared, float(regularization))
+        squared = tf.multiply(squared, float(regularization))
     return _weighed(excess, confidence, squared), confidence
 
 
@@ -41,6 +40,6 @@ def _weighed(
     """
 
     def gradient(of_weighed: tf.Tensor) -> tuple[tf.Tensor, None, None]:
-        return multiply(of_weighed, confidence), None, None
+        return tf.multiply(of_weighed, confidence), None, None
 
-    return add(multiply(excess, confidence), squared), gradient
+    return tf.add(tf.multiply(excess, confidence), squared), gradient

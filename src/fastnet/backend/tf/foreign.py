@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.foreign import NUMPY, adopter, array_of
+from fastnet.backend.tf._internals import COMPOSITES
 
 __all__ = ["ARRAYS", "FOREIGN"]
 
@@ -32,7 +33,7 @@ def _from_dlpack(value: Any) -> tf.Tensor:
 _OWN = (
     tf.Tensor,
     tf.Variable,
-    tf.__internal__.CompositeTensor,
+    *COMPOSITES,
     tf.distribute.DistributedValues,
 )
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import tensorflow as tf
 
 from fastnet.backend.facts import holder_of, name_of
+from fastnet.backend.tf._internals import is_recording
 from fastnet.errors import add_note
-from fastnet.types import State
 
 __all__ = [
     "DeferredUpdate",
     "agree_on_overflow",
     "apply_gradients",
     "get_gradient",
-    "gradient_of_pair",
     "no_tape",
     "optimizer_of",
     "paused",
@@ -60,26 +59,6 @@ def get_gradient(
         return tape.gradient(target, sources)
 
 
-def gradient_of_pair(pair: Sequence[Any], state: State) -> list[Any]:
-    """Differentiate one value by another, in no more functions than it takes.
-
-    Args:
-        pair: What to differentiate by, and what to differentiate.
-        state: A step's context, with the tape.
-
-    Returns:
-        The gradient, in a list, or None if the one has no part in the other.
-
-    Raises:
-        ValueError: If there is no tape.
-    """
-    tape = state.get("tape")
-    if tape is None:
-        raise no_tape()
-    with paused(tape):
-        return [tape.gradient(pair[1], pair[0])]
-
-
 def paused(tape: tf.GradientTape | None) -> AbstractContextManager[Any]:
     """Keep a tape from recording for a while.
 
@@ -89,11 +68,20 @@ def paused(tape: tf.GradientTape | None) -> AbstractContextManager[Any]:
     Returns:
         A context manager.
     """
-    if getattr(tape, "_recording", False):
-        assert tape is not None
-        stopped: AbstractContextManager[Any] = tape.stop_recording()
-        return stopped
-    return nullcontext()
+    recording = is_recording(tape)
+    if tape is None or recording is False:
+        return nullcontext()
+    stopped: AbstractContextManager[Any] = tape.stop_recording()
+    return stopped if recording else _if_it_can_be(stopped)
+
+
+@contextmanager
+def _if_it_can_be(stopped: AbstractContextManager[Any]) -> Iterator[None]:
+    """Enter a context that a tape which does not record refuses."""
+    with ExitStack() as stack:
+        with suppress(RuntimeError, ValueError):
+            stack.enter_context(stopped)
+        yield
 
 
 def no_tape() -> ValueError:

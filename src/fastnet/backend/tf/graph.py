@@ -7,22 +7,30 @@ import linecache
 import os
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from fastnet._trace import TensorKind
+from fastnet.backend.tf._internals import (
+    EAGER,
+    direct_call,
+    graph_code,
+    is_composite,
+    registered_gradients,
+    shape_of_eager,
+    source_error,
+    type_of_eager,
+    unregister_gradients,
+)
 from fastnet.backend.tf.foreign import FOREIGN
-from fastnet.backend.tf.tensors import EAGER
 from fastnet.errors import add_note
 
 __all__ = [
     "KIND",
     "UNKNOWN",
     "as_graph_code",
-    "autograph_status",
     "caller",
     "forget_gradients",
     "source_of",
@@ -67,7 +75,7 @@ def _convert(value: Any) -> Any:
 
 
 def _split(value: Any) -> tuple[Composite, list[tf.Tensor]] | None:
-    if not isinstance(value, tf.__internal__.CompositeTensor) or isinstance(value, tf.Variable):
+    if isinstance(value, tf.Variable) or not is_composite(value):
         return None
     tensors = tf.nest.flatten(value, expand_composites=True)
     spec = _any_batch(value, tf.type_spec_from_value(value))
@@ -105,17 +113,11 @@ def _shape_of(tensor: tf.Tensor) -> tuple[int, ...] | None:
     return tuple([UNKNOWN if length is None else length for length in shape])
 
 
-def _readers(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Give the fastest ways to read an eager tensor's type and shape: C's, which call no Python."""
-    type_of = getattr(cls, "_datatype_enum", None)
-    shape_of = getattr(cls, "_shape_tuple", None)
-    return (_type_of, _shape_of) if type_of is None or shape_of is None else (type_of, shape_of)
-
-
-# a tensor of an outer graph is of another class, without C's methods
+# a tensor of an outer graph is of another class
 KIND = TensorKind(
     EAGER,
-    *_readers(EAGER),
+    type_of_eager,
+    shape_of_eager,
     _convert,
     _split,
     _join,
@@ -123,16 +125,6 @@ KIND = TensorKind(
     adopt=FOREIGN,
 )
 """TensorFlow's tensors, for the kernel."""
-
-
-def autograph_status() -> AbstractContextManager[Any]:
-    """Tell whether AutoGraph is on.
-
-    Returns:
-        A context in which it is as it is now.
-    """
-    status: AbstractContextManager[Any] = tf.__internal__.autograph.control_status_ctx()
-    return status
 
 
 def as_graph_code(function: Callable[..., Any], convert: bool) -> Callable[..., Any]:
@@ -146,8 +138,7 @@ def as_graph_code(function: Callable[..., Any], convert: bool) -> Callable[..., 
     Returns:
         A function that raises what `function` raises, and not what AutoGraph makes of that.
     """
-    autograph = tf.__internal__.autograph
-    run_it = autograph.tf_convert(function, autograph.control_status_ctx()) if convert else function
+    run_it = graph_code(function) if convert else function
 
     def run(*args: Any) -> Any:
         try:
@@ -164,19 +155,13 @@ def as_graph_code(function: Callable[..., Any], convert: bool) -> Callable[..., 
 
 def _source_error(error: Exception) -> Exception:
     """Find the error that AutoGraph has wrapped, with notes of where it was raised."""
-    layers = []
-    wrapper: Any = error
-    while str(wrapper).startswith("Exception encountered when calling"):
-        # the layers of Keras 2 call AutoGraph too, and wrap what it has wrapped
-        layers.append(str(wrapper).partition("\n")[0])
-        wrapper = wrapper.__context__
-    source: Any = getattr(wrapper, "__context__", None)
-    origin = getattr(source, "ag_error_metadata", None)
-    if not str(wrapper).startswith("in user code:") or origin is None:
+    wrapped = source_error(error)
+    if wrapped is None:
         return error
-    frames = [one for one in origin.translated_stack if not _is_foreign(one.filename)]
+    source, stack, layers = wrapped
+    frames = [one for one in stack if not _is_foreign(one[0])]
     for frame in frames[:1]:
-        add_note(source, _line(frame.filename, frame.lineno, frame.function_name))
+        add_note(source, _line(*frame))
     for layer in layers:
         add_note(source, layer)
     return _source_error(source)  # which a layer may have wrapped before
@@ -225,24 +210,9 @@ def forget_gradients(concrete: Any) -> None:
     Args:
         concrete: A concrete function.
     """
-    names = [
-        operation.get_attr("_gradient_op_type").decode()
-        for operation in concrete.graph.get_operations()
-        if operation.type == "IdentityN" and "_gradient_op_type" in operation.node_def.attr
-    ]
+    names = registered_gradients(concrete.graph)
     if names:
-        weakref.finalize(concrete, _unregister, names).atexit = False
-
-
-def _unregister(names: list[str]) -> None:
-    try:
-        from tensorflow.python.framework.ops import gradient_registry
-
-        registered = gradient_registry._registry
-    except (ImportError, AttributeError):
-        return
-    for name in names:
-        registered.pop(name, None)
+        weakref.finalize(concrete, unregister_gradients, names).atexit = False
 
 
 def caller(
@@ -267,22 +237,10 @@ def caller(
             raise
         return outputs
 
-    try:
-        # what the public call comes to, once it has bound arguments to names
-        from tensorflow.python.eager import context, record
-
-        call_function = context.context().call_function
-        executing_eagerly = context.context().executing_eagerly
-        could_record = record.could_possibly_record
-        deferred = concrete.graph.deferred_external_captures
-        name, captured, outputs = concrete.name, list(concrete.captured_inputs), concrete.outputs
-    except (ImportError, AttributeError):
+    direct = direct_call(concrete)
+    if direct is None:
         return call_publicly
-    steady = not deferred and all(type(one) is EAGER for one in captured)
-    handles = any(output.dtype in (tf.resource, tf.variant) for output in outputs)
-    if not steady or handles or not isinstance(name, bytes):
-        return call_publicly
-    count = len(outputs)
+    call_function, name, captured, count, could_record, executing_eagerly = direct
 
     def call(tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         if could_record() or not executing_eagerly():

@@ -8,18 +8,6 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fastnet.backend.numpy.lambertw import ENDS, NEAR, series
-from fastnet.backend.tf.direct import (
-    add,
-    divide_no_nan,
-    equal,
-    exp,
-    multiply,
-    pow,
-    rest_of,
-    sqrt,
-    subtract,
-    where,
-)
 
 __all__ = ["lambertw"]
 
@@ -41,9 +29,9 @@ def _lambertw(z: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
     def gradient(of_w: tf.Tensor) -> tf.Tensor:
         w = _lambertw(z)  # anew, so that this can be differentiated in turn
         root = _root(z)
-        above = where(tf.less(root, NEAR[_digits(z.dtype)]), series(root), add(w, 1.0))
+        above = tf.where(tf.less(root, NEAR[_digits(z.dtype)]), series(root), tf.add(w, 1.0))
         # steep, but not infinite, at the end of the branch: nothing times it stays nothing
-        return of_w * exp(-w) / tf.maximum(above, _resolution(z.dtype))
+        return of_w * tf.exp(-w) / tf.maximum(above, _resolution(z.dtype))
 
     return _solve(z), gradient
 
@@ -52,19 +40,23 @@ def _solve(z: tf.Tensor) -> tf.Tensor:
     # a rounded -1/e counts as the end of the branch
     room = 4 * _resolution(z.dtype)
     root = _root(z)
-    near = add(series(root), -1.0)
+    near = tf.add(series(root), -1.0)
     log = tf.math.log1p(tf.maximum(z, -0.3))
-    far = multiply(log, rest_of(tf.realdiv(tf.math.log1p(log), add(log, 2.0))))
-    w = where(tf.less(z, -0.2649), near, far)
+    far = tf.multiply(log, 1.0 - tf.realdiv(tf.math.log1p(log), tf.add(log, 2.0)))
+    w = tf.where(tf.less(z, -0.2649), near, far)
     for _ in range(ROUNDS[_digits(z.dtype)]):
         # Halley's rule, where nothing overflows
-        error = subtract(w, multiply(z, exp(tf.negative(w))))
-        more = add(w, 1.0)
-        bottom = subtract(multiply(pow(more, 2.0), 2.0), multiply(add(w, 2.0), error))
-        w = subtract(w, divide_no_nan(multiply(multiply(more, 2.0), error), bottom))
+        error = tf.subtract(w, tf.multiply(z, tf.exp(tf.negative(w))))
+        more = tf.add(w, 1.0)
+        bottom = tf.subtract(
+            tf.multiply(tf.pow(more, 2.0), 2.0), tf.multiply(tf.add(w, 2.0), error)
+        )
+        w = tf.subtract(
+            w, tf.math.divide_no_nan(tf.multiply(tf.multiply(more, 2.0), error), bottom)
+        )
     # which next to the end of the branch is blind: the error has few digits there
-    w = where(tf.less(root, NEAR[_digits(z.dtype)]), near, w)
-    w = where(equal(z, math.inf), z, w)
+    w = tf.where(tf.less(root, NEAR[_digits(z.dtype)]), near, w)
+    w = tf.where(tf.equal(z, math.inf), z, w)
     return tf.where(z < -(1 + room) / math.e, tf.cast(math.nan, z.dtype), w)
 
 
@@ -72,9 +64,9 @@ def _root(z: tf.Tensor) -> tf.Tensor:
     """Take the root of how far z is from the end of the branch, times 2 e."""
     end, rest = ENDS[_digits(z.dtype)]
     # a graph would make one number of two that follow each other
-    above = add(multiply(add(z, -end), 2 * math.e), -2 * math.e * rest)
+    above = tf.add(tf.multiply(tf.add(z, -end), 2 * math.e), -2 * math.e * rest)
     # of a root of nothing the slope would be infinite
-    return sqrt(tf.maximum(above, _resolution(z.dtype) ** 2 / 4))
+    return tf.sqrt(tf.maximum(above, _resolution(z.dtype) ** 2 / 4))
 
 
 def _digits(dtype: tf.DType) -> int:

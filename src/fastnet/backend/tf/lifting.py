@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet.backend.tf._keras_internals import settings_in_variables
+
 __all__ = ["Lifted"]
 
 
@@ -42,7 +44,7 @@ class Lifted:
             variables = getattr(optimizer, "variables", ())
             known |= set(map(id, _plain(variables() if callable(variables) else variables)))
             # what Keras 2's older ones were given, the learning rate among it
-            known |= set(map(id, getattr(optimizer, "_hyper", {}).values()))
+            known |= set(map(id, settings_in_variables(optimizer)))
         return all(id(one) in known for one in self.made)
 
     def _make(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:

@@ -12,20 +12,6 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
-from fastnet.backend.tf.direct import (
-    abs,
-    add,
-    cast,
-    equal,
-    gather,
-    multiply,
-    pow,
-    reduce_mean,
-    rest_of,
-    sigmoid,
-    subtract,
-    where,
-)
 from fastnet.backend.tf.tensors import rank_of, shape_of
 
 __all__ = [
@@ -61,16 +47,16 @@ def binary_crossentropy(
     compare = _entropy_of(dtype, from_logits)
     truth = _cast(y_true, dtype)
     if label_smoothing:
-        truth = add(multiply(truth, 1.0 - label_smoothing), label_smoothing / 2)
+        truth = tf.add(tf.multiply(truth, 1.0 - label_smoothing), label_smoothing / 2)
     loss = compare(truth, y_pred, from_logits=from_logits)
     if class_weights:
-        loss = multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
+        loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
     rank = rank_of(loss)
     if rank != 1:
         # the last axis by itself, as Keras does it, so that sums round as Keras's do
-        loss = reduce_mean(loss, axis=-1)
+        loss = tf.reduce_mean(loss, axis=-1)
         if rank != 2:
-            loss = reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
+            loss = tf.reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
     return mean_of_losses(loss) if average_loss else loss
 
 
@@ -86,7 +72,7 @@ def categorical_crossentropy(
     if class_weights:
         classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
         weights = weights_of_indices(classes, class_weights, count, loss.dtype)
-        loss = multiply(loss, weights)
+        loss = tf.multiply(loss, weights)
     return mean_of_losses(loss) if average_loss else loss
 
 
@@ -106,7 +92,7 @@ def sparse_categorical_crossentropy(
         if rank is None or rank != rank_of(loss):
             classes = tf.reshape(y_true, tf.shape(loss))
         weights = weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
-        loss = multiply(loss, weights)
+        loss = tf.multiply(loss, weights)
     return mean_of_losses(loss) if average_loss else loss
 
 
@@ -121,14 +107,14 @@ def mean_squared_error(
 def mean_of_losses(losses: tf.Tensor) -> tf.Tensor:
     """Average losses over all axes."""
     if losses.dtype is not tf.float16:
-        return reduce_mean(losses)
+        return tf.reduce_mean(losses)
     # TensorFlow's mean adds halves up to a half, and counts them by one: neither goes beyond 65504,
     # and the mean is infinite, NaN or 0. Where it is roundings away it is what others compute, to
     # the bit; the gradient is the wide one's.
-    wide = cast(reduce_mean(cast(losses, tf.float32)), tf.float16)
-    rest = subtract(reduce_mean(losses), wide)
-    rest = where(tf.less_equal(abs(rest), abs(wide) * 2.0**-8), rest, tf.zeros_like(rest))
-    return add(wide, tf.stop_gradient(rest))
+    wide = tf.cast(tf.reduce_mean(tf.cast(losses, tf.float32)), tf.float16)
+    rest = tf.subtract(tf.reduce_mean(losses), wide)
+    rest = tf.where(tf.less_equal(tf.abs(rest), tf.abs(wide) * 2.0**-8), rest, tf.zeros_like(rest))
+    return tf.add(wide, tf.stop_gradient(rest))
 
 
 def _entropy_of(dtype: tf.DType, from_logits: bool) -> Callable[..., tf.Tensor]:
@@ -179,7 +165,7 @@ def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType
     classes = _cast(classes, tf.int64)
     weights, pairs = _constants_of(class_weights, dtype)
     for index, weight in pairs:
-        weights = where(equal(classes, index), weight, weights)
+        weights = tf.where(tf.equal(classes, index), weight, weights)
     return weights
 
 
@@ -215,8 +201,8 @@ def weights_of_indices(
             row = rows[count, dtype] = tf.constant(weights, dtype)
     dtype = classes.dtype
     if dtype is not tf.int64 and dtype is not tf.int32:  # what TensorFlow looks things up by
-        classes = cast(classes, tf.int64)
-    return gather(row, classes)
+        classes = tf.cast(classes, tf.int64)
+    return tf.gather(row, classes)
 
 
 class ClassWeights(dict[int, float]):
@@ -234,8 +220,8 @@ class ClassWeights(dict[int, float]):
 
 def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     """Average over the last axis how far predictions are from the right side of the margin."""
-    right = multiply(_cast(y_true, y_pred.dtype), y_pred)
-    return reduce_mean(tf.maximum(rest_of(right), 0), axis=-1)
+    right = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
+    return tf.reduce_mean(tf.maximum(1.0 - right, 0), axis=-1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -246,17 +232,17 @@ def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 def smooth_l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
     """Average differences over the last axis, small ones squared and divided by `beta`."""
     gap = _gap(y_true, y_pred)
-    small = tf.realdiv(multiply(tf.square(gap), 0.5), beta)
-    large = subtract(gap, 0.5 * beta)
-    return reduce_mean(where(tf.less(gap, beta), small, large), axis=-1)
+    small = tf.realdiv(tf.multiply(tf.square(gap), 0.5), beta)
+    large = tf.subtract(gap, 0.5 * beta)
+    return tf.reduce_mean(tf.where(tf.less(gap, beta), small, large), axis=-1)
 
 
 def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
     """Average differences over the last axis, small ones squared, large ones times `beta`."""
     gap = _gap(y_true, y_pred)
-    small = multiply(tf.square(gap), 0.5)
-    large = subtract(multiply(gap, beta), 0.5 * beta * beta)
-    return _mean_of_samples(where(tf.less_equal(gap, beta), small, large))
+    small = tf.multiply(tf.square(gap), 0.5)
+    large = tf.subtract(tf.multiply(gap, beta), 0.5 * beta * beta)
+    return _mean_of_samples(tf.where(tf.less_equal(gap, beta), small, large))
 
 
 def focal(
@@ -265,24 +251,24 @@ def focal(
     """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
     compare = _entropy_of(y_pred.dtype, from_logits)
     entropy = compare(y_true, y_pred, from_logits=from_logits)
-    probability = sigmoid(y_pred) if from_logits else y_pred
-    untrue = rest_of(y_true)
-    right = add(multiply(y_true, probability), multiply(untrue, rest_of(probability)))
-    weight = add(multiply(y_true, alpha), multiply(untrue, 1 - alpha))
-    return multiply(weight, multiply(pow(rest_of(right), gamma), entropy))
+    probability = tf.sigmoid(y_pred) if from_logits else y_pred
+    untrue = 1.0 - y_true
+    right = tf.add(tf.multiply(y_true, probability), tf.multiply(untrue, 1.0 - probability))
+    weight = tf.add(tf.multiply(y_true, alpha), tf.multiply(untrue, 1 - alpha))
+    return tf.multiply(weight, tf.multiply(tf.pow(1.0 - right, gamma), entropy))
 
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
-    return losses if rank_of(losses) == 1 else reduce_mean(losses, axis=-1)
+    return losses if rank_of(losses) == 1 else tf.reduce_mean(losses, axis=-1)
 
 
 def _gap(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     # `-` takes longer to come to this
-    return abs(subtract(y_pred, _cast(y_true, y_pred.dtype)))
+    return tf.abs(tf.subtract(y_pred, _cast(y_true, y_pred.dtype)))
 
 
 def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tensor if tensor.dtype is dtype else cast(tensor, dtype)
+    return tensor if tensor.dtype is dtype else tf.cast(tensor, dtype)
 
 
 def _is_known(shape: tuple[int, ...] | tf.TensorShape) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from fastnet.backend.tf import direct
 from fastnet.backend.tf.lambertw import lambertw
 
 __all__ = [
@@ -28,12 +27,12 @@ __all__ = [
 ]
 
 # what `+`, `*` and `/` come to for a tensor in front, after a look at both operands
-add, multiply, divide = direct.add, direct.multiply, tf.realdiv
+add, multiply, divide = tf.add, tf.multiply, tf.realdiv
 
 
 def abs(tensor: tf.Tensor) -> tf.Tensor:
     """Take off signs."""
-    return direct.abs(tensor)
+    return tf.abs(tensor)
 
 
 def argmax(tensor: tf.Tensor, axis: int) -> tf.Tensor:
@@ -61,15 +60,15 @@ def clip_by_value(
 
 def code_probabilities(tensor: tf.Tensor, codes: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
     """Find how likely each of some codes is, the nearer the likelier."""
-    apart = direct.subtract(tf.expand_dims(tensor, 1), codes)
-    distances = direct.reduce_sum(direct.abs(apart), -1)
+    apart = tf.subtract(tf.expand_dims(tensor, 1), codes)
+    distances = tf.reduce_sum(tf.abs(apart), -1)
     closeness = tf.realdiv(1.0, tf.maximum(distances, least))
-    return tf.realdiv(closeness, direct.reduce_sum(closeness, -1, True))
+    return tf.realdiv(closeness, tf.reduce_sum(closeness, -1, True))
 
 
 def exp(tensor: tf.Tensor) -> tf.Tensor:
     """Raise e to each element."""
-    return direct.exp(tensor)
+    return tf.exp(tensor)
 
 
 def matmul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -84,12 +83,12 @@ def maximum(tensor1: tf.Tensor, tensor2: tf.Tensor) -> tf.Tensor:
 
 def pow(tensor: tf.Tensor, power: float | tf.Tensor) -> tf.Tensor:
     """Raise each element to a power."""
-    return direct.pow(tensor, power)
+    return tf.pow(tensor, power)
 
 
 def sign(tensor: tf.Tensor) -> tf.Tensor:
     """Tell the sign of each element: -1, 0 or 1."""
-    return direct.sign(tensor)
+    return tf.sign(tensor)
 
 
 def tensor_round(tensor: tf.Tensor) -> tf.Tensor:
@@ -99,7 +98,7 @@ def tensor_round(tensor: tf.Tensor) -> tf.Tensor:
 
 def tensor_sqrt(tensor: tf.Tensor) -> tf.Tensor:
     """Take square roots."""
-    return direct.sqrt(tensor)
+    return tf.sqrt(tensor)
 
 
 def zscore(data: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.tf.direct import add, multiply, rest_of, sqrt, subtract
 from fastnet.backend.tf.tensors import cast_like
 
 __all__ = ["cut_mix", "draw_beta", "mix_up", "paste_box"]
@@ -32,7 +31,7 @@ def mix_up(
     if not shared:
         share = tf.reshape(share, [-1] + [1] * (len(samples.shape) - 1))
         label_share = tf.reshape(label_share, [-1] + [1] * (len(labels.shape) - 1))
-    share = tf.maximum(share, rest_of(share))
+    share = tf.maximum(share, 1.0 - share)
     return _blend(samples, share), _blend(labels, label_share)
 
 
@@ -51,7 +50,7 @@ def cut_mix(
         The mixed images and the mixed labels.
     """
     share = _draw(alpha, images, beta, each=False)
-    share = tf.maximum(share, rest_of(share))
+    share = tf.maximum(share, 1.0 - share)
     x, y = tf.random.uniform(()), tf.random.uniform(())
     mixed, kept = paste_box(images, tf.roll(images, 1, 0), x, y, share)
     return mixed, _blend(labels, kept)
@@ -62,7 +61,7 @@ def _blend(values: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     if not values.dtype.is_floating:
         values = tf.cast(values, share.dtype)
     share = cast_like(share, values)
-    return add(multiply(values, share), multiply(tf.roll(values, 1, 0), rest_of(share)))
+    return tf.add(tf.multiply(values, share), tf.multiply(tf.roll(values, 1, 0), 1.0 - share))
 
 
 def _draw(alpha: float, batch: tf.Tensor, beta: Any, each: bool) -> tf.Tensor:
@@ -87,7 +86,7 @@ def draw_beta(alpha: float, batch: tf.Tensor, each: bool) -> tf.Tensor:
     one = tf.random.gamma(shape, alpha)
     two = tf.random.gamma(shape, alpha)
     # both vanish together only where alpha is tiny: then it is one of them as well
-    total = add(one, two)
+    total = tf.add(one, two)
     return tf.where(total > 0, tf.realdiv(one, total), tf.round(tf.random.uniform(tf.shape(one))))
 
 
@@ -115,15 +114,14 @@ def paste_box(
     in_columns = tf.logical_and(columns >= left, columns < right)
     in_box = tf.logical_and(in_rows[:, None], in_columns[None, :])[None, :, :, None]
     area = tf.cast((right - left) * (bottom - top), tf.float32)
-    return tf.where(in_box, others, images), rest_of(
-        tf.realdiv(area, tf.cast(height * width, tf.float32))
-    )
+    boxed = tf.realdiv(area, tf.cast(height * width, tf.float32))
+    return tf.where(in_box, others, images), 1.0 - boxed
 
 
 def _span(length: tf.Tensor, middle: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     size = tf.cast(length, tf.float32)
-    half = tf.realdiv(multiply(size, sqrt(rest_of(kept))), 2)
-    middle = multiply(size, middle)
-    first = tf.round(tf.maximum(subtract(middle, half), 0.0))
-    last = tf.round(tf.minimum(add(middle, half), size))
+    half = tf.realdiv(tf.multiply(size, tf.sqrt(1.0 - kept)), 2)
+    middle = tf.multiply(size, middle)
+    first = tf.round(tf.maximum(tf.subtract(middle, half), 0.0))
+    last = tf.round(tf.minimum(tf.add(middle, half), size))
     return tf.cast(first, tf.int32), tf.cast(last, tf.int32)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend import to_tensor
-from fastnet.backend.tf import direct
+from fastnet.backend.tf._keras_internals import sublayers
 from fastnet.backend.tf.generation import is_keras3, keras_of
 from fastnet.types import State
 
@@ -129,12 +129,7 @@ def all_layers(model: Any) -> list[Any]:
     Returns:
         Each layer once, in an order that stays the same as long as the model does.
     """
-    if hasattr(model, "_flatten_layers"):
-        return list(model._flatten_layers(include_self=True, recursive=True))
-    return [
-        model,
-        *(inner for layer in getattr(model, "layers", ()) for inner in all_layers(layer)),
-    ]
+    return [model, *sublayers(model, recursive=True)]
 
 
 def inner_layers(model: Any) -> list[Any]:
@@ -147,12 +142,12 @@ def inner_layers(model: Any) -> list[Any]:
         Each layer once; the layers that stand for inputs are among them.
     """
     if not is_keras3(model):
-        return list(model._flatten_layers(include_self=False, recursive=True))
+        return sublayers(model, recursive=True)
     found: dict[int, Any] = {}
 
     def walk(layer: Any) -> None:
         # Keras 3 itself lists the layers of a nested one backwards
-        for child in layer._flatten_layers(include_self=False, recursive=False):
+        for child in sublayers(layer, recursive=False):
             if id(child) not in found:
                 found[id(child)] = child
                 walk(child)
@@ -164,7 +159,7 @@ def inner_layers(model: Any) -> list[Any]:
 def l2_regularization(model: Any, beta: float) -> tf.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
-    return direct.multiply(tf.reduce_sum(squares), beta)
+    return tf.multiply(tf.reduce_sum(squares), beta)
 
 
 class SquaredWeights:
@@ -195,4 +190,4 @@ class SquaredWeights:
                 loss = tf.cast(loss, wide)
             else:
                 squares = tf.cast(squares, own)
-        return direct.add(squares, loss)
+        return tf.add(squares, loss)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fastnet.backend.tf._keras_internals import loss_scale_variables
 from fastnet.backend.tf.claims import require_claims_of_npz
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.optimizers import (
@@ -205,11 +206,8 @@ def variables_of(optimizer: Any) -> list[Any]:
         optimizer: The optimizer.
     """
     variables = optimizer.variables
-    # Keras 2 has the scale, and how long it has held, besides them
-    scale = getattr(optimizer, "_loss_scale", None)
-    more = [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
     own = variables() if callable(variables) else variables
-    return [*own, *[one for one in more if one is not None]]
+    return [*own, *loss_scale_variables(optimizer)]
 
 
 def array_of(variable: Any) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.facts import name_of
+from fastnet.backend.tf._keras_internals import schedule_of
 from fastnet.backend.tf.gradients import optimizer_of
 
 __all__ = [
@@ -23,10 +24,8 @@ __all__ = [
 def get_lr(model: Any) -> float:
     """Read the learning rate of a model's current optimizer, of a schedule what it says now."""
     optimizer = inner_optimizer(optimizer_of(model))
-    rate = getattr(optimizer, "_learning_rate", None)
-    if not callable(rate):
-        # where it is a schedule, Keras 2's newer optimizers give what it said in the last step
-        rate = optimizer.learning_rate
+    # where it is a schedule, Keras 2's newer optimizers give what it said in the last step
+    rate = schedule_of(optimizer) or optimizer.learning_rate
     return float(rate(optimizer.iterations) if callable(rate) else rate)
 
 
@@ -64,7 +63,7 @@ def inner_optimizer(optimizer: Any) -> Any:
 
 def has_schedule(optimizer: Any) -> bool:
     """Tell whether a schedule decides an optimizer's learning rate."""
-    return callable(getattr(optimizer, "_learning_rate", None)) or callable(optimizer.learning_rate)
+    return schedule_of(optimizer) is not None or callable(optimizer.learning_rate)
 
 
 def weight_decay_of(optimizer: Any) -> float | None:

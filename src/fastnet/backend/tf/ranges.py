@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.profiler import trace
 
 from fastnet.backend.ranges import OpRanges
+from fastnet.backend.tf._internals import profiler_is_on
 
 __all__ = ["op_ranges", "profiler_is_on"]
-
-
-def profiler_is_on() -> bool:
-    """Tell whether the profiler is on."""
-    # a variable in older releases, a function in newer ones
-    enabled: Any = trace.enabled
-    return bool(enabled() if callable(enabled) else enabled)
 
 
 def op_ranges(names: Callable[[], Sequence[str]]) -> OpRanges:

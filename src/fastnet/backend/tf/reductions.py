@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.tf import direct
 from fastnet.backend.tf.tensors import get_shape
 
 __all__ = [
@@ -26,7 +25,7 @@ __all__ = [
 
 # Called with a tensor and, for some of its axes, these: as the ones below, but that no axes must
 # not be asked for.
-mean_of, sum_of = direct.reduce_mean, direct.reduce_sum
+mean_of, sum_of = tf.reduce_mean, tf.reduce_sum
 
 
 def settled_axes(axes: Sequence[int]) -> list[int]:
@@ -37,12 +36,12 @@ def settled_axes(axes: Sequence[int]) -> list[int]:
 
 def reduce_mean(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Average a tensor over some axes, or over all of them."""
-    return direct.reduce_mean(tensor, _axis(axis), keepdims)
+    return tf.reduce_mean(tensor, _axis(axis), keepdims)
 
 
 def reduce_sum(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Add a tensor up over some axes, or over all of them."""
-    return direct.reduce_sum(tensor, _axis(axis), keepdims)
+    return tf.reduce_sum(tensor, _axis(axis), keepdims)
 
 
 def reduce_std(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
@@ -52,17 +51,17 @@ def reduce_std(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) ->
 
 def reduce_max(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Find the largest values over some axes, or over all of them."""
-    return direct.reduce_max(tensor, _axis(axis), keepdims)
+    return tf.reduce_max(tensor, _axis(axis), keepdims)
 
 
 def reduce_min(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
     """Find the smallest values over some axes, or over all of them."""
-    return direct.reduce_min(tensor, _axis(axis), keepdims)
+    return tf.reduce_min(tensor, _axis(axis), keepdims)
 
 
 def extremes(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Find the smallest and the largest value."""
-    return direct.reduce_min(tensor), direct.reduce_max(tensor)
+    return tf.reduce_min(tensor), tf.reduce_max(tensor)
 
 
 def _axis(axis: Sequence[int] | None) -> Any:

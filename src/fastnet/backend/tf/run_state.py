@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ import tensorflow as tf
 from fastnet.backend.archive import Block
 from fastnet.backend.facts import name_of
 from fastnet.backend.scheduled import optimizers_of
+from fastnet.backend.tf._keras_internals import has_unreadable_seeds, seed_states, shared_seeds
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_files import (
     array_of,
@@ -150,7 +150,14 @@ def random_state(models: list[Any]) -> dict[str, Any]:
             "experimental.enable_tf_random_generator() before the model is made.",
             stacklevel=4,
         )
-    shared = _shared_by_keras()
+    shared, is_all = shared_seeds()
+    if models and not is_all:
+        warnings.warn(
+            "The generator that Keras uses where it is given no seed cannot be read in this "
+            "version of Keras, so that what draws from it draws other numbers in a run that goes "
+            "on from here. Give layers and keras.random a seed or a SeedGenerator.",
+            stacklevel=4,
+        )
     return {
         _GLOBAL: np.asarray(tf.random.get_global_generator().state.numpy()),
         _KERAS: None if shared is None else np.asarray(shared.numpy()),
@@ -263,14 +270,7 @@ def _generators(models: list[Any]) -> list[Any]:
     found: dict[int, Any] = {}
     for model in models:
         for layer in all_layers(model):
-            for seeds in getattr(layer, "_seed_generators", ()):
-                found.setdefault(id(seeds.state), seeds.state)
-            generator: Any = getattr(layer, "_random_generator", None)
-            if hasattr(generator, "_maybe_init"):
-                # Keras 2 makes it when the layer runs for the first time
-                generator._maybe_init()
-            state = getattr(getattr(generator, "_generator", None), "state", None)
-            if state is not None:
+            for state in seed_states(layer):
                 found.setdefault(id(state), state)
     return list(found.values())
 
@@ -279,8 +279,7 @@ def _unreadable(model: Any) -> list[str]:
     """Name the layers of Keras 2 whose generators cannot be read."""
     found = []
     for layer in all_layers(model):
-        generator = getattr(layer, "_random_generator", None)
-        if getattr(generator, "_rng_type", "") == "legacy_stateful":
+        if has_unreadable_seeds(layer):
             strengths = [getattr(layer, name) for name in _STRENGTHS if hasattr(layer, name)]
             if any(strengths) or not strengths:
                 found.append(str(layer.name))
@@ -289,7 +288,4 @@ def _unreadable(model: Any) -> list[str]:
 
 def _shared_by_keras() -> Any:
     """Find the state of the generator that Keras 3 uses where it is given no seed."""
-    seeds = getattr(
-        sys.modules.get("keras.src.random.seed_generator"), "global_seed_generator", None
-    )
-    return None if seeds is None else seeds().state
+    return shared_seeds()[0]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import tensorflow as tf
@@ -13,8 +11,18 @@ import tensorflow as tf
 from fastnet.backend.facts import reserve
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, read_precision
+from fastnet.backend.tf._keras_internals import (
+    build_optimizer,
+    is_built,
+    is_compiled,
+    lacks_its_rate,
+    make_rate,
+    restart_uids,
+    sublayers,
+    updatable,
+)
 from fastnet.backend.tf.generation import is_keras3, keras_of
-from fastnet.backend.tf.optimizers import has_schedule, inner_optimizer, let_decay_change
+from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
 from fastnet.errors import UnknownNameError, WrongOptimizerError, add_note, shown
@@ -86,10 +94,7 @@ def restart_names(models: list[Any]) -> None:
         models: Models that are to be made again.
     """
     for name in keras_names(models):
-        if hasattr(sys.modules[name].backend, "reset_uids"):
-            sys.modules[name].backend.reset_uids()
-        else:
-            import_module(f"{name}.src.utils.naming").reset_uids()
+        restart_uids(name)
 
 
 def prepare(model: Any) -> Any:
@@ -147,7 +152,7 @@ def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
 
 
 def _computes_in_half(model: Any) -> bool:
-    layers = model._flatten_layers(include_self=True, recursive=True)
+    layers = [model, *sublayers(model, recursive=True)]
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers)
 
 
@@ -165,10 +170,9 @@ def reserve_names(model: Any, source: Any) -> None:
     def is_keras_own(name: str) -> bool:
         if name != "optimizer":
             return False
-        compiled = getattr(model, "compiled", False) or getattr(model, "_is_compiled", False)
         value = model.__dict__.get(name, model)
         return value is None or (
-            bool(compiled) and source is not None and hasattr(value, "apply_gradients")
+            is_compiled(model) and source is not None and hasattr(value, "apply_gradients")
         )
 
     reserve(model, is_keras_own)
@@ -240,12 +244,13 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
     try:
         let_decay_change(optimizer)
         if not hasattr(optimizer, "build"):
-            optimizer._create_all_weights(model.trainable_variables)
-        elif not _is_built(optimizer):
+            build_optimizer(optimizer, model.trainable_variables)
+        elif not is_built(optimizer):
             # those of frozen layers too: it takes no more once it is built
-            optimizer.build(_updatable(model))
-        if _lacks_its_rate(optimizer):
-            inner_optimizer(optimizer)._compute_current_learning_rate()
+            build_optimizer(optimizer, updatable(model))
+        inner = inner_optimizer(optimizer)
+        if lacks_its_rate(inner):
+            make_rate(inner)
     except Exception as error:
         add_note(error, f"Raised by the optimizer of {type(model).__name__}.")
         raise
@@ -255,35 +260,8 @@ def is_ready(optimizer: Any) -> bool:
     """Tell whether an optimizer has its variables, or makes them when it comes to need them."""
     if not hasattr(optimizer, "build"):
         return True
-    return _is_built(optimizer) and not _lacks_its_rate(optimizer)
-
-
-def _is_built(optimizer: Any) -> bool:
-    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
-
-
-def _lacks_its_rate(optimizer: Any) -> bool:
-    """Tell whether a schedule was set whose rate Keras 2 puts into a variable yet to be made."""
-    inner = inner_optimizer(optimizer)
-    makes_one = hasattr(inner, "_compute_current_learning_rate")
-    return makes_one and has_schedule(inner) and not hasattr(inner, "_current_learning_rate")
+    return is_built(optimizer) and not lacks_its_rate(inner_optimizer(optimizer))
 
 
 def _is_scaling(optimizer: Any) -> bool:
     return any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__)
-
-
-def _updatable(model: Any) -> list[Any]:
-    """List the variables that are trained, or would be if their layers were not frozen."""
-    layers = list(model._flatten_layers(include_self=True, recursive=True))
-    frozen = [layer for layer in layers if not layer.trainable]
-    if not frozen:
-        return list(model.trainable_variables)
-    trained = {id(variable) for variable in model.trainable_variables}
-    waiting = {
-        id(variable)
-        for layer in layers
-        for name in ("_trainable_variables", "_trainable_weights")
-        for variable in getattr(layer, name, ())
-    }
-    return [weight for weight in model.weights if id(weight) in trained | waiting]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from fastnet.backend.tf._internals import EAGER, shape_of_eager
 from fastnet.errors import shown
 from fastnet.util.tensors import to_number
 
 __all__ = [
     "CHANNELS_LAST",
-    "EAGER",
     "cast",
     "cast_like",
     "concat",
@@ -49,11 +48,6 @@ __all__ = [
 ]
 
 CHANNELS_LAST = True
-
-# Not the class of a tensor made here: to make one would start TensorFlow's runtime, after which a
-# program cannot set up its devices any more.
-EAGER = tf.__internal__.EagerTensor
-_lengths = getattr(EAGER, "_shape_tuple", None) or attrgetter("shape")
 
 
 def concat(tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
@@ -96,16 +90,15 @@ def from_numpy(array: np.ndarray[Any, Any], like: tf.Tensor) -> tf.Tensor:
 
 def shape_of(tensor: tf.Tensor) -> tuple[int, ...] | tf.TensorShape:
     """Read the shape of a tensor, as far as it is known; an eager tensor's is a tuple."""
-    # which is there in a tenth of the time that a TensorShape takes
     shape: tuple[int, ...] | tf.TensorShape
-    shape = _lengths(tensor) if type(tensor) is EAGER else tensor.shape
+    shape = shape_of_eager(tensor) if type(tensor) is EAGER else tensor.shape
     return shape
 
 
 def rank_of(tensor: tf.Tensor) -> int | None:
     """Count the axes of a tensor; a graph may leave open how many there are."""
     if type(tensor) is EAGER:
-        return len(_lengths(tensor))
+        return len(shape_of_eager(tensor))
     rank: int | None = tensor.shape.rank
     return rank
 

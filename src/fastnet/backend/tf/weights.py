@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fastnet.backend.tf._keras_internals import INSIDE, is_beside
 from fastnet.backend.tf.claims import arrays_in, require_claims_of_weights
 from fastnet.backend.tf.models import all_layers
 from fastnet.errors import shown
@@ -20,15 +20,8 @@ __all__ = ["kept_variables", "load_weights"]
 _ENDINGS = (".h5", ".hdf5", ".keras")
 # of files that name arrays by the model's structure; the older ones list layers, which Keras counts
 _NAMED = (".weights.h5", ".keras")
-_INSIDE = "model.weights.h5"
-# what Keras saves along with a model; which of it depends on what the program had made of the model
-_BESIDE = re.compile(
-    r"_?(optimizer|current_optimizer|metrics|compile_metrics|loss_tracker|seed_generators?)(_\d+)?"
-)
 # old files list layers, with a few names that Keras gives to the model itself
 _NAMES_OF_A_PART = 8
-# where layers are named by their classes, which may be called anything
-_LAYERS = "layers"
 
 
 def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
@@ -68,7 +61,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
     largest = max((math.prod(one.shape) for one in model.weights), default=0)
     parts = len(all_layers(model)) + len(model.weights)
     try:
-        require_claims_of_weights(name, _INSIDE, largest, _NAMES_OF_A_PART * parts)
+        require_claims_of_weights(name, INSIDE, largest, _NAMES_OF_A_PART * parts)
         unknown = _unknown_arrays(model, name) if name.endswith(_NAMED) else []
         if not unknown:
             with kept_variables(model.variables):
@@ -108,27 +101,19 @@ def kept_variables(variables: Iterable[Any]) -> Iterator[None]:
 def _unknown_arrays(model: Any, path: str) -> list[str]:
     """List what a file holds and the model does not; Keras itself would pass over it in silence."""
     if path.endswith(".keras"):
-        with zipfile.ZipFile(path) as archive, archive.open(_INSIDE) as file:
+        with zipfile.ZipFile(path) as archive, archive.open(INSIDE) as file:
             names = arrays_in(file)
     else:
         names = arrays_in(path)
-    names = [name for name in names if not _is_beside(name)]
+    names = [name for name in names if not is_beside(name)]
     if len(names) <= len(model.weights):
         return []
     # it may be the layers of this model that keep more than their weights
     with tempfile.TemporaryDirectory() as folder:
-        own_path = os.path.join(folder, _INSIDE)
+        own_path = os.path.join(folder, INSIDE)
         model.save_weights(own_path)
         own = set(arrays_in(own_path))
     return [name for name in names if name not in own]
-
-
-def _is_beside(name: str) -> bool:
-    parts = name.split("/")
-    return any(
-        _BESIDE.fullmatch(part) and before != _LAYERS
-        for before, part in zip(["", *parts], parts, strict=False)
-    )
 
 
 def _some(things: list[Any]) -> str:

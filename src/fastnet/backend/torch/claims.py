@@ -8,6 +8,8 @@ from typing import IO, Any
 
 import torch
 
+from fastnet.backend.torch._internals import typed_storage, unpickler
+
 __all__ = ["require_claims"]
 
 # what torch goes by to tell its two forms apart
@@ -91,8 +93,9 @@ def _describe(file: IO[bytes], check: Any) -> None:
 
 
 def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -> Any:
-    """Give torch's reader of pickles, which calls nothing but what tensors are made with."""
-    from torch._weights_only_unpickler import Unpickler
+    """Return a reader of pickles that makes storages without memory."""
+    if unpickler is None:
+        raise ValueError("this version of torch gives no way to check the sizes that it speaks of")
 
     def make_storage(saved: Any) -> Any:
         if not isinstance(saved, tuple) or len(saved) < 5 or saved[0] != "storage":
@@ -104,10 +107,9 @@ def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -
         storage: Any = torch.UntypedStorage(claimed, device="meta")  # type: ignore[no-untyped-call]
         if storages is not None:
             storages.append((storage, claimed))
-        make: Any = torch.storage.TypedStorage
-        return make(wrap_storage=storage, dtype=dtype, _internal=True)
+        return typed_storage(storage, dtype)
 
-    reader: Any = Unpickler(file)
+    reader: Any = unpickler(file)
     reader.persistent_load = make_storage
     return reader
 

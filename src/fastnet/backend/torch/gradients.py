@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from os.path import dirname
 from typing import Any
 
 import torch
-from torch.overrides import has_torch_function, has_torch_function_unary
+from torch.overrides import has_torch_function
 
 from fastnet.backend.facts import holder_of, name_of
+from fastnet.backend.torch._internals import (
+    is_bare_zero_grad,
+    is_torchs,
+    run_backward,
+    transforms_are_active,
+)
 from fastnet.errors import add_note
 
 __all__ = [
@@ -28,25 +33,15 @@ __all__ = [
     "watch",
 ]
 
-# what Tensor.backward calls after a good ten microseconds of Python
-_run_backward = getattr(
-    getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None
-)
-_is_transformed: Callable[[], bool] | None = getattr(
-    torch._C, "_are_functorch_transforms_active", None
-)
+
+def _own(function: Any) -> Any:
+    """Return a function of torch; None if somebody has put another one in its place."""
+    return function if is_torchs(function) else None
 
 
-def _torchs(function: Any) -> Any:
-    """Give a function if it is torch's own, and not one that somebody has put in its place."""
-    code = getattr(function, "__code__", None)
-    return function if code and code.co_filename.startswith(dirname(torch.__file__)) else None
-
-
-_tensor_backward = _torchs(torch.Tensor.backward)
-_backward = _torchs(torch.autograd.backward)
-_grad = _torchs(torch.autograd.grad)
-_zero_grad = _torchs(torch.optim.Optimizer.zero_grad)
+_tensor_backward = _own(torch.Tensor.backward)
+_backward = _own(torch.autograd.backward)
+_grad = _own(torch.autograd.grad)
 
 
 def is_direct(loss: torch.Tensor) -> bool:
@@ -60,13 +55,12 @@ def is_direct(loss: torch.Tensor) -> bool:
         something in the place of `backward`, and the loss is no complex number.
     """
     return (
-        _run_backward is not None
-        and not has_torch_function_unary(loss)
+        run_backward is not None
+        and not has_torch_function((loss,))
         and loss.is_floating_point()
         and getattr(loss.backward, "__func__", None) is _tensor_backward
         and torch.autograd.backward is _backward
-        and _is_transformed is not None
-        and not _is_transformed()
+        and not transforms_are_active()
     )
 
 
@@ -86,7 +80,7 @@ def backward(
     if parameters is not None and not parameters:
         return  # an empty list would mean all of them
     if is_direct(loss):
-        _run_backward(  # type: ignore[misc]
+        run_backward(  # type: ignore[misc]
             (loss,),
             (torch.ones_like(loss),),
             retain_graph,
@@ -126,13 +120,12 @@ def get_gradient(
     single = isinstance(sources, torch.Tensor)
     by = (sources,) if isinstance(sources, torch.Tensor) else tuple(sources)
     if (
-        _run_backward is None
+        run_backward is None
         or not by
         or has_torch_function((target, *by))
         or not target.is_floating_point()
         or torch.autograd.grad is not _grad
-        or _is_transformed is None
-        or _is_transformed()
+        or transforms_are_active()
     ):
         gradients = torch.autograd.grad(
             target,
@@ -143,7 +136,7 @@ def get_gradient(
             allow_unused=True,
         )
     else:
-        gradients = _run_backward(
+        gradients = run_backward(
             (target,),
             (torch.ones_like(target),),
             retain_graph,
@@ -292,10 +285,9 @@ def drop_gradients(optimizer: Any) -> None:
         optimizer: The optimizer.
     """
     zero_grad = optimizer.zero_grad
-    if _zero_grad is None or getattr(zero_grad, "__func__", None) is not _zero_grad:
+    if not is_bare_zero_grad(zero_grad):
         zero_grad()
         return
-    # torch's own does just this, inside a profiler range that costs more than the work
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
 
 __all__ = ["reached"]
-
-# the node at the end of each path, which adds to the `.grad` of a leaf
-_Accumulate: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 
 def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
@@ -25,6 +24,7 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
         autograd anew does), and may do more than pass gradients on.
     """
     start: Any = loss.grad_fn
+    accumulate = _accumulate()
     if start is None:
         return ([loss] if loss.requires_grad else []), False
     leaves: list[torch.Tensor] = []
@@ -32,7 +32,7 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
     while waiting:
         node = waiting.pop()
         kind = type(node)
-        if kind is _Accumulate:
+        if kind is accumulate:
             leaves.append(node.variable)
             continue
         kinds.add(kind)
@@ -41,3 +41,11 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
                 seen.add(following)
                 waiting.append(following)
     return leaves, any(issubclass(kind, BackwardCFunction) for kind in kinds)
+
+
+@lru_cache(maxsize=1)
+def _accumulate() -> type:
+    """Find the class of the node at the end of each path, which adds to the `.grad` of a leaf."""
+    with torch.inference_mode(False):
+        leaf = torch.empty(0, device="cpu", requires_grad=True)
+        return type(get_gradient_edge(leaf).node)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.torch._internals import places_of
+
 __all__ = ["Kept"]
 
 
@@ -26,17 +28,16 @@ class Kept:
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
         self._modules = [module for model in models for module in model.modules()]
         for module in self._modules:
-            if any(map(_is_to_come, module._parameters.values())):
+            if any(map(_is_to_come, module.parameters(recurse=False))):
                 raise ValueError(
                     f"A {type(module).__name__} makes its parameters when it first runs, which "
                     "cannot be undone. Run the model once before."
                 )
         self._flags = [module.training for module in self._modules]
         self._tensors = [
-            (owner, name, tensor, _copy(tensor))
+            (module, name, tensor, _copy(tensor))
             for module in self._modules
-            for owner in (module._parameters, module._buffers)
-            for name, tensor in owner.items()
+            for name, tensor in places_of(module)
         ]
         self._gradients = [
             (tensor, tensor.grad, _copy(tensor.grad))
@@ -52,8 +53,10 @@ class Kept:
         with torch.no_grad():
             for module, flag in zip(self._modules, self._flags, strict=True):
                 module.training = flag
-            for owner, name, tensor, value in self._tensors:
-                owner[name] = _filled(tensor, value)
+            for module, name, tensor, value in self._tensors:
+                _filled(tensor, value)
+                if getattr(module, name, None) is not tensor:
+                    setattr(module, name, tensor)
             for parameter, gradient, value in self._gradients:
                 parameter.grad = _filled(gradient, value)
             for optimizer in self._optimizers:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from fastnet.backend import to_tensor
+from fastnet.backend.torch._internals import lister_of_children
 from fastnet.types import State
 
 __all__ = [
@@ -50,8 +51,8 @@ class TrainingSwitch:
         self._model = model
         self._mode: bool | None = None
         self._flags: tuple[tuple[dict[str, Any], bool], ...] = ()
-        # what each module that has any holds by name, and what that was
-        self._children: tuple[tuple[dict[str, Any], list[Any]], ...] = ()
+        # what lists the parts of each module that has any, and what these were
+        self._children: tuple[tuple[Callable[[], Iterable[Any]], list[Any]], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy of the model has flags of its own
@@ -72,21 +73,19 @@ class TrainingSwitch:
                 if attributes["training"] is not flag:
                     break
             else:
-                for children, before in self._children:
-                    if [*children.values()] != before:
+                for list_children, before in self._children:
+                    if [*list_children()] != before:
                         break
                 else:
                     return
         self._mode = None
         self._model.train(training)
-        modules = [vars(module) for module in self._model.modules()]
-        if all("training" in attributes for attributes in modules):
-            self._flags = tuple((attributes, attributes["training"]) for attributes in modules)
-            self._children = tuple(
-                (attributes["_modules"], [*attributes["_modules"].values()])
-                for attributes in modules
-                if attributes["_modules"]
-            )
+        modules = list(self._model.modules())
+        if all("training" in vars(module) for module in modules):
+            self._flags = tuple((vars(module), module.training) for module in modules)
+            listers = [lister_of_children(module) for module in modules]
+            children = [(list_children, [*list_children()]) for list_children in listers]
+            self._children = tuple(pair for pair in children if pair[1])
             self._mode = training
         # else a scripted module keeps its flag where it cannot be seen
 

@@ -9,12 +9,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from fastnet.backend.torch._internals import COMPILED, put_versions, versions_in
+
 __all__ = ["fit_names", "innermost", "unwrap"]
 
 _Form: TypeAlias = Callable[[str], str]
 
-# where `torch.compile` and the wrappers that spread a model over devices keep the model itself
-_COMPILED, _SPREAD = "_orig_mod", "module"
+# where the wrappers that spread a model over devices keep the model itself
+_SPREAD = "module"
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
@@ -41,8 +43,7 @@ def innermost(model: torch.nn.Module) -> torch.nn.Module:
         The model that was wrapped first.
     """
     while True:
-        children: dict[str, Any] = vars(model).get("_modules", {})
-        inner = children.get(_COMPILED) or unwrap(model)
+        inner = _compiled_in(model) or unwrap(model)
         if inner is model:
             return model
         model = inner
@@ -73,14 +74,17 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
     fitted: dict[str, Any] = OrderedDict(
         (known[form(name)], value) for name, value in state.items()
     )
-    versions = getattr(state, "_metadata", None)
-    if isinstance(versions, dict):
-        # what modules were written by, which some of them read old weights by
+    versions = versions_in(state)
+    if versions is not None:
         modules = {own_form(name): name for name, _ in model.named_modules(remove_duplicate=False)}
-        fitted._metadata = {  # type: ignore[attr-defined]
-            modules.get(form(name), name): version for name, version in versions.items()
-        }
+        named = {modules.get(form(name), name): version for name, version in versions.items()}
+        put_versions(fitted, named)
     return fitted
+
+
+def _compiled_in(model: torch.nn.Module) -> torch.nn.Module | None:
+    children = dict(model.named_children())
+    return children.get(COMPILED)
 
 
 def _are(known: Collection[str], names: list[str]) -> bool:
@@ -89,7 +93,7 @@ def _are(known: Collection[str], names: list[str]) -> bool:
 
 def _is_wrapped(name: str, outer: int) -> bool:
     parts = name.split(".")
-    return len(parts) > outer + 1 and parts[outer] in (_COMPILED, _SPREAD)
+    return len(parts) > outer + 1 and parts[outer] in (COMPILED, _SPREAD)
 
 
 def _without(name: str, outer: int) -> str:
@@ -97,4 +101,4 @@ def _without(name: str, outer: int) -> str:
 
 
 def _without_any(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in (_COMPILED, _SPREAD))
+    return ".".join(part for part in name.split(".") if part not in (COMPILED, _SPREAD))

@@ -9,15 +9,12 @@ import torch
 from torch.autograd.profiler import record_function
 
 from fastnet.backend.ranges import OpRanges
+from fastnet.backend.torch._internals import profiler_is_on
 
 __all__ = ["NvtxRanges", "op_ranges", "profiler_is_on"]
 
 # without types
 _nvtx: Any = torch.cuda.nvtx
-
-# tells whether a profiler is on in this thread; torch's own function, which is called in each step
-# that is measured
-profiler_is_on: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 
 def op_ranges(names: Callable[[], Sequence[str]]) -> OpRanges:

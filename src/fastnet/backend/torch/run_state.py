@@ -12,6 +12,7 @@ import torch
 from fastnet.backend.archive import Block
 from fastnet.backend.facts import name_of
 from fastnet.backend.scheduled import optimizers_of
+from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import (
     complaint_about,
@@ -47,7 +48,7 @@ def state_of_model(model: Any) -> dict[str, Any]:
     weights = innermost(model).state_dict()
     return {
         _WEIGHTS: weights,
-        _VERSIONS: dict(getattr(weights, "_metadata", {})),
+        _VERSIONS: versions_in(weights) or {},
         _OPTIMIZERS: [state_of(one) for one in optimizers_of(model)],
     }
 
@@ -67,7 +68,7 @@ def check_model(model: Any, state: Any, source: str) -> dict[str, Any]:
         ValueError: If it is not.
     """
     weights = OrderedDict(state[_WEIGHTS])
-    weights._metadata = state[_VERSIONS]  # type: ignore[attr-defined]
+    put_versions(weights, state[_VERSIONS])
     optimizers, states = optimizers_of(model), state[_OPTIMIZERS]
     if len(optimizers) != len(states):
         raise ValueError(

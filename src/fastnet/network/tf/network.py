@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.facts import name_of
+from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.tensors import EAGER
 from fastnet.network.base import BaseNetwork
 from fastnet.network.layout import Handling, Layout
 from fastnet.network.opening import Opening

@@ -15,11 +15,11 @@ import tensorflow as tf
 from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.backend.convert import map_leaves
 from fastnet.backend.facts import fact
+from fastnet.backend.tf._internals import autograph_status, trace
 from fastnet.backend.tf.graph import (
     KIND,
     UNKNOWN,
     as_graph_code,
-    autograph_status,
     caller,
     forget_gradients,
     source_of,
@@ -230,12 +230,12 @@ class Program:
             with lifted.scope():
                 return run(*args)
 
-        concrete = tf.function(run_lifted, autograph=False).get_concrete_function(*specs)
+        concrete = trace(run_lifted, specs)
         optimizers = [fact(model, "current_optimizer") for model in self._models]
         if lifted.are_of(self._models, optimizers):
             return concrete
         # whatever makes others may do so each time
-        return tf.function(run, autograph=False).get_concrete_function(*specs)
+        return trace(run, specs)
 
     def _run_ops(self, batch: dict[str, Any], epoch: tf.Tensor) -> dict[str, Any]:
         state: State = {**self._constant_state, "epoch": epoch, "deferred": {}, "tape": None}
@@ -306,7 +306,7 @@ class Program:
     def _check_captures(self, graph: Any) -> None:
         """Refuse tensors that are left over from other graphs."""
         for outside, inside in graph.captures:
-            if isinstance(outside, tf.Tensor) and not isinstance(outside, KIND.cls):
+            if tf.is_symbolic_tensor(outside):
                 users = [self._op_in(user.name) for user in inside.consumers()]
                 user = next((one for one in users if one), "An op")
                 raise TypeError(

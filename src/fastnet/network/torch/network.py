@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fastnet._nest import NestMap
+from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.network.base import BaseNetwork
 from fastnet.network.layout import Handling, Setting
@@ -94,5 +95,5 @@ class TorchNetwork(BaseNetwork):
 def _no_gradients(gradients: bool) -> Setting | None:
     if gradients:
         return None
-    # what torch.no_grad does, without its Python
-    return torch.is_grad_enabled, torch._C._set_grad_enabled, False
+    # what torch.no_grad does
+    return torch.is_grad_enabled, set_grad_enabled, False

@@ -61,7 +61,6 @@ class GradientOp(GradientTaker):
         super().__init__(inputs=sources + targets, outputs=written, mode=mode, ds_id=ds_id)
         self.model = model
         self._count = len(targets)
-        self._of_pair: Forward | None = None
         framework = None if model is None else framework_of(model)
         self._trainable: Any = framework and (
             import_module(f"fastnet.backend.{framework}.gradients").trainable
@@ -95,13 +94,6 @@ class GradientOp(GradientTaker):
         if self.model is not None:
             require_framework("GradientOp", self.model, framework)
         super().build(framework, device)
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them the better
-        self._of_pair = (
-            import_module("fastnet.backend.tf.gradients").gradient_of_pair
-            if framework == "tf"
-            else None
-        )
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
@@ -131,7 +123,7 @@ class GradientOp(GradientTaker):
                 gradients.append(differentiate(final, source, False, tape, retain))
             return gradients
 
-        return (self._of_pair or take_one) if model is None and count == 1 else take
+        return take_one if model is None and count == 1 else take
 
 
 def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:

@@ -51,8 +51,6 @@ class GradientTaker(TensorOp):
             device: The device that ops run on (torch only).
         """
         gradient = import_module(f"fastnet.backend.{framework}.gradients").get_gradient
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them, and the shorter they are, the better
         self._gradient = gradient if framework == "tf" else partial(_with_advice, gradient)
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
@@ -112,11 +110,12 @@ class GradientTaker(TensorOp):
 _FORWARD = GradientTaker.forward
 
 
-def _with_advice(gradient: Callable[..., Any], *args: Any) -> Any:
+def _with_advice(gradient: Callable[..., Any], target: Any, sources: Any, *settings: Any) -> Any:
     """Let an error say what to do where torch recorded nothing to differentiate."""
     try:
-        return gradient(*args)
+        return gradient(target, sources, *settings)
     except RuntimeError as error:
-        if "require grad" in str(error):
+        given = sources if isinstance(sources, (list, tuple)) else (sources,)
+        if not all(getattr(one, "requires_grad", True) for one in (target, *given)):
             add_note(error, ADVICE)
         raise

@@ -51,10 +51,7 @@ def chain(steps: Iterable[Step], inputs: Sequence[str], outputs: Sequence[str]) 
             op, place, _ = inside
             add_note(error, f"It was inside of another op: {describe_op(op, place)}.")
             raise
-        results = []
-        for key in outputs:  # a comprehension is a frame of its own
-            results.append(store[key])
-        return results
+        return [store[key] for key in outputs]
 
     return run
 

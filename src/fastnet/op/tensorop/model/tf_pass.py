@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from fastnet.backend import to_tensor
 from fastnet.backend.facts import name_of
+from fastnet.backend.tf._internals import EAGER
+from fastnet.backend.tf._keras_internals import keeps_places
 from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
-from fastnet.backend.tf.tensors import EAGER
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
@@ -49,8 +50,6 @@ class TFPass:
         self._gradients = gradients
         self._spread = several_inputs and takes_several_arguments(model)
         self._layers = [(_find_layer(model, layer), layer) for layer in layers]
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them, and the shorter they are, the better
         self._is_plain = gradients and not self._spread and not self._layers
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,6 +144,12 @@ def _find_layer(model: Any, layer: str | int) -> Any:
     layers = inner_layers(model)
     names = [one.name for one in layers]
     if isinstance(layer, int):
+        if not keeps_places(model):
+            raise IndexError(
+                f"intermediate_layers asks for layer {layer} of {type(model).__name__}, but this "
+                "version of Keras does not tell their order, or FASTNET_PUBLIC_ONLY=1 in the "
+                f"environment forbids to ask. Name one of {_some(names)}."
+            )
         if not -len(layers) <= layer < len(layers):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.facts import holder_of, name_of
-from fastnet.backend.tf.direct import reduce_mean
 from fastnet.backend.tf.gradients import (
     DeferredUpdate,
     apply_gradients,
@@ -98,8 +97,6 @@ class TFUpdate:
         """
         if state["warmup"]:
             return
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them, and the shorter they are, the better
         optimizer = getattr(self._optimized, "current_optimizer", None)
         if optimizer is None:
             optimizer = optimizer_of(self._model)
@@ -116,9 +113,8 @@ class TFUpdate:
             if defer or op.defer or self._merge > 1:
                 self._put_off(gradients, trained.variables, state, defer or op.defer)
                 return
-            update = trained.update_with(gradients)
             try:
-                update()
+                trained.update(gradients)
             except Exception as error:
                 add_note(error, f"Raised by the update of model '{name_of(self._model)}'.")
                 raise
@@ -170,7 +166,7 @@ class TFUpdate:
             # in half precision they may be of several types
             wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
             loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
-        loss = trained.scaled(reduce_mean(loss))
+        loss = trained.scaled(tf.reduce_mean(loss))
         # the gradients of the replicas are added up
         return loss / trained.replicas if trained.replicas > 1 else loss
 

@@ -10,6 +10,7 @@ import torch
 
 from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.companions import TRAINED, Aside, backward_apart
 from fastnet.backend.torch.gradients import (
     DeferredStep,
@@ -27,11 +28,6 @@ from fastnet.util import get_num_gpus
 
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
-
-_NO_GRAPH = "element 0 of tensors does not require grad"
-_OVERWRITTEN = (
-    "one of the variables needed for gradient computation has been modified by an inplace"
-)
 
 
 class _Merged(NamedTuple):
@@ -139,7 +135,7 @@ class TorchUpdate:
                 self._look(data, optimizer, grads, state)
         except BaseException as error:
             self.abandon()
-            self._explain(error)
+            self._explain(error, data)
             raise
         deferred = state["deferred"]
         name = self._named.model_name
@@ -352,16 +348,16 @@ class TorchUpdate:
             )
         return gradients
 
-    def _explain(self, error: BaseException) -> None:
+    def _explain(self, error: BaseException, data: Any) -> None:
         if not isinstance(error, RuntimeError):
             return
-        if str(error).startswith(_NO_GRAPH):
+        if isinstance(data, torch.Tensor) and not data.requires_grad:
             raise RuntimeError(
                 f"The loss '{self._op.loss_name}' has no graph to take the gradients of "
                 f"'{name_of(self._model)}' from: nothing that it was made of needs gradients. "
                 "Make it from the output of a ModelOp with gradients=True, outside of no_grad."
             ) from error
-        if str(error).startswith(_OVERWRITTEN):
+        if str(error).startswith(OVERWRITTEN):
             raise RuntimeError(
                 f"The gradients of '{name_of(self._model)}' need variables that an earlier "
                 "update in this step has overwritten. Pass defer=True to the UpdateOps of models "

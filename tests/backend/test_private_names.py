@@ -1,0 +1,175 @@
+"""Private names of frameworks are where they may be, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backend.without_names import FILES
+
+SOURCE = Path(__file__).parents[2] / "src" / "fastnet"
+ROOMS = {SOURCE / "backend" / file for files in FILES.values() for file in files}
+LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras")
+# parts of these libraries that are nobody else's
+INSIDES = ("__internal__", "keras.src", ".src.", "tensorflow.python", "torch._")
+ASKING = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "__setattr__"}
+TABLES = {"get", "pop", "setdefault"}
+
+# private names that are fastnet's own, or protocols of Python and of notebooks
+ALLOWED = {
+    "_anew",
+    "_averages",
+    "_begin",
+    "_check_ops",
+    "_do_transform",
+    "_fe_traceability_summary",
+    "_fingerprint",
+    "_first_deferred",
+    "_first_epoch",
+    "_follow",
+    "_getframe",
+    "_layouts",
+    "_limits",
+    "_lock",
+    "_make",
+    "_make_runner",
+    "_measure_with",
+    "_meter",
+    "_move_in",
+    "_nodes",
+    "_open",
+    "_open_axes",
+    "_opening",
+    "_parts",
+    "_Pickler",
+    "_programs",
+    "_replace",
+    "_repr_svg_",
+    "_run_ops",
+    "_slice_batch",
+    "_to_batch",
+    "_unslice_batch",
+    "_stands_for",
+    "_update",
+}
+# what a pickle of FastEstimator may name
+PICKLED = SOURCE / "integrations" / "fastestimator" / "files.py"
+
+
+def is_private(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
+
+
+def is_own(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def reads_a_table(node: ast.expr) -> bool:
+    """Tell whether an expression is the table of an object's attributes."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "vars"
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
+
+
+def texts_of(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Go through texts that are no docstrings."""
+    statements = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in statements:
+            yield node
+
+
+def private_names_in(source: str) -> list[tuple[int, str]]:
+    """List the private names that a module asks other objects for, with their lines."""
+    tree = ast.parse(source)
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if (is_private(node.attr) and not is_own(node.value)) or node.attr == "__internal__":
+                found.append((node.lineno, node.attr))
+        elif isinstance(node, ast.Import):
+            found += [(node.lineno, one.name) for one in node.names if is_inside(one.name)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{one.name}" for one in node.names]
+            found += [(node.lineno, name) for name in names if is_inside(name)]
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            table = isinstance(node.func, ast.Attribute) and reads_a_table(node.func.value)
+            asks = called in ASKING or (called in TABLES and table)
+            if asks and node.args and not is_own(node.args[0]):
+                found += [(node.lineno, one) for one in map(literal, node.args) if one]
+        elif isinstance(node, ast.Subscript) and reads_a_table(node.value) and literal(node.slice):
+            found.append((node.lineno, literal(node.slice)))
+    found += [
+        (text.lineno, text.value)
+        for text in texts_of(tree)
+        if any(inside in f"{text.value}." for inside in INSIDES)
+    ]
+    return found
+
+
+def literal(node: ast.expr) -> str:
+    """Return a private name that is written as a text; else nothing."""
+    name = getattr(node, "value", None)
+    return name if isinstance(node, ast.Constant) and is_private(name) else ""
+
+
+def is_inside(name: str) -> bool:
+    """Tell whether what is imported is a private part of a library."""
+    package, *parts = name.split(".")
+    return package in LIBRARIES and (
+        any(map(is_private, parts)) or any(inside in f"{name}." for inside in INSIDES)
+    )
+
+
+def modules() -> list[Path]:
+    return sorted(set(SOURCE.rglob("*.py")) - ROOMS - {PICKLED})
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_private_names_are_in_one_place(path: Path) -> None:
+    found = private_names_in(path.read_text())
+    assert [one for one in found if one[1] not in ALLOWED] == []
+
+
+def test_each_name_that_is_allowed_is_needed() -> None:
+    used = {name for path in modules() for _, name in private_names_in(path.read_text())}
+    assert used == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._set_grad_enabled(False)",
+        "from torch._dynamo import OptimizedModule",
+        "from torch.autograd import _profiler_enabled",
+        "import tensorflow.python.eager.context",
+        "from tensorflow.python.profiler import trace",
+        "from keras.src.utils import naming",
+        "tf.__internal__.EagerTensor",
+        "getattr(layer, '_trainable_variables', ())",
+        "hasattr(model, '_flatten_layers')",
+        "vars(module)['_modules']",
+        "module.__dict__.get('_buffers')",
+        "object.__setattr__(layer, '_call', None)",
+        "import_module('keras.src.utils.naming')",
+        "import_module(f'{name}.src.utils.naming')",
+        "attrgetter('_shape_tuple')(tensor)",
+    ],
+)
+def test_what_the_scan_finds(line: str) -> None:
+    assert private_names_in(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["self._x", "cls._x", "x.__class__", "getattr(self, '_x')", "'''torch._C is private'''"],
+)
+def test_what_the_scan_passes_over(line: str) -> None:
+    assert not private_names_in(line)

@@ -1,0 +1,174 @@
+"""Small programs in torch, each beside the same written by hand; they agree to the bit."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fastnet import Network, build, profile
+from fastnet.backend import load_model, save_model
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.gradient import GradientOp, Watch
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.profiling.unchanged import unchanged
+
+
+def run() -> None:
+    """Run them all."""
+    for program in (train, infer, differentiate, keep, switch, measure, fail):
+        program()
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def batches(count: int = 4) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    return [
+        {
+            "x": torch.randn(5, 6, generator=generator),
+            "t": torch.randint(4, (5,), generator=generator),
+        }
+        for _ in range(count)
+    ]
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def built(make: Callable[[], nn.Module] = net) -> Any:
+    return build(model_fn=make, optimizer_fn=adam)
+
+
+def supervised(model: Any) -> list[Any]:
+    return [
+        ModelOp(model, "x", "y"),
+        CrossEntropy(("y", "t"), "loss", from_logits=True),
+        UpdateOp(model, "loss"),
+    ]
+
+
+def require_same(model: nn.Module, twin: nn.Module) -> None:
+    for (name, own), other in zip(
+        model.state_dict().items(), twin.state_dict().values(), strict=True
+    ):
+        assert torch.equal(own, other), name
+
+
+def trained_by_hand(twin: nn.Module, data: list[Any]) -> torch.optim.Optimizer:
+    optimizer = adam(twin.parameters())
+    for batch in data:
+        twin.train()
+        functional.cross_entropy(twin(batch["x"]), batch["t"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def train() -> None:
+    """Training, with the gradients gone after it."""
+    model, twin = built(), net()
+    network = Network(supervised(model))
+    with network(mode="train", epoch=1):
+        for batch in batches():
+            network.run_step(batch)
+    trained_by_hand(twin, batches())
+    require_same(model, twin)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def infer() -> None:
+    """A step that takes no gradients, inside of a program that does."""
+    model, twin = built(), net()
+    network = Network([ModelOp(model, "x", "y")])
+    with network(mode="infer", epoch=1):
+        found = network.run_step(batches(1)[0])["y"]
+    assert torch.is_grad_enabled()
+    assert not found.requires_grad
+    assert torch.equal(found, twin.eval()(batches(1)[0]["x"]))
+
+
+def differentiate() -> None:
+    """Gradients by an input."""
+    ops = [
+        Watch("x"),
+        LambdaOp(lambda x: (x**3).sum(), inputs="x", outputs="y"),
+        GradientOp(finals="y", outputs="g", inputs="x"),
+    ]
+    network = Network(ops)
+    batch = batches(1)[0]
+    with network(mode="train", epoch=1):
+        found = network.run_step(dict(batch))["g"]
+    x = batch["x"].clone().requires_grad_()
+    (expected,) = torch.autograd.grad((x**3).sum(), x)
+    assert torch.equal(found, expected)
+
+
+def keep() -> None:
+    """Weights and the optimizer's state, through files and into a copy."""
+    model, twin = built(), net()
+    network = Network(supervised(model))
+    with network(mode="train", epoch=1):
+        for batch in batches(2):
+            network.run_step(batch)
+    with tempfile.TemporaryDirectory() as folder:
+        path = save_model(model, folder, "m", save_optimizer=True)
+        again = built()
+        load_model(again, path, load_optimizer=True)
+        assert Path(path).is_file()
+    copied = copy.deepcopy(network)
+    trained_by_hand(twin, batches(4))
+    for one in (Network(supervised(again)), copied):
+        with one(mode="train", epoch=2):
+            for batch in batches(4)[2:]:
+                one.run_step(batch)
+        require_same(next(iter(one.models)), twin)
+
+
+def switch() -> None:
+    """A layer that somebody has replaced between two steps."""
+    model = built(lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)))
+    network = Network([ModelOp(model, "x", "y")])
+    batch = batches(1)[0]
+    with network(mode="infer", epoch=1):
+        network.run_step(dict(batch))
+        model[1] = nn.Dropout(0.9)
+        found = network.run_step(dict(batch))["y"]
+    assert torch.equal(found, functional.linear(batch["x"], model[0].weight, model[0].bias))
+
+
+def measure() -> None:
+    """Steps that leave nothing behind."""
+    model, twin = built(), net()
+    network = Network(supervised(model))
+    with network(mode="train", epoch=1), unchanged(network):
+        for batch in batches():
+            network.run_step(batch)
+    require_same(model, twin)
+    with network(mode="train", epoch=1), profile(network):
+        for batch in batches():
+            network.run_step(batch)
+    trained_by_hand(twin, batches())
+    require_same(model, twin)
+
+
+def fail() -> None:
+    """A loss without a graph."""
+    model = built()
+    network = Network([*supervised(model)[:2], LambdaOp(torch.Tensor.detach, "loss", "loss")])
+    network = Network([*network.ops, UpdateOp(model, "loss")])
+    text = "has no graph to take the gradients of"
+    with network(mode="train", epoch=1), pytest.raises(RuntimeError, match=text):
+        network.run_step(batches(1)[0])
