@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.convert import map_leaves
+from fastnet._nest import map_leaves
 from fastnet.backend.dispatch import implementation
 from fastnet.backend.precision import compute_precision
 from fastnet.util.lazy import import_late
