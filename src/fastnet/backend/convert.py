@@ -6,12 +6,10 @@ from functools import partial
 from typing import Any
 
 from fastnet._nest import map_leaves
-from fastnet.util.lazy import import_late
+from fastnet.frameworks import FRAMEWORKS, part_of
 from fastnet.util.tensors import to_number
 
 __all__ = ["to_shape", "to_tensor", "to_type"]
-
-TARGETS = ("torch", "tf", "np")
 
 
 def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
@@ -36,15 +34,15 @@ def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
     >>> to_tensor({"x": [1.5, None], "name": "a"}, target_type="np")
     {'x': [array(1.5), None], 'name': 'a'}
     """
-    if target_type not in TARGETS:
+    if target_type not in FRAMEWORKS:
         raise ValueError(
-            f"target_type must be one of {', '.join(map(repr, TARGETS))}, but got {target_type!r}."
+            f"target_type must be one of {', '.join(map(repr, FRAMEWORKS))}, but got "
+            f"{target_type!r}."
         )
-    if target_type == "torch":
-        convert = import_late("fastnet.backend.torch").convert
-        return map_leaves(data, partial(convert, shared_memory=shared_memory))
-    package = "fastnet.backend.numpy" if target_type == "np" else "fastnet.backend.tf"
-    return map_leaves(data, import_late(package).convert)
+    convert = part_of(target_type, "convert", "to_tensor")
+    if target_type == "torch":  # no other framework has memory that processes share
+        convert = partial(convert, shared_memory=shared_memory)
+    return map_leaves(data, convert)
 
 
 def copy_to_arrays(data: Any) -> Any:

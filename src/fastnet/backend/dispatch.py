@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import Any
 
+from fastnet.frameworks import FRAMEWORKS, MissingPart, framework_named, part_in
 from fastnet.util.lazy import import_late
 
-__all__ = ["implementation", "module_for"]
-
-# for each framework: the module its types come from, their names, and the package that speaks it
-FAMILIES = (
-    ("torch", ("Tensor",), "fastnet.backend.torch"),
-    ("tensorflow", ("Tensor", "Variable"), "fastnet.backend.tf"),
-    ("numpy", ("ndarray", "generic"), "fastnet.backend.numpy"),
-)
+__all__ = ["implementation", "implementation_of"]
 
 _by_type: dict[type, Any] = {}
 
@@ -42,45 +34,45 @@ def implementation(value: object) -> Any:
         return _find(value)
 
 
-def module_for(op: object, value: object, name: str) -> Any:
-    """Find a module of the package that speaks a tensor's framework.
+def implementation_of(op: object, value: object, part: str) -> Any:
+    """Find something that the framework of a tensor has, and numpy need not have.
 
     Args:
         op: The op that asks, for error texts.
         value: A tensor.
-        name: The module, which numpy's package has not.
+        part: What to find in the framework's package, as for `part_of`.
 
     Returns:
-        The module.
+        The module, or what is in it.
 
     Raises:
-        TypeError: If the value is an array.
+        TypeError: If the value is an array, and numpy has no such part.
+        MissingPart: If its framework has none.
         ValueError: If it is of no framework that fastnet knows.
     """
+    name = type(op).__name__
     package = implementation(value).__name__
-    if package.endswith(".numpy"):
+    try:
+        return part_in(package, part, "framework", name)
+    except MissingPart:
+        if package != framework_named("np").package:
+            raise
         raise TypeError(
-            f"{type(op).__name__} runs on tensors of torch or TensorFlow, but got an array of type "
+            f"{name} runs on tensors of torch or TensorFlow, but got an array of type "
             f"{type(value).__name__}. Make a tensor of it first."
-        )
-    return import_module(f"{package}.{name}")
+        ) from None
 
 
 def _find(value: object) -> Any:
-    for framework, names, package in FAMILIES:
-        # what was never imported cannot have made the value
-        module = sys.modules.get(framework)
-        if module is None:
-            continue
-        # Keras 3's variables are of no class of TensorFlow's, but say that they stand for a tensor
-        stands_for = framework == "tensorflow" and hasattr(type(value), "__tf_tensor__")
-        if stands_for or isinstance(value, tuple(getattr(module, name) for name in names)):
-            found = import_late(package)
+    for framework in reversed(FRAMEWORKS.values()):
+        if framework.has_tensor(value):
+            found = import_late(framework.package)
             _by_type[type(value)] = found
             return found
+    libraries = [framework.library for framework in FRAMEWORKS.values()]
     raise ValueError(
         f"Unrecognized tensor type {type(value).__name__}: expected a tensor of "
-        f"torch, tensorflow or numpy, but got {_shorten(value)}."
+        f"{', '.join(libraries[:-1])} or {libraries[-1]}, but got {_shorten(value)}."
     )
 
 

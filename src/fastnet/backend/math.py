@@ -6,8 +6,8 @@ import math
 from typing import Any, TypeVar
 
 from fastnet.backend.dispatch import implementation
+from fastnet.frameworks import part_of
 from fastnet.types import Tensor
-from fastnet.util.lazy import import_late
 
 __all__ = [
     "abs",
@@ -87,7 +87,7 @@ def check_nan(val: Any) -> Any:
     (True, False)
     """
     if isinstance(val, (int, float)):
-        return import_late("fastnet.backend.numpy").check_nan(val)
+        return part_of("np").check_nan(val)
     return implementation(val).check_nan(val)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fastnet.backend.dispatch import module_for
+from fastnet.backend.dispatch import implementation_of
 from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -76,6 +76,6 @@ class Mixer(TensorOp):
         Returns:
             What mixes them.
         """
-        mixing = module_for(self, samples, "mixing")
+        mixing = implementation_of(self, samples, "mixing")
         found: Callable[..., tuple[Tensor, Tensor]] = getattr(mixing, self.function_name)
         return found

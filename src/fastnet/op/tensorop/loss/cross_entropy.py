@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fastnet import backend
-from fastnet.backend.dispatch import module_for
+from fastnet.backend.dispatch import implementation_of
 from fastnet.errors import shown
 from fastnet.op.checks import is_int, is_number, require_weights
 from fastnet.op.tensorop.loss.class_axis import (
@@ -181,8 +181,8 @@ class CrossEntropy(LossOp):
     def _compare_along(self, y_pred: Tensor, y_true: Tensor) -> Tensor:
         """Compute the loss by an axis, with labels left out or smoothed."""
         losses, class_losses = self._functions or (
-            module_for(self, y_pred, "losses"),
-            module_for(self, y_pred, "class_losses"),
+            implementation_of(self, y_pred, "losses"),
+            implementation_of(self, y_pred, "class_losses"),
         )
         shapes = pred, true = lengths(y_pred), lengths(y_true)
         if pred is None or true is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastnet.backend.dispatch import implementation, module_for
+from fastnet.backend.dispatch import implementation, implementation_of
 from fastnet.errors import shown
 from fastnet.op.checks import check_keys, is_number
 from fastnet.op.tensorop.loss.loss import LossOp
@@ -153,7 +153,7 @@ class SuperLoss(LossOp):
             return self.threshold
         mode = state["mode"]
         if mode not in self._averages:  # an op that was not built for a framework
-            averages = module_for(self, losses, "averages")
+            averages = implementation_of(self, losses, "averages")
             self._averages[mode] = averages.MovingAverage()
         mean = mean_of(losses, None, False)
         return self._averages[mode].update(mean, keep=not state["warmup"])

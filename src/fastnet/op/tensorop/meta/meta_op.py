@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import module_for
+from fastnet.backend.dispatch import implementation_of
 from fastnet.op.around import AroundOps
 from fastnet.op.checks import check_keys
 from fastnet.op.meta_checks import require_ops
@@ -172,7 +172,7 @@ class MetaOp(AroundOps, TensorOp):
         if self._control is not None:
             return self._control
         first = data[0] if isinstance(data, (list, tuple)) else data
-        return module_for(self, first, "control")
+        return implementation_of(self, first, "control")
 
 
 # as it is here, whatever is put into its place
