@@ -7,7 +7,7 @@ from typing import Any
 
 from fastnet.backend.dispatch import implementation
 from fastnet.backend.framework import framework_of
-from fastnet.frameworks import framework_named, part_in, part_of
+from fastnet.frameworks import part_in, part_of
 from fastnet.types import Model, Tensor
 
 __all__ = [
@@ -156,8 +156,4 @@ def module_for(model: Model, part: str) -> Any:
 
 def _gradients_of(tensor: Tensor) -> Any:
     package = implementation(tensor).__name__
-    if package == framework_named("np").package:
-        raise ValueError(
-            f"numpy has no gradients, but got {type(tensor).__name__}. Convert it with to_tensor."
-        )
     return part_in(package, "gradients", "framework", "fastnet.backend")

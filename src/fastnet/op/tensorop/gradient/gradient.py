@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.frameworks import part_of
 from fastnet.op.tensorop.gradient.taker import GradientTaker
-from fastnet.op.tensorop.model.held_model import require_framework
+from fastnet.op.tensorop.model.held_model import HoldsModel
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import to_list
 
-if TYPE_CHECKING:
-    import torch
 
-
-class GradientOp(GradientTaker):
+class GradientOp(HoldsModel, GradientTaker):
     """Differentiates values by inputs, or by the weights of a model.
 
     Args:
@@ -33,6 +31,8 @@ class GradientOp(GradientTaker):
         AssertionError: If there are both inputs and a model, or neither, if `model` is no model, or
             if there are not as many outputs and inputs as finals.
     """
+
+    _pair_taker = OfFramework("taking.pair_taker")
 
     settled_by = ("model",)
 
@@ -61,10 +61,9 @@ class GradientOp(GradientTaker):
         super().__init__(inputs=sources + targets, outputs=written, mode=mode, ds_id=ds_id)
         self.model = model
         self._count = len(targets)
-        self._of_pair: Forward | None = None
         framework = None if model is None else framework_of(model)
         self._trainable: Any = framework and (
-            import_module(f"fastnet.backend.{framework}.gradients").trainable
+            part_of(framework, "gradients.trainable", "GradientOp")
         )
 
     def _anew(self, own: Any) -> GradientOp:
@@ -82,27 +81,6 @@ class GradientOp(GradientTaker):
         if not self._count:
             raise _wrong_counts(self.inputs, self.outputs, [])
 
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        if self.model is not None:
-            require_framework("GradientOp", self.model, framework)
-        super().build(framework, device)
-        # TensorFlow notes with each of its ops the Python functions that have called it: the fewer
-        # of them the better
-        self._of_pair = (
-            import_module("fastnet.backend.tf.gradients").gradient_of_pair
-            if framework == "tf"
-            else None
-        )
-
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
         return set() if self.model is None else {self.model}
@@ -119,9 +97,6 @@ class GradientOp(GradientTaker):
         """
         differentiate, count, model = self._gradient, self._count, self.model
 
-        def take_one(data: list[Tensor], state: State) -> list[Any]:
-            return [differentiate(data[1], data[0], False, state.get("tape"), retain_graph)]
-
         def take(data: list[Tensor], state: State) -> list[Any]:
             finals = data if model is not None else data[count:]
             sources = data[:count] if model is None else [self._trainable(model)] * len(finals)
@@ -131,7 +106,10 @@ class GradientOp(GradientTaker):
                 gradients.append(differentiate(final, source, False, tape, retain))
             return gradients
 
-        return (self._of_pair or take_one) if model is None and count == 1 else take
+        if model is None and count == 1 and self._framework is not None:
+            of_pair: Forward = self._pair_taker(retain_graph)
+            return of_pair
+        return take
 
 
 def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fastnet._execute import split_outputs
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.frameworks import framework_named
-from fastnet.op.tensorop.model.held_model import require_built, require_framework
-from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
 from fastnet.types import Model, State, Tensor
 from fastnet.util import to_list
-
-if TYPE_CHECKING:
-    import torch
 
 
 class ModelPass(Protocol):
@@ -33,7 +29,7 @@ class ModelPass(Protocol):
         """Listen to the layers no more."""
 
 
-class ModelOp(TensorOp):
+class ModelOp(HoldsModel):
     """Runs a model on a batch.
 
     Args:
@@ -131,18 +127,6 @@ class ModelOp(TensorOp):
         super().settle(changed)
         if self._pass is not former:  # nobody else listens to the layers
             former.close()
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        require_framework("ModelOp", self.model, framework)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""

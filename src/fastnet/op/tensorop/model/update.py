@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.framework import framework_of
@@ -12,17 +12,13 @@ from fastnet.errors import shown
 from fastnet.frameworks import framework_named
 from fastnet.op.checks import is_int
 from fastnet.op.settings import is_overridden
-from fastnet.op.tensorop.model.held_model import require_built, require_framework
+from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
 from fastnet.op.tensorop.model.model_update import ModelUpdate
-from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import to_set
 
-if TYPE_CHECKING:
-    import torch
 
-
-class UpdateOp(TensorOp):
+class UpdateOp(HoldsModel):
     """Updates a model's weights by a loss.
 
     In torch, UpdateOps that stand last in a row take their optimizers' steps after the last of them
@@ -134,18 +130,6 @@ class UpdateOp(TensorOp):
 
     def _settings(self) -> tuple[Any, ...]:
         return self.loss_name, self.gradients, self.model, self.merge_grad
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        require_framework("UpdateOp", self.model, framework)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
