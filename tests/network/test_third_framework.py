@@ -39,6 +39,8 @@ PACKAGE = TOY.package
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_by_type", {})
+    for found in dispatch._found:
+        found.clear()
     monkeypatch.setitem(FRAMEWORKS, "toy", TOY)  # taken out again afterwards
     register(TOY)
 

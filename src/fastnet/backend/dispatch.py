@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import linecache
+from collections.abc import Callable
+from functools import update_wrapper
+from inspect import signature
+from types import FunctionType
+from typing import Any, TypeVar
 
 from fastnet.frameworks import FRAMEWORKS, MissingPart, framework_named, part_in
 from fastnet.util.lazy import import_late
 
-__all__ = ["implementation", "implementation_of"]
+__all__ = ["dispatched", "dispatched_to", "implementation", "implementation_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _by_type: dict[type, Any] = {}
+# what each of the functions below has found, by the types of what they were called with
+_found: list[dict[type, Any]] = []
 
 
 def implementation(value: object) -> Any:
@@ -32,6 +41,92 @@ def implementation(value: object) -> Any:
         return _by_type[type(value)]
     except KeyError:
         return _find(value)
+
+
+def dispatched(function: F) -> F:
+    """Make a function of the tensors of any framework of its signature and docstring.
+
+    What it does stands in the packages of the frameworks: in each a function of its name with its
+    parameters, which has their defaults from here.
+
+    Args:
+        function: The signature and docstring; the framework is that of the first argument.
+
+    Returns:
+        The function.
+    """
+    made: F = _dispatch(function, function.__name__, next(iter(signature(function).parameters)))
+    return made
+
+
+def dispatched_to(module: str, by: str) -> Callable[[F], F]:
+    """Do what `dispatched` does, with what is in a module of the frameworks' packages.
+
+    Args:
+        module: The module's name.
+        by: The parameter whose framework it is.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(function: F) -> F:
+        made: F = _dispatch(function, f"{module}.{function.__name__}", by)
+        return made
+
+    return decorate
+
+
+_CALL = """\
+def {name}({parameters}):
+    try:
+        body = bodies[type({by})]
+    except KeyError:
+        body = find({by})
+    return body({parameters})
+"""
+
+
+def _dispatch(function: Any, part: str, by: str) -> Any:
+    bodies: dict[type, Any] = {}
+    _found.append(bodies)
+
+    def find(value: object) -> Any:
+        package = implementation(value).__name__
+        body = part_in(package, part, "framework", f"fastnet.backend.{function.__name__}")
+        bodies[type(value)] = body = _with_defaults(body, function)
+        return body
+
+    # written out: to hand any arguments on would take longer than to find what they are for
+    source = _CALL.format(
+        name=function.__name__, parameters=", ".join(signature(function).parameters), by=by
+    )
+    file = f"<fastnet.backend.{part}>"
+    # where AutoGraph and tracebacks read it
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    made: dict[str, Any] = {"bodies": bodies, "find": find}
+    exec(compile(source, file, "exec"), made)
+    call = made[function.__name__]
+    call.__defaults__ = function.__defaults__
+    return update_wrapper(call, function)
+
+
+def _with_defaults(body: Any, function: Any) -> Any:
+    """Give a function the defaults of another one, which has the same first parameters."""
+    defaults = function.__defaults__
+    if defaults is None or not isinstance(body, FunctionType):
+        return body
+    more = body.__code__.co_argcount - function.__code__.co_argcount
+    own = body.__defaults__ or ()
+    made = FunctionType(
+        body.__code__,
+        body.__globals__,
+        body.__name__,
+        (*defaults, *own[len(own) - more :]),
+        body.__closure__,
+    )
+    made.__kwdefaults__ = body.__kwdefaults__
+    return made
 
 
 def implementation_of(op: object, value: object, part: str) -> Any:
