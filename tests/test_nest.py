@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import abc
 import collections
-import dataclasses
+import collections.abc
 import gc
-import os
 import sys
 import time
+import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import pytest
 
+from tests.containers import (
+    CONTAINERS,
+    Checked,
+    Frozen,
+    Ice,
+    Labels,
+    ManyFields,
+    ManySlots,
+    Picky,
+    Plain,
+    Point,
+    Registry,
+    Sealed,
+    Sorted,
+    Store,
+)
 from tests.reference import Kernel
 
 
@@ -43,140 +59,11 @@ def bump(leaf: Leaf) -> Leaf:
     return type(leaf)(leaf.value + 1)
 
 
-class Point(NamedTuple):
-    x: Any
-    y: Any = None
+def twice(value: Any) -> Any:
+    """Do something to whatever a leaf of a nest may be."""
+    return bump(value) if isinstance(value, Leaf) else 2 * value if value is not None else None
 
 
-Old = collections.namedtuple("Old", "x y")
-
-
-class Picky(tuple[Any, ...]):
-    """A tuple whose class takes other arguments than its parts, and that has attributes."""
-
-    def __new__(cls, first: Any, *, second: Any) -> Picky:
-        self = super().__new__(cls, (first, second))
-        self.note = "kept"
-        return self
-
-    note: str
-
-
-class Labels(list[Any]):
-    def __init__(self, parts: Any = (), name: str = "") -> None:
-        super().__init__(parts)
-        self.name = name
-
-
-class Bag(set[Any]):
-    name = "bag"
-
-
-class Frozen(frozenset[Any]):
-    pass
-
-
-class Registry(dict[str, Any]):
-    def __init__(self, name: str, **entries: Any) -> None:
-        super().__init__(**entries)
-        self.name = name
-
-
-@dataclasses.dataclass
-class Plain:
-    x: Any
-    y: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Ice:
-    x: Any
-    y: Any = None
-
-
-@dataclasses.dataclass(slots=True)
-class Slotted:
-    x: Any
-    y: Any = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SlottedIce:
-    x: Any
-    y: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class HandSlottedIce:
-    __slots__ = ("x", "y")
-    x: Any
-    y: Any
-
-
-@dataclasses.dataclass
-class Checked:
-    """One whose __init__ takes other arguments than its fields, and refuses to run again."""
-
-    x: Any
-    y: Any = dataclasses.field(init=False, default=None)
-    seed: dataclasses.InitVar[int] = 0
-    inits = 0
-
-    def __post_init__(self, seed: int) -> None:
-        assert seed == 7, "a copy is not made by __init__"
-        self.extra = "kept"
-
-
-@dataclasses.dataclass
-class ManyFields:
-    f: Any
-    e: Any
-    d: Any
-    c: Any
-    b: Any
-    a: Any
-
-
-@dataclasses.dataclass(slots=True)
-class ManySlots(ManyFields):
-    pass
-
-
-T = TypeVar("T")
-
-
-@dataclasses.dataclass
-class Of(Generic[T]):
-    x: T
-
-
-CONTAINERS: list[Callable[..., Any]] = [
-    lambda leaf: {"a": leaf, "b": 2},
-    lambda leaf: collections.OrderedDict(a=leaf, b=2),
-    lambda leaf: collections.defaultdict(list, {"a": leaf, "b": 2}),
-    lambda leaf: collections.Counter({"a": leaf}),
-    lambda leaf: Registry("name", a=leaf),
-    lambda leaf: [leaf, 2],
-    lambda leaf: Labels([leaf, 2], "name"),
-    lambda leaf: (leaf, 2),
-    lambda leaf: Point(leaf, 2),
-    lambda leaf: Point(x=2, y=leaf),
-    lambda leaf: Old(leaf, 2),
-    lambda leaf: Picky(leaf, second=2),
-    lambda leaf: {leaf, 2},
-    lambda leaf: Bag([leaf, 2]),
-    lambda leaf: frozenset([leaf, 2]),
-    lambda leaf: Frozen([leaf, 2]),
-    lambda leaf: Plain(leaf, 2),
-    lambda leaf: Ice(leaf, 2),
-    lambda leaf: Slotted(leaf, 2),
-    lambda leaf: SlottedIce(leaf, 2),
-    lambda leaf: HandSlottedIce(leaf, 2),
-    lambda leaf: Checked(leaf, seed=7),
-    lambda leaf: Of(leaf),
-    lambda leaf: time.struct_time((leaf, *range(8))),
-    lambda leaf: os.terminal_size((leaf, 2)),
-]
 MUTABLE = (dict, list, set)
 
 
@@ -228,10 +115,9 @@ class TestContainers:
         assert kernel.NestMap(Leaf, bump)(data) is data
         assert kernel.NestMap(Leaf, bump)([data])[0] is data
 
-    def test_other_mappings_and_generators_are_left_alone(self, kernel: Kernel) -> None:
+    def test_what_is_no_container_is_left_alone(self, kernel: Kernel) -> None:
         for data in (
-            collections.UserDict(x=Leaf()),
-            collections.ChainMap({"x": Leaf()}),
+            types.MappingProxyType({"x": Leaf()}),
             collections.deque([Leaf()]),
             (leaf for leaf in [Leaf()]),
         ):
@@ -243,6 +129,9 @@ class TestContainers:
         assert bumped(Registry("name", x=Leaf())).name == "name"
         assert bumped(Picky(Leaf(), second=1)).note == "kept"
         assert bumped(Checked(Leaf(), seed=7)).extra == "kept"
+        assert bumped(Sorted("name", Leaf())).name == "name"
+        assert bumped(Sealed("name", Leaf())).name == "name"
+        assert bumped(Store("name", x=Leaf())).name == "name"
         made = bumped(collections.defaultdict(list, x=Leaf()))
         assert made["new"] == []
 
@@ -454,7 +343,99 @@ class TestLeaves:
         assert mapped([Square(), Registered(), 3]) == ["shape", "shape", 3]
 
 
+class TestEveryLeaf:
+    """The function that maps whatever is no container, and the one that lists it."""
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_types_survive(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
+        data = make(Leaf(1))
+        result = kernel.map_leaves(data, twice)
+        assert type(result) is type(data)
+        assert result is not data
+        assert data == make(Leaf(1))
+        for name, value in getattr(data, "__dict__", {}).items():
+            if isinstance(value, str):
+                assert getattr(result, name) == value
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    @pytest.mark.parametrize("outer", CONTAINERS)
+    def test_one_in_another(
+        self, kernel: Kernel, make: Callable[[Any], Any], outer: Callable[[Any], Any]
+    ) -> None:
+        def bumped(value: Any) -> Any:
+            return bump(value) if isinstance(value, Leaf) else value
+
+        try:
+            data, expected = outer(make(Leaf(1))), outer(make(Leaf(2)))
+        except TypeError:
+            return  # this one cannot be put into a set
+        assert kernel.map_leaves(data, bumped) == expected
+
+    @pytest.mark.parametrize("make", CONTAINERS)
+    def test_listed_in_the_order_of_the_walk(
+        self, kernel: Kernel, make: Callable[[Any], Any]
+    ) -> None:
+        seen: list[Any] = []
+        data = {"x": make(Leaf(1)), "y": [Leaf(2), make(Leaf(3))]}
+        kernel.map_leaves(data, lambda value: seen.append(value) or value)
+        found = kernel.leaves_of(data)
+        assert [id(value) for value in found] == [id(value) for value in seen]
+        assert [one for one in found if isinstance(one, Leaf)] == [Leaf(1), Leaf(2), Leaf(3)]
+
+    @pytest.mark.parametrize("value", [None, 3, "text", b"bytes", Leaf, len, Leaf(1)])
+    def test_whatever_is_no_container(self, kernel: Kernel, value: Any) -> None:
+        assert kernel.map_leaves([value], lambda leaf: (leaf,)) == [(value,)]
+        assert kernel.leaves_of([value]) == [value]
+
+    def test_hidden_values_of_a_chain_of_mappings_are_not_copied(self, kernel: Kernel) -> None:
+        class Whole(Leaf):
+            def __deepcopy__(self, memo: Any) -> Whole:
+                raise AssertionError("copied")
+
+        hidden, seen = Whole(1), Whole(2)
+        data = collections.ChainMap({"a": seen}, {"a": hidden})
+        for walk in (kernel.NestMap(Leaf, bump), lambda nest: kernel.map_leaves(nest, twice)):
+            result = walk(data)
+            assert result == {"a": Leaf(3)}
+            assert result.maps[1]["a"] is hidden
+            assert data.maps == [{"a": seen}, {"a": hidden}]
+
+    def test_empty_containers(self, kernel: Kernel) -> None:
+        data: list[Any] = [{}, [], (), set(), frozenset(), Labels((), "name"), Store("name")]
+        result = kernel.map_leaves(data, twice)
+        assert result == data
+        assert [type(one) for one in result] == [type(one) for one in data]
+        assert kernel.leaves_of(data) == []
+
+    def test_too_deep(self, kernel: Kernel) -> None:
+        nest: list[Any] = []
+        nest.append(nest)
+        with pytest.raises(RecursionError):
+            kernel.map_leaves(nest, twice)
+        with pytest.raises(RecursionError):
+            kernel.leaves_of(nest)
+
+
 class TestErrors:
+    def test_a_copy_that_is_no_copy(self, kernel: Kernel) -> None:
+        class Same(dict[str, Any]):
+            def __copy__(self) -> Same:
+                return self
+
+        class Other(list[Any]):
+            def __copy__(self) -> list[Any]:
+                return list(self)
+
+        for data in (Same(x=Leaf(1)), Other([Leaf(1)])):
+            for walk in (kernel.NestMap(Leaf, bump), lambda nest: kernel.map_leaves(nest, twice)):
+                with pytest.raises(TypeError) as caught:
+                    walk(data)
+                name = type(data).__name__
+                assert str(caught.value) == (
+                    f"a copy of a {name} is not another {name}: its copying returns something else"
+                )
+                assert kernel.leaves_of(data) == [Leaf(1)]
+
     @pytest.mark.parametrize("make", CONTAINERS)
     def test_of_the_function(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
         def fail(leaf: Leaf) -> Leaf:

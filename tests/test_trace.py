@@ -19,19 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel.traces import (
-    Array,
-    Derived,
-    Framework,
-    Pair,
-    Plain,
-    Store,
-    Tensor,
-    bare,
-    shapes_of,
-)
-from tests.reference import Kernel
-from tests.test_nest import (
+from tests.containers import (
     Checked,
     HandSlottedIce,
     Ice,
@@ -45,6 +33,18 @@ from tests.test_nest import (
     Slotted,
     SlottedIce,
 )
+from tests.kernel.traces import (
+    Array,
+    Derived,
+    Framework,
+    Pair,
+    Plain,
+    Store,
+    Tensor,
+    bare,
+    shapes_of,
+)
+from tests.reference import Kernel
 
 
 @pytest.fixture

@@ -1,8 +1,30 @@
 cimport cython
 
 
+cdef enum Kind:
+    PLAIN = 1  # nothing to look into
+    LEAF
+    DICT
+    LIST
+    TUPLE
+    STRUCT_SEQUENCE
+    SET
+    FROZENSET
+    MAPPING  # one that is no dict, and can be written to
+    DATACLASS
+
+
+cdef int container_kind(object data) except -1
+
+
+cdef class _Walk:
+    cdef object part(self, object value)
+    cdef object remake(self, object data, int kind)
+    cdef object remake_dataclass(self, object data)
+
+
 @cython.final
-cdef class NestMap:
+cdef class NestMap(_Walk):
     cdef readonly object leaf_type
     cdef readonly object fn
     cdef readonly object when
@@ -15,6 +37,5 @@ cdef class NestMap:
     cdef object map_list(self, list data)
     cdef object map_tuple(self, tuple data)
     cdef object map_other(self, object data, object cls)
-    cdef object map_dataclass(self, object data, object cls)
-    cdef int kind_of(self, object cls) except -1
+    cdef int kind_of(self, object data, object cls) except -1
     cdef bint holds_leaf(self, object data) except -1

@@ -8,10 +8,12 @@ _T = TypeVar("_T")
 def unless(
     leaf_type: type, name: str, value: object, fn: Callable[[Any], Any]
 ) -> Callable[[Any], Any]: ...
+def map_leaves(data: Any, fn: Callable[[Any], Any]) -> Any: ...
+def leaves_of(data: Any) -> list[Any]: ...
 
 @final
 class NestMap:
-    """A function over every leaf of a nest of dict, list, tuple, set and dataclass."""
+    """A function over every leaf of a nest of mappings, lists, tuples, sets and dataclasses."""
 
     leaf_type: type
     fn: Callable[[Any], Any]

@@ -1,13 +1,19 @@
 """Map a function over the tensors of a nest: detach, device move, conversion.
 
-A nest is any depth of dict, list, tuple, namedtuple, set, frozenset and dataclass, and of classes
-derived from them. Types survive. A dict, list or set is always copied, so that what comes back
-can be written to; a tuple, frozenset or dataclass that holds no tensor is returned as it is.
+A nest is any depth of dict, list, tuple, namedtuple, set, frozenset, dataclass and any other
+mapping that can be written to, and of classes derived from them. Types survive, with the attributes
+of a derived class, whose `__init__` is not called. A `NestMap` always copies a dict, list or set,
+so that what comes back can be written to, and returns any other container that holds no tensor as
+it is.
+
+What a container is, and how one is made anew, is decided here for every walk over a nest.
 """
 
 import copy
 import dataclasses
 import types
+from collections import ChainMap, UserDict
+from collections.abc import MutableMapping
 
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
@@ -24,19 +30,9 @@ cdef extern from "Python.h":
     int Py_EnterRecursiveCall(const char* where)
     void Py_LeaveRecursiveCall()
 
-cdef enum Kind:
-    PLAIN = 1  # nothing to look into
-    LEAF
-    DICT
-    LIST
-    TUPLE
-    STRUCT_SEQUENCE
-    SET
-    FROZENSET
-    DATACLASS
-
-# a program has few types; one that makes types without end must not make the cache grow with them
+# a program has few types; one that makes types without end must not make a cache grow with them
 cdef Py_ssize_t MOST_KINDS = 4096
+cdef dict KINDS = {}
 
 
 cdef inline int enter() except -1:
@@ -67,8 +63,219 @@ def unless(leaf_type, str name, value, fn):
     return apply
 
 
+cdef int remember(dict kinds, object cls, int kind) except -1:
+    if len(kinds) >= MOST_KINDS:
+        kinds.clear()
+    kinds[cls] = kind
+    return kind
+
+
+cdef int container_kind(object data) except -1:
+    """Tell which kind of container a value is, PLAIN for one that is none."""
+    cdef object cls = type(data)
+    cdef object known = KINDS.get(cls)
+    if known is not None:
+        return known
+    # what stands in for another object may stand in for one of another class next time
+    cdef object said = data.__class__
+    return remember(KINDS, cls, kind_of_class(cls)) if said is cls else kind_of_class(said)
+
+
+cdef int kind_of_class(object cls) except -1:
+    if issubclass(cls, dict):
+        return DICT
+    if issubclass(cls, list):
+        return LIST
+    if issubclass(cls, tuple):
+        return STRUCT_SEQUENCE if hasattr(cls, "n_sequence_fields") else TUPLE
+    if issubclass(cls, set):
+        return SET
+    if issubclass(cls, frozenset):
+        return FROZENSET
+    if issubclass(cls, MutableMapping):
+        return MAPPING
+    return DATACLASS if dataclasses.is_dataclass(cls) else PLAIN
+
+
+cdef object copy_of(object data, int kind):
+    """Copy a container so that what is put into the copy does not get into the container."""
+    if type(data) is dict:
+        return (<dict> data).copy()
+    if type(data) is list:
+        return (<list> data)[:]
+    if kind != MAPPING or isinstance(data, UserDict):
+        result = copy.copy(data)
+    else:
+        # a copy may share what any other mapping keeps its items in; the items need no copies
+        stores = data.maps if isinstance(data, ChainMap) else [data]
+        memo = {id(part): part for store in stores for item in store.items() for part in item}
+        result = copy.deepcopy(data, memo)
+    if result is data or type(result) is not type(data):
+        raise TypeError(
+            f"a copy of a {type(data).__name__} is not another {type(data).__name__}: "
+            "its copying returns something else"
+        )
+    return result
+
+
+cdef list parts_of(object data, int kind):
+    """List what a container holds, in the order in which walks go over it."""
+    if kind == DICT or kind == MAPPING:
+        return list(data.values())
+    if kind == DATACLASS:
+        names = [field.name for field in dataclasses.fields(data)]
+        return [getattr(data, name) for name in names if hasattr(data, name)]
+    return list(data)
+
+
+cdef object tuple_of(object data, int kind, object parts):
+    """Make a tuple of the class of another one."""
+    cdef object cls = data.__class__
+    if cls is tuple:
+        return tuple(parts)
+    if kind == STRUCT_SEQUENCE:
+        # the fields that have a name but no place come along
+        return cls(parts, data.__reduce__()[1][1])
+    # a derived class may not take its parts as arguments, so its __new__ is not asked
+    result = tuple.__new__(cls, parts)
+    copy_attributes(data, result)
+    return result
+
+
+cdef object set_of(object data, int kind, list parts):
+    """Make a set of the class of another one."""
+    cdef object cls = data.__class__
+    if kind == FROZENSET:
+        result = frozenset.__new__(cls, parts)
+    else:
+        result = set.__new__(cls)
+        set.update(result, parts)
+    copy_attributes(data, result)
+    return result
+
+
+cdef int copy_attributes(object data, object result) except -1:
+    if hasattr(data, "__dict__"):
+        result.__dict__.update(data.__dict__)
+    for base in type(data).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(data, name):
+                # a frozen dataclass refuses ordinary assignment
+                object.__setattr__(result, name, getattr(data, name))
+    return 0
+
+
+cdef class _Walk:
+    """A walk over a nest. A class derived from it says what becomes of each part."""
+
+    cdef object part(self, object value):
+        raise NotImplementedError
+
+    cdef object remake(self, object data, int kind):
+        """Make a container anew, with what becomes of each of its parts in its place."""
+        # what becomes of them is decided by foreign code, which may change the container
+        cdef Py_ssize_t index
+        cdef list items
+        if kind == DICT or kind == MAPPING:
+            items = list(data.items())
+            result = copy_of(data, kind)
+            for key, value in items:
+                result[key] = self.part(value)
+            return result
+        if kind == LIST:
+            items = list(data)
+            result = copy_of(data, kind)
+            for index in range(len(items)):
+                result[index] = self.part(items[index])
+            return result
+        if kind == TUPLE or kind == STRUCT_SEQUENCE:
+            return tuple_of(data, kind, [self.part(value) for value in tuple(data)])
+        if kind == SET or kind == FROZENSET:
+            return set_of(data, kind, [self.part(value) for value in list(data)])
+        return self.remake_dataclass(data)
+
+    cdef object remake_dataclass(self, object data):
+        # copy.copy cannot copy a frozen one with slots
+        result = object.__new__(type(data))
+        copy_attributes(data, result)
+        for field in dataclasses.fields(data):
+            if hasattr(data, field.name):
+                object.__setattr__(result, field.name, self.part(getattr(data, field.name)))
+        return result
+
+
 @cython.final
-cdef class NestMap:
+cdef class _LeafMap(_Walk):
+    """A function over whatever in a nest is no container."""
+
+    cdef object fn
+
+    def __cinit__(self, fn):
+        self.fn = fn
+
+    cdef object part(self, object value):
+        cdef int kind = container_kind(value)
+        if kind == PLAIN:
+            return PyObject_CallOneArg(self.fn, value)
+        enter()
+        try:
+            return self.remake(value, kind)
+        finally:
+            Py_LeaveRecursiveCall()
+
+
+def map_leaves(data, fn):
+    """Apply a function to whatever in a nest is no container.
+
+    Args:
+        data: The nest.
+        fn: Called with each value that is no container; returns what stands in its place.
+
+    Returns:
+        The same structure. Containers are new, and of the same classes.
+
+    Raises:
+        RecursionError: If the nest holds itself, or is deeper than the interpreter recurses.
+        TypeError: If it holds a container that cannot be copied.
+    """
+    cdef _LeafMap walk = _LeafMap(fn)
+    return walk.part(data)
+
+
+def leaves_of(data):
+    """List whatever in a nest is no container.
+
+    Args:
+        data: The nest.
+
+    Returns:
+        The values, in the order in which `map_leaves` goes over them.
+
+    Raises:
+        RecursionError: If the nest holds itself, or is deeper than the interpreter recurses.
+    """
+    cdef list found = []
+    add_leaves(data, found)
+    return found
+
+
+cdef int add_leaves(object data, list found) except -1:
+    cdef int kind = container_kind(data)
+    if kind == PLAIN:
+        found.append(data)
+        return 0
+    enter()
+    try:
+        for part in parts_of(data, kind):
+            add_leaves(part, found)
+    finally:
+        Py_LeaveRecursiveCall()
+    return 0
+
+
+@cython.final
+cdef class NestMap(_Walk):
     """A function over every leaf of a nest.
 
     Args:
@@ -102,6 +309,9 @@ cdef class NestMap:
             RecursionError: If the nest holds itself, or is deeper than the interpreter recurses.
         """
         return self.map(data)
+
+    cdef object part(self, object value):
+        return self.map(value)
 
     cdef object map(self, object data):
         cdef object cls = type(data)
@@ -159,100 +369,38 @@ cdef class NestMap:
         return data if parts is None else tuple(parts)
 
     cdef object map_other(self, object data, object cls):
-        cdef int kind = self.kind_of(cls)
+        cdef int kind = self.kind_of(data, cls)
         if kind == PLAIN:
             return data
         if kind == LEAF:
             return self.map_leaf(data, False)
-        if kind == DICT:
-            result = copy.copy(data)
-            for key, value in list(data.items()):
-                result[key] = self.map(value)
-            return result
-        if kind == LIST:
-            result = copy.copy(data)
-            for index, value in enumerate(list(data)):
-                result[index] = self.map(value)
-            return result
         if kind == TUPLE or kind == STRUCT_SEQUENCE:
             plain = tuple(data)
             mapped = self.map_tuple(plain)
-            if mapped is plain:
+            return data if mapped is plain else tuple_of(data, kind, mapped)
+        if kind == FROZENSET or kind == MAPPING or kind == DATACLASS:
+            if not self.holds_leaf(data):
                 return data
-            if kind == STRUCT_SEQUENCE:
-                # the fields that have a name but no place come along
-                return cls(mapped, data.__reduce__()[1][1])
-            # a derived class may not take its parts as arguments, so its __new__ is not asked
-            result = tuple.__new__(cls, mapped)
-            if hasattr(data, "__dict__"):
-                result.__dict__.update(data.__dict__)
-            return result
-        if kind == SET:
-            result = copy.copy(data)
-            result.clear()
-            result.update([self.map(value) for value in data])
-            return result
-        if kind == FROZENSET:
-            return cls([self.map(value) for value in data]) if self.holds_leaf(data) else data
-        if not self.holds_leaf(data):
-            return data
-        return self.map_dataclass(data, cls)
+        return self.remake(data, kind)
 
-    cdef object map_dataclass(self, object data, object cls):
-        # a frozen dataclass refuses ordinary assignment, and copy.copy with it
-        result = object.__new__(cls)
-        if hasattr(data, "__dict__"):
-            result.__dict__.update(data.__dict__)
-        for base in cls.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if name not in ("__dict__", "__weakref__") and hasattr(data, name):
-                    object.__setattr__(result, name, getattr(data, name))
-        for field in dataclasses.fields(data):
-            name = field.name
-            if hasattr(data, name):
-                object.__setattr__(result, name, self.map(getattr(data, name)))
-        return result
-
-    cdef int kind_of(self, object cls) except -1:
+    cdef int kind_of(self, object data, object cls) except -1:
         cdef object known = self._kinds.get(cls)
         if known is not None:
             return known
-        cdef int kind = PLAIN
         if issubclass(cls, self.leaf_type):
-            kind = LEAF
-        elif issubclass(cls, dict):
-            kind = DICT
-        elif issubclass(cls, list):
-            kind = LIST
-        elif issubclass(cls, tuple):
-            kind = STRUCT_SEQUENCE if hasattr(cls, "n_sequence_fields") else TUPLE
-        elif issubclass(cls, set):
-            kind = SET
-        elif issubclass(cls, frozenset):
-            kind = FROZENSET
-        elif dataclasses.is_dataclass(cls):
-            kind = DATACLASS
-        if len(self._kinds) >= MOST_KINDS:
-            self._kinds.clear()
-        self._kinds[cls] = kind
-        return kind
+            return remember(self._kinds, cls, LEAF)
+        cdef int kind = container_kind(data)
+        return remember(self._kinds, cls, kind) if data.__class__ is cls else kind
 
     cdef bint holds_leaf(self, object data) except -1:
-        cdef int kind = self.kind_of(type(data))
+        cdef int kind = self.kind_of(data, type(data))
         if kind == PLAIN:
             return False
         if kind == LEAF:
             return True
-        if kind == DICT:
-            parts = list(data.values())
-        elif kind == DATACLASS:
-            parts = [getattr(data, field.name, None) for field in dataclasses.fields(data)]
-        else:
-            parts = list(data)
         enter()
         try:
-            for part in parts:
+            for part in parts_of(data, kind):
                 if self.holds_leaf(part):
                     return True
         finally:

@@ -1,6 +1,6 @@
 cimport cython
 
-from fastnet._nest cimport NestMap
+from fastnet._nest cimport NestMap, _Walk
 
 
 @cython.final
@@ -22,7 +22,7 @@ cdef class Kept:
 
 
 @cython.final
-cdef class TensorKind:
+cdef class TensorKind(_Walk):
     cdef readonly object cls
     cdef readonly object type_of
     cdef readonly object shape_of

@@ -16,7 +16,6 @@ there for values that no exact one fits.
 
 import copy
 import dataclasses
-from collections import UserDict
 from collections.abc import MutableMapping
 
 from fastnet.errors import not_a_batch
@@ -28,7 +27,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
 from libc.math cimport copysign
 
-from fastnet._nest cimport NestMap
+from fastnet._nest cimport FROZENSET, PLAIN, SET, NestMap, _Walk, container_kind
 
 cdef extern from "Python.h":
     object PyObject_CallOneArg(object callable, object arg)
@@ -104,7 +103,7 @@ cdef class Kept:
 
 
 @cython.final
-cdef class TensorKind:
+cdef class TensorKind(_Walk):
     """How to read the tensors of a framework.
 
     Args:
@@ -164,10 +163,13 @@ cdef class TensorKind:
                 kind, tensors = found
                 return Parts(kind, [self.slot_of(tensor) for tensor in tensors])
             state = snapshot_of(value)
-            form = rebuild(value, self.form_of)
+            form = form_around(self, value)
             return form if state is None else Kept(form, state)
         finally:
             Py_LeaveRecursiveCall()
+
+    cdef object part(self, object value):
+        return self.form_of(value)
 
     cdef Slot slot_of(self, object tensor):
         if type(tensor) is self.cls:
@@ -360,85 +362,46 @@ def map_form(form, fn, bint as_form=False):
     Raises:
         RecursionError: If the form holds itself, or is deeper than the interpreter recurses.
     """
-    cdef object cls = type(form)
-    if cls is Slot or cls is Parts:
-        return fn(form)
-    if cls is Kept:
-        inner = map_form((<Kept> form).form, fn, as_form)
-        return Kept(inner, (<Kept> form).state) if as_form else inner
-    if form is None or cls is str or cls is int or cls is float or cls is bool:
-        return form
-    enter()
-    try:
-        return rebuild(form, lambda part: map_form(part, fn, as_form))
-    finally:
-        Py_LeaveRecursiveCall()
+    cdef _FormMap walk = _FormMap(fn, as_form)
+    return walk.part(form)
 
 
-cdef object rebuild(object data, object fn):
-    """Make a container anew with a function applied to its items; keep anything else as it is."""
-    cdef object cls = type(data)
-    if cls is dict:
-        return {key: fn(value) for key, value in (<dict> data).items()}
-    if cls is list:
-        return [fn(value) for value in <list> data]
-    if cls is tuple:
-        return tuple([fn(value) for value in <tuple> data])
-    if isinstance(data, MutableMapping):
-        items = list(data.items())
-        result = copy_of(data, items)
-        for key, value in items:
-            result[key] = fn(value)
-        return result
-    if isinstance(data, list):
-        result = copy_of(data, None)
-        result[:] = [fn(value) for value in data]
-        return result
-    if isinstance(data, tuple):
-        parts = [fn(value) for value in data]
-        if hasattr(cls, "n_sequence_fields"):
-            # the fields that have a name but no place come along
-            return cls(parts, data.__reduce__()[1][1])
-        # a derived class may not take its parts as arguments, so its __new__ is not asked
-        result = tuple.__new__(cls, parts)
-        if hasattr(data, "__dict__"):
-            result.__dict__.update(data.__dict__)
-        return result
-    if is_dataclass(data):
-        return rebuild_dataclass(data, cls, fn)
-    return constant(data)
+@cython.final
+cdef class _FormMap(_Walk):
+    """What `map_form` goes over a form with."""
+
+    cdef object fn
+    cdef bint as_form
+
+    def __cinit__(self, fn, bint as_form):
+        self.fn = fn
+        self.as_form = as_form
+
+    cdef object part(self, object value):
+        cdef object cls = type(value)
+        if cls is Slot or cls is Parts:
+            return PyObject_CallOneArg(self.fn, value)
+        if cls is Kept:
+            inner = self.part((<Kept> value).form)
+            return Kept(inner, (<Kept> value).state) if self.as_form else inner
+        if value is None or cls is str or cls is int or cls is float or cls is bool:
+            return value
+        enter()
+        try:
+            return form_around(self, value)
+        finally:
+            Py_LeaveRecursiveCall()
 
 
-cdef object copy_of(object data, list items):
-    """Copy a container so that what is put into the copy does not get into the container."""
-    if items is None or isinstance(data, (dict, UserDict)):
-        result = copy.copy(data)
-    else:
-        # a copy may share what any other mapping keeps its items in; the items need no copies
-        memo = {id(part): part for item in items for part in item}
-        result = copy.deepcopy(data, memo)
-    if result is data or type(result) is not type(data):
-        raise TypeError(
-            f"a copy of a {type(data).__name__} is not another {type(data).__name__}: "
-            "its copying returns something else"
-        )
-    return result
+cdef object form_around(_Walk walk, object value):
+    """Make a container anew of the forms of its parts; keep anything else as it is.
 
-
-cdef object rebuild_dataclass(object data, object cls, object fn):
-    # a frozen dataclass refuses ordinary assignment, and copy.copy with it
-    result = object.__new__(cls)
-    if hasattr(data, "__dict__"):
-        result.__dict__.update(data.__dict__)
-    for base in cls.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(data, name):
-                object.__setattr__(result, name, getattr(data, name))
-    for field in dataclasses.fields(data):
-        if hasattr(data, field.name):
-            object.__setattr__(result, field.name, fn(getattr(data, field.name)))
-    return result
+    A set is kept too: what is in it has no place to be found by.
+    """
+    cdef int kind = container_kind(value)
+    if kind == PLAIN or kind == SET or kind == FROZENSET:
+        return constant(value)
+    return walk.remake(value, kind)
 
 
 cdef int is_dataclass(object value) except -1:

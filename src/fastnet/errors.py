@@ -127,6 +127,13 @@ def _tensor_text(value: Any) -> str | None:
     )
 
 
+GRADIENT_ADVICE = (
+    "Put a Watch in front of the op that computes one from the other, and see that it reads what "
+    "the Watch writes."
+)
+"""What to do where a value has no gradient by another one."""
+
+
 def nearest_name(name: str, candidates: Iterable[Any]) -> str | None:
     """Find the candidate that a mistyped name most likely meant.
 

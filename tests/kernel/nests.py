@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -91,6 +91,8 @@ def containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         dicts.map(Registry),
         dicts.map(collections.OrderedDict),
         dicts.map(lambda items: collections.defaultdict(list, items)),
+        dicts.map(collections.UserDict),
+        dicts.map(collections.ChainMap),
         st.sets(hashable, max_size=3),
         st.frozensets(hashable, max_size=3),
         *(st.builds(cls, parts, parts) for cls in (Plain, Ice, Slotted, SlottedIce)),
@@ -102,7 +104,7 @@ nests = st.recursive(hashable, containers, max_leaves=12)
 
 def parts_of(data: Any) -> Iterator[tuple[Any, Any]]:
     """Each part of a container, with the place that it has there."""
-    if isinstance(data, dict):
+    if isinstance(data, MutableMapping):
         yield from data.items()
     elif isinstance(data, list | tuple):
         yield from enumerate(data)
@@ -121,7 +123,7 @@ def shape(data: Any) -> Any:
     parts = [(place, shape(part)) for place, part in parts_of(data)]
     if isinstance(data, set | frozenset):
         return type(data), sorted(repr(spelled) for _, spelled in parts)
-    if parts or isinstance(data, dict | list | tuple):
+    if parts or isinstance(data, MutableMapping | list | tuple):
         return type(data), parts
     return type(data), repr(data)
 

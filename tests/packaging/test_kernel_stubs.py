@@ -14,7 +14,7 @@ from tests.packaging.conftest import KERNEL, ROOT, run
 # What Cython adds by itself, what type checkers alone see, and the signatures of special methods of
 # extension types, which cannot be read at run time.
 NOT_COMPARED = r"""
-fastnet\._\w+\.__test__
+fastnet\._\w+\.__(test|pyx_capi)__
 fastnet\._\w+\.(\w+\.)?__(reduce|setstate)_cython__
 fastnet\._\w+\.\w+\.__\w+__
 fastnet\._\w+\.[A-Z]

@@ -32,7 +32,7 @@ MODULES = {
         "write_outputs_by_op",
     ),
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
-    "nest": ("NestMap", "unless"),
+    "nest": ("NestMap", "leaves_of", "map_leaves", "unless"),
     "stamps": ("StampLog",),
     "trace": ("Kept", "Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
 }
@@ -62,6 +62,8 @@ class Kernel:
     forward_slicers: Any
     reverse_slicers: Any
     NestMap: Any
+    leaves_of: Any
+    map_leaves: Any
     unless: Any
     StampLog: Any
     Kept: Any

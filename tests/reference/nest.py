@@ -1,11 +1,12 @@
-"""A function over every leaf of a nest, by plain recursion."""
+"""What a container is and how it is made anew; functions over a nest, by plain recursion."""
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 
@@ -20,6 +21,84 @@ def unless(
     return apply
 
 
+def map_leaves(data: Any, fn: Callable[[Any], Any]) -> Any:
+    parts = parts_of(data)
+    if parts is None:
+        return fn(data)
+    return remade(data, parts, lambda part: map_leaves(part, fn))
+
+
+def leaves_of(data: Any) -> list[Any]:
+    parts = parts_of(data)
+    if parts is None:
+        return [data]
+    return [leaf for _, part in parts for leaf in leaves_of(part)]
+
+
+def parts_of(data: Any) -> list[tuple[Any, Any]] | None:
+    """List the parts of a container, each with its place; None for anything else."""
+    if isinstance(data, MutableMapping):
+        return list(data.items())
+    if isinstance(data, list | tuple | set | frozenset):
+        return list(enumerate(data))
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        names = [field.name for field in dataclasses.fields(data)]
+        return [(name, getattr(data, name)) for name in names if hasattr(data, name)]
+    return None
+
+
+def remade(data: Any, parts: list[tuple[Any, Any]], fn: Callable[[Any], Any]) -> Any:
+    """Make a container anew, with a function applied to each of its parts."""
+    if isinstance(data, MutableMapping | list):
+        result = own_copy(data)
+        for place, part in parts:
+            result[place] = fn(part)
+        return result
+    values = [fn(part) for _, part in parts]
+    if hasattr(data, "n_sequence_fields"):
+        # the fields that are attributes but not parts travel in the second argument
+        return type(data)(values, data.__reduce__()[1][1])
+    result = bare(data, values)
+    names = {name for cls in type(data).__mro__ for name in getattr(cls, "__slots__", ())}
+    for name in names.union(getattr(data, "__dict__", ())) - {"__dict__", "__weakref__"}:
+        if hasattr(data, name):
+            object.__setattr__(result, name, getattr(data, name))
+    if dataclasses.is_dataclass(data):
+        for (name, _), value in zip(parts, values, strict=True):
+            object.__setattr__(result, name, value)
+    return result
+
+
+def bare(data: Any, values: list[Any]) -> Any:
+    """Make an object of a class of which nothing but the library's own `__new__` is called."""
+    cls = type(data)
+    if isinstance(data, tuple):
+        return tuple.__new__(cls, values)
+    if isinstance(data, frozenset):
+        return frozenset.__new__(cls, values)
+    if isinstance(data, set):
+        made: set[Any] = set.__new__(cls)
+        set.update(made, values)
+        return made
+    return object.__new__(cls)
+
+
+def own_copy(data: Any) -> Any:
+    """Copy a container so that what is put into the copy does not get into the container."""
+    if isinstance(data, dict | list | collections.UserDict):
+        result = copy.copy(data)
+    else:
+        stores = data.maps if isinstance(data, collections.ChainMap) else [data]
+        items = [item for store in stores for item in store.items()]
+        result = copy.deepcopy(data, {id(part): part for item in items for part in item})
+    if result is data or type(result) is not type(data):
+        name = type(data).__name__
+        raise TypeError(
+            f"a copy of a {name} is not another {name}: its copying returns something else"
+        )
+    return result
+
+
 class NestMap:
     def __init__(self, leaf_type: type, fn: Callable[[Any], Any], when: str | None = None) -> None:
         self.leaf_type = leaf_type
@@ -29,25 +108,17 @@ class NestMap:
     def __call__(self, data: Any) -> Any:
         if isinstance(data, self.leaf_type):
             return self._map_leaf(data)
-        if isinstance(data, dict):
-            return self._refill(data, list(data.items()))
-        if isinstance(data, list):
-            return self._refill(data, list(enumerate(data)))
+        parts = parts_of(data)
+        if parts is None:
+            return data
         if isinstance(data, tuple):
-            parts = [self(part) for part in data]
-            if all(new is old for new, old in zip(parts, data, strict=True)):
+            values = [self(part) for _, part in parts]
+            if all(new is old for new, old in zip(values, data, strict=True)):
                 return data
-            return self._remake_tuple(data, parts)
-        if isinstance(data, set):
-            parts = [self(part) for part in list(data)]
-            result = copy.copy(data)
-            result.clear()
-            result.update(parts)
-            return result
-        if isinstance(data, frozenset) and self._holds_leaf(data):
-            return type(data)([self(part) for part in data])
-        if dataclasses.is_dataclass(data) and self._holds_leaf(data):
-            return self._remake_dataclass(data)
+            waiting = iter(values)
+            return remade(data, parts, lambda part: next(waiting))
+        if isinstance(data, dict | list | set) or self._holds_leaf(data):
+            return remade(data, parts, self)
         return data
 
     def _map_leaf(self, leaf: Any) -> Any:
@@ -57,43 +128,7 @@ class NestMap:
             return getattr(leaf, self.fn.__name__)()
         return self.fn(leaf)
 
-    def _refill(self, data: Any, items: list[tuple[Any, Any]]) -> Any:
-        result = copy.copy(data)
-        for place, value in items:
-            result[place] = self(value)
-        return result
-
-    @staticmethod
-    def _remake_tuple(data: Any, parts: list[Any]) -> Any:
-        cls = type(data)
-        if cls is tuple:
-            return tuple(parts)
-        if hasattr(cls, "n_sequence_fields"):
-            # the fields that are attributes but not parts travel in the second argument
-            return cls(parts, data.__reduce__()[1][1])
-        result = tuple.__new__(cls, parts)
-        vars(result).update(vars(data)) if hasattr(data, "__dict__") else None
-        return result
-
-    def _remake_dataclass(self, data: Any) -> Any:
-        result = object.__new__(type(data))
-        if hasattr(data, "__dict__"):
-            vars(result).update(vars(data))
-        for field in dataclasses.fields(data):
-            if hasattr(data, field.name):
-                object.__setattr__(result, field.name, self(getattr(data, field.name)))
-        return result
-
     def _holds_leaf(self, data: Any) -> bool:
         if isinstance(data, self.leaf_type):
             return True
-        if isinstance(data, dict):
-            return any(self._holds_leaf(value) for value in data.values())
-        if isinstance(data, list | tuple | set | frozenset):
-            return any(self._holds_leaf(part) for part in data)
-        if dataclasses.is_dataclass(data) and not isinstance(data, type):
-            return any(
-                self._holds_leaf(getattr(data, field.name, None))
-                for field in dataclasses.fields(data)
-            )
-        return False
+        return any(self._holds_leaf(part) for _, part in parts_of(data) or ())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastnet.errors import not_a_batch
 from fastnet.snapshots import alike, snapshot_of
-from tests.reference.nest import NestMap
+from tests.reference.nest import NestMap, parts_of, remade
 
 MOST_TRACES = 16
 
@@ -81,7 +80,7 @@ class TensorKind:
             kind, tensors = split
             return Parts(kind, [self.form_of(tensor) for tensor in tensors])
         state = snapshot_of(value)
-        form = rebuild(value, self.form_of)
+        form = form_around(value, self.form_of)
         return form if state is None else Kept(form, state)
 
     def tensor_of(self, value: Any) -> Any:
@@ -139,15 +138,8 @@ def insist(fits: bool) -> None:
 
 
 def places_of(data: Any) -> list[tuple[Any, Any]] | None:
-    """List the parts of a container, each with its place; None for anything else."""
-    if isinstance(data, MutableMapping):
-        return list(data.items())
-    if isinstance(data, list | tuple):
-        return list(enumerate(data))
-    if dataclasses.is_dataclass(data) and not isinstance(data, type | Slot):
-        names = [field.name for field in dataclasses.fields(data)]
-        return [(name, getattr(data, name)) for name in names if hasattr(data, name)]
-    return None
+    """List the parts of a container that have a place there; None for anything else."""
+    return None if isinstance(data, set | frozenset | Slot) else parts_of(data)
 
 
 def exactly(constant: Any) -> Any:
@@ -171,44 +163,9 @@ def same(value: Any, form: Any) -> bool:
         return False
 
 
-def rebuild(data: Any, fn: Callable[[Any], Any]) -> Any:
-    places = places_of(data)
-    if places is None:
-        return kept(data)
-    parts = [fn(part) for _, part in places]
-    if isinstance(data, MutableMapping | list):
-        result = own_copy(data)
-        for (place, _), part in zip(places, parts, strict=True):
-            result[place] = part
-        return result
-    if hasattr(data, "n_sequence_fields"):
-        return type(data)(parts, data.__reduce__()[1][1])
-    if isinstance(data, tuple):
-        result = tuple.__new__(type(data), parts)
-        vars(result).update(vars(data)) if hasattr(data, "__dict__") else None
-        return result
-    result = object.__new__(type(data))
-    names = {name for cls in type(data).__mro__ for name in getattr(cls, "__slots__", ())}
-    for name in names.union(getattr(data, "__dict__", ())) - {"__dict__", "__weakref__"}:
-        if hasattr(data, name):
-            object.__setattr__(result, name, getattr(data, name))
-    for (name, _), part in zip(places, parts, strict=True):
-        object.__setattr__(result, name, part)
-    return result
-
-
-def own_copy(data: Any) -> Any:
-    if isinstance(data, dict | list | collections.UserDict):
-        result = copy.copy(data)
-    else:
-        items = list(data.items())
-        result = copy.deepcopy(data, {id(part): part for item in items for part in item})
-    if result is data or type(result) is not type(data):
-        name = type(data).__name__
-        raise TypeError(
-            f"a copy of a {name} is not another {name}: its copying returns something else"
-        )
-    return result
+def form_around(value: Any, fn: Callable[[Any], Any]) -> Any:
+    places = places_of(value)
+    return kept(value) if places is None else remade(value, places, fn)
 
 
 def kept(value: Any) -> Any:
@@ -227,7 +184,7 @@ def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
     if isinstance(form, Kept):
         inner = map_form(form.form, fn, as_form)
         return Kept(inner, form.state) if as_form else inner
-    return rebuild(form, lambda part: map_form(part, fn, as_form))
+    return form_around(form, lambda part: map_form(part, fn, as_form))
 
 
 class Trace:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.convert import map_leaves
+from fastnet._nest import map_leaves
 from fastnet.backend.dispatch import implementation
 from fastnet.backend.precision import compute_precision
-from fastnet.util.lazy import import_late
+from fastnet.frameworks import part_of
 
 __all__ = ["cast", "convert_tensor_precision"]
 
@@ -69,4 +69,4 @@ def _cast_leaf(value: Any, dtype: Any) -> Any:
         return None
     if hasattr(value, "dtype"):
         return implementation(value).cast(value, dtype)
-    return import_late("fastnet.backend.numpy").cast(value, dtype)
+    return part_of("np").cast(value, dtype)

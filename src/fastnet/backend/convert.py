@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections import UserDict
-from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-from fastnet.util.lazy import import_late
+from fastnet._nest import map_leaves
+from fastnet.frameworks import FRAMEWORKS, part_of
 from fastnet.util.tensors import to_number
 
 __all__ = ["to_shape", "to_tensor", "to_type"]
-
-TARGETS = ("torch", "tf", "np")
 
 
 def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
@@ -39,15 +34,15 @@ def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
     >>> to_tensor({"x": [1.5, None], "name": "a"}, target_type="np")
     {'x': [array(1.5), None], 'name': 'a'}
     """
-    if target_type not in TARGETS:
+    if target_type not in FRAMEWORKS:
         raise ValueError(
-            f"target_type must be one of {', '.join(map(repr, TARGETS))}, but got {target_type!r}."
+            f"target_type must be one of {', '.join(map(repr, FRAMEWORKS))}, but got "
+            f"{target_type!r}."
         )
-    if target_type == "torch":
-        convert = import_late("fastnet.backend.torch").convert
-        return map_leaves(data, partial(convert, shared_memory=shared_memory))
-    package = "fastnet.backend.numpy" if target_type == "np" else "fastnet.backend.tf"
-    return map_leaves(data, import_late(package).convert)
+    convert = part_of(target_type, "convert", "to_tensor")
+    if target_type == "torch":  # no other framework has memory that processes share
+        convert = partial(convert, shared_memory=shared_memory)
+    return map_leaves(data, convert)
 
 
 def copy_to_arrays(data: Any) -> Any:
@@ -121,43 +116,3 @@ def _array(value: Any) -> Any:
     import numpy as np
 
     return np.array(value)
-
-
-def _copy_of(data: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
-    """Copy a mapping and what it keeps its items in, but not the items."""
-    if isinstance(data, (dict, UserDict)):
-        return copy.copy(data)
-    # a plain copy of a class that keeps them in an attribute would share them
-    kept = {id(part): part for item in data.items() for part in item}
-    return copy.deepcopy(data, kept)
-
-
-def map_leaves(data: Any, fn: Callable[[Any], Any]) -> Any:
-    """Apply a function to whatever in a nest is no container."""
-    if type(data) is dict:
-        return {key: map_leaves(value, fn) for key, value in data.items()}
-    if isinstance(data, MutableMapping):
-        # of whatever class: its copy has the settings that a new one would lack
-        mapped = _copy_of(data)
-        for key, value in data.items():
-            mapped[key] = map_leaves(value, fn)
-        return mapped
-    if isinstance(data, list):
-        return [map_leaves(value, fn) for value in data]
-    if isinstance(data, tuple):
-        values = [map_leaves(value, fn) for value in data]
-        if hasattr(data, "_make"):
-            return data._make(values)
-        if hasattr(data, "n_sequence_fields"):
-            return type(data)(values)
-        return tuple(values)
-    if isinstance(data, (set, frozenset)):
-        return type(data)([map_leaves(value, fn) for value in data])
-    if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        changed: Any = copy.copy(data)
-        for field in dataclasses.fields(data):
-            if hasattr(data, field.name):
-                # a frozen dataclass refuses an ordinary assignment
-                object.__setattr__(changed, field.name, map_leaves(getattr(data, field.name), fn))
-        return changed
-    return fn(data)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from typing import Any
+import linecache
+from collections.abc import Callable
+from functools import update_wrapper
+from inspect import signature
+from types import FunctionType
+from typing import Any, TypeVar
 
+from fastnet.frameworks import FRAMEWORKS, MissingPart, framework_named, part_in
 from fastnet.util.lazy import import_late
 
-__all__ = ["implementation", "module_for"]
+__all__ = ["dispatched", "dispatched_to", "implementation", "implementation_of"]
 
-# for each framework: the module its types come from, their names, and the package that speaks it
-FAMILIES = (
-    ("torch", ("Tensor",), "fastnet.backend.torch"),
-    ("tensorflow", ("Tensor", "Variable"), "fastnet.backend.tf"),
-    ("numpy", ("ndarray", "generic"), "fastnet.backend.numpy"),
-)
+F = TypeVar("F", bound=Callable[..., Any])
 
 _by_type: dict[type, Any] = {}
+# what each of the functions below has found, by the types of what they were called with
+_found: list[dict[type, Any]] = []
 
 
 def implementation(value: object) -> Any:
@@ -42,45 +43,131 @@ def implementation(value: object) -> Any:
         return _find(value)
 
 
-def module_for(op: object, value: object, name: str) -> Any:
-    """Find a module of the package that speaks a tensor's framework.
+def dispatched(function: F) -> F:
+    """Make a function of the tensors of any framework of its signature and docstring.
+
+    What it does stands in the packages of the frameworks: in each a function of its name with its
+    parameters, which has their defaults from here.
+
+    Args:
+        function: The signature and docstring; the framework is that of the first argument.
+
+    Returns:
+        The function.
+    """
+    made: F = _dispatch(function, function.__name__, next(iter(signature(function).parameters)))
+    return made
+
+
+def dispatched_to(module: str, by: str) -> Callable[[F], F]:
+    """Do what `dispatched` does, with what is in a module of the frameworks' packages.
+
+    Args:
+        module: The module's name.
+        by: The parameter whose framework it is.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(function: F) -> F:
+        made: F = _dispatch(function, f"{module}.{function.__name__}", by)
+        return made
+
+    return decorate
+
+
+_CALL = """\
+def {name}({parameters}):
+    try:
+        body = bodies[type({by})]
+    except KeyError:
+        body = find({by})
+    return body({parameters})
+"""
+
+
+def _dispatch(function: Any, part: str, by: str) -> Any:
+    bodies: dict[type, Any] = {}
+    _found.append(bodies)
+
+    def find(value: object) -> Any:
+        package = implementation(value).__name__
+        body = part_in(package, part, "framework", f"fastnet.backend.{function.__name__}")
+        bodies[type(value)] = body = _with_defaults(body, function)
+        return body
+
+    # written out: to hand any arguments on would take longer than to find what they are for
+    source = _CALL.format(
+        name=function.__name__, parameters=", ".join(signature(function).parameters), by=by
+    )
+    file = f"<fastnet.backend.{part}>"
+    # where AutoGraph and tracebacks read it
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    made: dict[str, Any] = {"bodies": bodies, "find": find}
+    exec(compile(source, file, "exec"), made)
+    call = made[function.__name__]
+    call.__defaults__ = function.__defaults__
+    return update_wrapper(call, function)
+
+
+def _with_defaults(body: Any, function: Any) -> Any:
+    """Give a function the defaults of another one, which has the same first parameters."""
+    defaults = function.__defaults__
+    if defaults is None or not isinstance(body, FunctionType):
+        return body
+    more = body.__code__.co_argcount - function.__code__.co_argcount
+    own = body.__defaults__ or ()
+    made = FunctionType(
+        body.__code__,
+        body.__globals__,
+        body.__name__,
+        (*defaults, *own[len(own) - more :]),
+        body.__closure__,
+    )
+    made.__kwdefaults__ = body.__kwdefaults__
+    return made
+
+
+def implementation_of(op: object, value: object, part: str) -> Any:
+    """Find something that the framework of a tensor has, and numpy need not have.
 
     Args:
         op: The op that asks, for error texts.
         value: A tensor.
-        name: The module, which numpy's package has not.
+        part: What to find in the framework's package, as for `part_of`.
 
     Returns:
-        The module.
+        The module, or what is in it.
 
     Raises:
-        TypeError: If the value is an array.
+        TypeError: If the value is an array, and numpy has no such part.
+        MissingPart: If its framework has none.
         ValueError: If it is of no framework that fastnet knows.
     """
+    name = type(op).__name__
     package = implementation(value).__name__
-    if package.endswith(".numpy"):
+    try:
+        return part_in(package, part, "framework", name)
+    except MissingPart:
+        if package != framework_named("np").package:
+            raise
         raise TypeError(
-            f"{type(op).__name__} runs on tensors of torch or TensorFlow, but got an array of type "
+            f"{name} runs on tensors of torch or TensorFlow, but got an array of type "
             f"{type(value).__name__}. Make a tensor of it first."
-        )
-    return import_module(f"{package}.{name}")
+        ) from None
 
 
 def _find(value: object) -> Any:
-    for framework, names, package in FAMILIES:
-        # what was never imported cannot have made the value
-        module = sys.modules.get(framework)
-        if module is None:
-            continue
-        # Keras 3's variables are of no class of TensorFlow's, but say that they stand for a tensor
-        stands_for = framework == "tensorflow" and hasattr(type(value), "__tf_tensor__")
-        if stands_for or isinstance(value, tuple(getattr(module, name) for name in names)):
-            found = import_late(package)
+    for framework in reversed(FRAMEWORKS.values()):
+        if framework.has_tensor(value):
+            found = import_late(framework.package)
             _by_type[type(value)] = found
             return found
+    libraries = [framework.library for framework in FRAMEWORKS.values()]
     raise ValueError(
         f"Unrecognized tensor type {type(value).__name__}: expected a tensor of "
-        f"torch, tensorflow or numpy, but got {_shorten(value)}."
+        f"{', '.join(libraries[:-1])} or {libraries[-1]}, but got {_shorten(value)}."
     )
 
 

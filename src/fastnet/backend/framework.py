@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from fastnet.frameworks import FRAMEWORKS
 
 __all__ = ["framework_of"]
 
@@ -14,18 +14,13 @@ def framework_of(model: object) -> str | None:
         model: Anything.
 
     Returns:
-        "torch", "tf", or None for something that is no model of either.
+        The name of the framework, such as "torch" or "tf"; None for something that is no model of
+        any.
 
     >>> framework_of("a string") is None
     True
     """
-    # a model exists only if its framework has been imported; Keras, which can compute with torch,
-    # comes first, because then its models are torch's modules as well
-    for name in ("keras", "tf_keras"):
-        keras = sys.modules.get(name)
-        if keras is not None and isinstance(model, keras.Model):
-            return "tf"
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        return "torch"
+    for framework in reversed(FRAMEWORKS.values()):
+        if framework.has_model(model):
+            return framework.name
     return None

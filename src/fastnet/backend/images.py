@@ -1,11 +1,13 @@
 """Images and volumes of any framework."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import dispatched, implementation
 from fastnet.errors import shown
 
 __all__ = ["normalize", "resize_3d"]
@@ -15,6 +17,7 @@ T = TypeVar("T")
 RESIZE_MODES = ("nearest", "area")
 
 
+@dispatched
 def normalize(
     tensor: T,
     mean: float | Sequence[float] = (0.485, 0.456, 0.406),
@@ -43,8 +46,6 @@ def normalize(
     array([[[0.],
             [2.]]], dtype=float32)
     """
-    normalized: T = implementation(tensor).normalize(tensor, mean, std, max_pixel_value, epsilon)
-    return normalized
 
 
 def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "nearest") -> T:

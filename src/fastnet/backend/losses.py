@@ -1,11 +1,13 @@
 """Losses on the tensors of any framework."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import dispatched_to, implementation
 from fastnet.errors import shown
 from fastnet.types import Tensor
 
@@ -26,10 +28,7 @@ __all__ = [
 WeightOfEach: TypeAlias = "Mapping[int, float] | tf.lookup.StaticHashTable"
 
 
-def _losses(value: Tensor) -> Any:
-    return implementation(value).losses
-
-
+@dispatched_to("losses", by="y_pred")
 def binary_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -54,11 +53,9 @@ def binary_crossentropy(
     >>> binary_crossentropy(torch.tensor([[0.5]]), torch.tensor([[1.0]]))
     tensor(0.6931)
     """
-    return _losses(y_pred).binary_crossentropy(
-        y_pred, y_true, from_logits, average_loss, class_weights
-    )
 
 
+@dispatched_to("losses", by="y_pred")
 def categorical_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -83,11 +80,9 @@ def categorical_crossentropy(
     >>> categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.6931)
     """
-    return _losses(y_pred).categorical_crossentropy(
-        y_pred, y_true, from_logits, average_loss, class_weights
-    )
 
 
+@dispatched_to("losses", by="y_pred")
 def sparse_categorical_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -112,11 +107,9 @@ def sparse_categorical_crossentropy(
     >>> sparse_categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
     tensor(0.6931)
     """
-    return _losses(y_pred).sparse_categorical_crossentropy(
-        y_pred, y_true, from_logits, average_loss, class_weights
-    )
 
 
+@dispatched_to("losses", by="y_pred")
 def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = False) -> Tensor:
     """Average squared differences over the last axis.
 
@@ -132,9 +125,9 @@ def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = Fals
     >>> mean_squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))
     tensor([2.])
     """
-    return _losses(y_pred).mean_squared_error(y_true, y_pred, average_loss)
 
 
+@dispatched_to("losses", by="y_pred")
 def hinge(y_true: Tensor, y_pred: Tensor) -> Tensor:
     """Average over the last axis how far predictions are from the right side of the margin.
 
@@ -152,7 +145,6 @@ def hinge(y_true: Tensor, y_pred: Tensor) -> Tensor:
     >>> hinge(torch.tensor([[1, -1]]), torch.tensor([[0.5, -2.0]]))
     tensor([0.2500])
     """
-    return _losses(y_pred).hinge(y_true, y_pred)
 
 
 def huber(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
@@ -176,9 +168,10 @@ def huber(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
     tensor([3.2500])
     """
     _check_beta("huber", beta)
-    return _losses(y_pred).huber(y_true, y_pred, beta)
+    return implementation(y_pred).losses.huber(y_true, y_pred, beta)
 
 
+@dispatched_to("losses", by="y_pred")
 def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
     """Average absolute differences over the last axis.
 
@@ -197,7 +190,6 @@ def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
     >>> l1_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, -4.0]]))
     tensor([2.5000])
     """
-    return _losses(y_pred).l1_loss(y_true, y_pred)
 
 
 def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
@@ -220,7 +212,7 @@ def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
     tensor([1.6250])
     """
     _check_beta("smooth_l1_loss", beta)
-    return _losses(y_pred).smooth_l1_loss(y_true, y_pred, beta)
+    return implementation(y_pred).losses.smooth_l1_loss(y_true, y_pred, beta)
 
 
 def _check_beta(loss: str, beta: float) -> None:

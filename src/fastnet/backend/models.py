@@ -7,8 +7,8 @@ from typing import Any
 
 from fastnet.backend.dispatch import implementation
 from fastnet.backend.framework import framework_of
+from fastnet.frameworks import part_in, part_of
 from fastnet.types import Model, Tensor
-from fastnet.util.lazy import import_late
 
 __all__ = [
     "feed_forward",
@@ -151,13 +151,9 @@ def module_for(model: Model, part: str) -> Any:
             f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module or a "
             "Keras model."
         )
-    return import_late(f"fastnet.backend.{framework}.{part}")
+    return part_of(framework, part)
 
 
 def _gradients_of(tensor: Tensor) -> Any:
     package = implementation(tensor).__name__
-    if package.endswith("numpy"):
-        raise ValueError(
-            f"numpy has no gradients, but got {type(tensor).__name__}. Convert it with to_tensor."
-        )
-    return import_late(f"{package}.gradients")
+    return part_in(package, "gradients", "framework", "fastnet.backend")

@@ -1,13 +1,19 @@
-"""All the optimizers that a model has, one for each part of its schedule."""
+"""The optimizers that a model has, one for each part of its schedule, and the one in force."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.facts import fact
+from fastnet.backend.facts import fact, holder_of, name_of
 from fastnet.types import Model, is_scheduler
 
-__all__ = ["current_place", "every_optimizer_of", "optimizers_of"]
+__all__ = [
+    "current_place",
+    "every_optimizer_of",
+    "nowhere_to_defer",
+    "optimizer_of",
+    "optimizers_of",
+]
 
 
 def optimizers_of(model: Model) -> list[Any]:
@@ -54,3 +60,45 @@ def current_place(model: Model) -> int | None:
     current = fact(model, "current_optimizer")
     places = (place for place, one in enumerate(optimizers_of(model)) if one is current)
     return next(places, None)
+
+
+def optimizer_of(model: Model) -> Any:
+    """Look up the optimizer in force.
+
+    Args:
+        model: A model from `fastnet.build`.
+
+    Returns:
+        Its current optimizer.
+
+    Raises:
+        AssertionError: If the model was not built.
+        ValueError: If it has no optimizer now.
+    """
+    holder = holder_of(model, "current_optimizer")
+    if not hasattr(holder, "current_optimizer"):
+        raise AssertionError(
+            f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
+        )
+    if holder.current_optimizer is None:
+        raise ValueError(
+            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
+            "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
+            "UpdateOp run."
+        )
+    return holder.current_optimizer
+
+
+def nowhere_to_defer(model: Model) -> ValueError:
+    """Word the error of an update that is to be deferred, without a place to defer it to.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The error.
+    """
+    return ValueError(
+        f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it into "
+        "was given. Pass `deferred`, or defer=False."
+    )

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fastnet._nest import map_leaves
 from fastnet.backend import to_tensor
-from fastnet.backend.convert import map_leaves
 from fastnet.cli.loading import call_without_arguments, find
 from fastnet.cli.mistakes import Mistake
 from fastnet.errors import nearest_name, shown

@@ -6,12 +6,12 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from fastnet.backend.facts import put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, keras_precision, read_precision
+from fastnet.frameworks import part_of
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
@@ -113,7 +113,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
     if given is not None:
         frameworks = [_framework(model) for model in given]
         if "tf" in frameworks:
-            import_module("fastnet.backend.tf.setup").require_as_made(given, mixed_precision)
+            part_of("tf", "setup").require_as_made(given, mixed_precision)
         return given, frameworks
     governed: list[str] = []
 
@@ -131,7 +131,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
     models = make()
     frameworks = [_framework(model) for model in models]
     if "tf" in frameworks:
-        setup = import_module("fastnet.backend.tf.setup")
+        setup = part_of("tf", "setup")
         if mixed_precision and setup.keras_names(models) - set(governed):
             # model_fn itself imported Keras, which no policy could be set for before
             setup.restart_names(models)
@@ -199,7 +199,7 @@ def _compile(
     mixed_precision: Precision,
 ) -> Any:
     """Give one model its optimizer, weights and name."""
-    setup = import_module(f"fastnet.backend.{framework}.setup")
+    setup = part_of(framework, "setup", "build")
     model = setup.prepare(model)
     setup.reserve_names(model, source)
     put_fact(model, "mixed_precision", mixed_precision)
@@ -220,5 +220,5 @@ def _compile(
     put_fact(model, "model_name", name)
     put_fact(model, "fe_compiled", True)
     if framework == "tf":
-        import_module("fastnet.backend.tf.copying").let_pickle(model)
+        part_of("tf", "copying").let_pickle(model)
     return model

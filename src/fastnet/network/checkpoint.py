@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, write_archive
@@ -14,6 +13,7 @@ from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.tree import array_from, decode, encode
+from fastnet.frameworks import part_of
 from fastnet.network import random_state as random
 from fastnet.network.stateful import (
     check_states,
@@ -276,7 +276,7 @@ def _path_of(path: str | os.PathLike[str]) -> str:
 
 
 def _run_of(network: BaseNetwork) -> Any:
-    return import_module(f"fastnet.backend.{network.target_type}.run_state")
+    return part_of(network.target_type, "run_state", "A checkpoint")
 
 
 def _things_of(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
+from fastnet.frameworks import framework_named
 from fastnet.network.base import BaseNetwork
 from fastnet.network.binding import collect_models
 
@@ -29,8 +30,8 @@ def Network(
             the batch's (TensorFlow only, see `TFNetwork`).
 
     Returns:
-        A `TorchNetwork` or a `TFNetwork`. Ops that hold no model run in torch, unless only
-        TensorFlow has been imported.
+        A `TorchNetwork`, a `TFNetwork` or that of another framework. Ops that hold no model run in
+        torch, unless only TensorFlow has been imported.
 
     Raises:
         AssertionError: If models of two frameworks, or two models of one name (case aside), are
@@ -45,18 +46,18 @@ def Network(
     >>> type(Network([ModelOp(model, "x", "y")])).__name__
     'TorchNetwork'
     """
-    if framework_for(ops) == "tf":
-        from fastnet.network.tf import TFNetwork
-
-        return TFNetwork(ops, pops, slicers, open_axes)
+    name = framework_for(ops)
+    make = framework_named(name).load("network")
+    if name == "tf":
+        made: BaseNetwork = make(ops, pops, slicers, open_axes)
+        return made
     if open_axes is not None:
         raise ValueError(
-            "open_axes is for the graphs of a TensorFlow network, but these ops run in torch, "
+            f"open_axes is for the graphs of a TensorFlow network, but these ops run in {name}, "
             "which makes none. Leave it out."
         )
-    from fastnet.network.torch import TorchNetwork
-
-    return TorchNetwork(ops, pops, slicers)
+    made = make(ops, pops, slicers)
+    return made
 
 
 def framework_for(ops: Any) -> str:
@@ -66,7 +67,7 @@ def framework_for(ops: Any) -> str:
         ops: The ops; None, and schedulers of ops, may be among them.
 
     Returns:
-        "torch" or "tf". Ops that hold no model need torch, unless only TensorFlow has been
+        The framework's name. Ops that hold no model need torch, unless only TensorFlow has been
         imported.
 
     Raises:

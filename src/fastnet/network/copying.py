@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.errors import describe_op
+from fastnet.frameworks import FRAMEWORKS
 from fastnet.op.op import Op
 from fastnet.types import Model, is_op, is_scheduler, is_slicer
 
@@ -224,7 +225,8 @@ def _is_large(value: Any) -> bool:
     if package == "numpy":
         return hasattr(value, "dtype") and not value.dtype.hasobject
     # a Keras model is saved to be pickled, and says itself what is wrong with it
-    is_tensor = package in ("torch", "tensorflow") and hasattr(value, "dtype")
+    libraries = {framework.library for framework in FRAMEWORKS.values()}
+    is_tensor = package in libraries and hasattr(value, "dtype")
     return is_tensor or framework_of(value) == "tf"
 
 

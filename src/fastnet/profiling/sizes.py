@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.convert import map_leaves
+from fastnet._nest import leaves_of
 
 __all__ = ["bytes_of"]
 
@@ -22,9 +22,7 @@ def bytes_of(value: Any) -> int:
     >>> bytes_of({"x": [np.zeros(3), np.zeros(2, "i1")], "name": "a"})
     26
     """
-    sizes: list[int] = []
-    map_leaves(value, lambda leaf: sizes.append(_bytes_of_leaf(leaf)))
-    return sum(sizes)
+    return sum(map(_bytes_of_leaf, leaves_of(value)))
 
 
 def _bytes_of_leaf(leaf: Any) -> int:

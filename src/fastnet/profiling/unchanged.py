@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from fastnet.frameworks import part_of
 from fastnet.network import BaseNetwork
 from fastnet.types import is_given, is_scheduler
 
@@ -38,7 +38,7 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         for held in (getattr(model, "optimizer", None), getattr(model, "current_optimizer", None))
         for one in _values(held)
     }
-    keeping = import_module(f"fastnet.backend.{network.target_type}.keeping")
+    keeping = part_of(network.target_type, "keeping", "A profile")
     kept = keeping.Kept(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
     python, arrays = random.getstate(), np.random.get_state()

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer, SlidingSlicer
 from tests import own_process
+from tests.containers import Labels, Picky, Point, Registry, Store
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.own_process]
 
@@ -986,6 +987,29 @@ class TestTransform:
             means = [part.mean() for part in np.array_split(x, devices)]
             np.testing.assert_allclose(result["mean"], np.mean(means), rtol=1e-6)
         assert batch["x"] is x
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda x: Labels([x, x], "name"),
+            lambda x: Registry("name", a=x, b=x),
+            lambda x: Picky(x, second=x),
+            lambda x: Store("name", a=x, b=x),
+            lambda x: Point(x, Labels([x], "name")),
+        ],
+    )
+    def test_containers_keep_their_classes(self, two: None, make: Any) -> None:
+        x = np.arange(4, dtype="float32")
+        network = TFNetwork([LambdaOp(lambda c: c, "c", "d")])
+        result = network.transform({"c": make(x)}, mode="infer")
+        for key in ("c", "d"):
+            assert type(result[key]) is type(make(x))
+            for name in ("name", "note"):
+                assert getattr(result[key], name, None) == getattr(make(x), name, None)
+            parts = result[key].values() if isinstance(result[key], Mapping) else result[key]
+            for part in parts:
+                inner = part[0] if isinstance(part, Labels) else part
+                np.testing.assert_array_equal(inner, x)
 
     def test_values_that_are_nests_or_have_no_axes(self, two: None) -> None:
         def look(nest: Any, scalar: Any, text: Any) -> Any:

@@ -72,6 +72,11 @@ def sparse_categorical_crossentropy(
     return loss.mean() if average_loss else loss
 
 
+def mean_of_losses(losses: Array) -> Any:
+    """Average losses, of which there may be any number of axes."""
+    return np.mean(losses)
+
+
 def mean_squared_error(y_true: Array, y_pred: Array, average_loss: bool = False) -> Any:
     """Average squared differences over the last axis."""
     squares = (y_pred - y_true) ** 2

@@ -32,6 +32,8 @@ __all__ = [
     "permute",
     "reshape",
     "roll",
+    "settled_order",
+    "settled_shape",
     "shape_of",
     "slices_along",
     "squeeze",
@@ -173,6 +175,16 @@ def reshape(tensor: Array, shape: Sequence[int]) -> Array:
 def roll(tensor: Array, shift: int | Sequence[int], axis: int | Sequence[int]) -> Array:
     """Shift entries along axes; those that leave come in at the other end."""
     return np.roll(tensor, shift, axis)
+
+
+def settled_shape(shape: Sequence[int]) -> Sequence[int]:
+    """Make of a shape what `reshape` takes, for all steps."""
+    return shape
+
+
+def settled_order(permutation: Sequence[int]) -> Sequence[int]:
+    """Make of an order of axes what `permute` takes, for all steps."""
+    return permutation
 
 
 def transpose(tensor: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import graph_code
-from fastnet.backend.tf.tensors import int32_tensor
+from fastnet.backend.tf.tensors import settled_shape
 from fastnet.types import Forward, State
 
 __all__ = ["chooser", "one_of", "repeat_while", "when"]
@@ -64,7 +64,7 @@ def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
 @lru_cache(maxsize=1)
 def _no_axes() -> tf.Tensor:
     # a shape that is no tensor is made one in each step
-    return int32_tensor(())
+    return settled_shape(())
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.facts import holder_of, name_of
+from fastnet.backend.facts import name_of
+from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
 from fastnet.backend.tf._internals import is_recording
 from fastnet.errors import add_note
 
@@ -18,7 +19,6 @@ __all__ = [
     "apply_gradients",
     "get_gradient",
     "no_tape",
-    "optimizer_of",
     "paused",
     "replica_count",
     "scale_gradients",
@@ -115,10 +115,7 @@ def update_model(
         apply_gradients(model, gradients, model.trainable_variables)
         return
     if deferred is None:
-        raise ValueError(
-            f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it "
-            "into was given. Pass `deferred`, or defer=False."
-        )
+        raise nowhere_to_defer(model)
     deferred.setdefault(name_of(model), []).append(
         DeferredUpdate(model, gradients, model.trainable_variables)
     )
@@ -180,33 +177,6 @@ def agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]
         return None if gradient is None else gradient * tf.cast(factor, gradient.dtype)
 
     return [spoil(gradient) for gradient in gradients]
-
-
-def optimizer_of(model: Any) -> Any:
-    """Look up the optimizer in force.
-
-    Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        Its current optimizer.
-
-    Raises:
-        AssertionError: If the model was not built.
-        ValueError: If it has no optimizer now.
-    """
-    holder = holder_of(model, "current_optimizer")
-    if not hasattr(holder, "current_optimizer"):
-        raise AssertionError(
-            f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
-        )
-    if holder.current_optimizer is None:
-        raise ValueError(
-            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
-            "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
-            "UpdateOp run."
-        )
-    return holder.current_optimizer
 
 
 def trainable(model: Any) -> list[Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.facts import name_of
+from fastnet.backend.scheduled import optimizer_of
 from fastnet.backend.tf._keras_internals import schedule_of
-from fastnet.backend.tf.gradients import optimizer_of
 
 __all__ = [
     "get_lr",

@@ -27,7 +27,6 @@ __all__ = [
     "gather_from_batch",
     "get_image_dims",
     "get_shape",
-    "int32_tensor",
     "is_integral",
     "ones_like",
     "pad_ends",
@@ -35,11 +34,12 @@ __all__ = [
     "rank_of",
     "reshape",
     "roll",
+    "settled_order",
+    "settled_shape",
     "shape_of",
     "slices_along",
     "squeeze",
     "stack",
-    "tensor_of_axes",
     "to_numpy",
     "transpose",
     "where",
@@ -214,9 +214,11 @@ def ones_like(tensor: tf.Tensor, dtype: str | tf.DType | None) -> tf.Tensor:
     return tf.ones_like(tensor, dtype=dtype_of(dtype))
 
 
-def permute(tensor: tf.Tensor, permutation: Sequence[int]) -> tf.Tensor:
+def permute(tensor: tf.Tensor, permutation: Sequence[int] | tf.Tensor) -> tf.Tensor:
     """Put the axes into another order."""
-    return tf.transpose(tensor, _counted_from_0(permutation))
+    if not is_tensor(permutation):
+        permutation = _counted_from_0(permutation)
+    return tf.transpose(tensor, permutation)
 
 
 def reshape(tensor: tf.Tensor, shape: Sequence[Any]) -> tf.Tensor:
@@ -229,20 +231,20 @@ def roll(tensor: tf.Tensor, shift: int | Sequence[int], axis: int | Sequence[int
     return tf.roll(tensor, shift, axis)
 
 
-def transpose(tensor: tf.Tensor, order: tf.Tensor | None = None) -> tf.Tensor:
-    """Put the axes into an order that is a tensor already, or turn them round."""
-    return tf.transpose(tensor, order)
+def transpose(tensor: tf.Tensor) -> tf.Tensor:
+    """Turn the order of the axes round."""
+    return tf.transpose(tensor)
 
 
-def int32_tensor(numbers: Sequence[int]) -> tf.Tensor:
-    """Make a tensor of lengths, which a call that gets a list makes each time, for all steps."""
+def settled_shape(shape: Sequence[int]) -> tf.Tensor:
+    """Make of a shape what `reshape` takes, for all steps: it makes a tensor of a list."""
     with tf.init_scope():  # what is made here outlives a graph
-        return tf.constant(numbers, tf.int32)
+        return tf.constant(shape, tf.int32)
 
 
-def tensor_of_axes(axes: Sequence[int]) -> tf.Tensor:
-    """Make a tensor of axes, some perhaps counted from the end, for all steps."""
-    return int32_tensor(_counted_from_0(axes))
+def settled_order(permutation: Sequence[int]) -> tf.Tensor:
+    """Make of an order of axes what `permute` takes, for all steps."""
+    return settled_shape(_counted_from_0(permutation))
 
 
 def _counted_from_0(axes: Sequence[int]) -> list[int]:

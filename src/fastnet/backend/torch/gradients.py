@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function
 
-from fastnet.backend.facts import holder_of, name_of
+from fastnet.backend.facts import name_of
+from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
 from fastnet.backend.torch._internals import (
     is_bare_zero_grad,
     is_torchs,
@@ -24,7 +25,6 @@ __all__ = [
     "drop_gradients",
     "get_gradient",
     "is_direct",
-    "optimizer_of",
     "owned",
     "parameters_of",
     "step_optimizer",
@@ -168,10 +168,7 @@ def update_model(
     """
     optimizer = optimizer_of(model)
     if defer and deferred is None:
-        raise ValueError(
-            f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it "
-            "into was given. Pass `deferred`, or defer=False."
-        )
+        raise nowhere_to_defer(model)
     apply_gradients(trainable(model), gradients)
     if defer and deferred is not None:
         deferred[name_of(model)] = [DeferredStep(optimizer, name_of(model))]
@@ -198,33 +195,6 @@ def apply_gradients(
             parameter.grad = gradient.detach().clone()
         else:
             parameter.grad += gradient
-
-
-def optimizer_of(model: torch.nn.Module) -> Any:
-    """Look up the optimizer in force.
-
-    Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        Its current optimizer.
-
-    Raises:
-        AssertionError: If the model was not built.
-        ValueError: If it has no optimizer now.
-    """
-    holder = holder_of(model, "current_optimizer")
-    if not hasattr(holder, "current_optimizer"):
-        raise AssertionError(
-            f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
-        )
-    if holder.current_optimizer is None:
-        raise ValueError(
-            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
-            "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
-            "UpdateOp run."
-        )
-    return holder.current_optimizer
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:

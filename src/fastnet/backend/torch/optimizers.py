@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastnet.backend.facts import name_of
-from fastnet.backend.torch.gradients import optimizer_of
+from fastnet.backend.scheduled import optimizer_of
 
 __all__ = ["get_lr", "set_lr"]
 

@@ -33,6 +33,8 @@ __all__ = [
     "permute",
     "reshape",
     "roll",
+    "settled_order",
+    "settled_shape",
     "shape_of",
     "slices_along",
     "squeeze",
@@ -199,6 +201,16 @@ def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 def roll(tensor: Tensor, shift: Any, axis: Any) -> Tensor:
     """Shift entries along axes; those that leave come in at the other end."""
     return tensor.roll(shift, axis)
+
+
+def settled_shape(shape: Sequence[int]) -> Sequence[int]:
+    """Make of a shape what `reshape` takes, for all steps."""
+    return shape
+
+
+def settled_order(permutation: Sequence[int]) -> Sequence[int]:
+    """Make of an order of axes what `permute` takes, for all steps."""
+    return permutation
 
 
 def transpose(tensor: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
-from fastnet.backend.convert import map_leaves
 from fastnet.backend.facts import fact
 from fastnet.backend.tf._internals import autograph_status, trace
 from fastnet.backend.tf.graph import (
@@ -211,8 +211,7 @@ class Program:
                 return KIND.join(part.kind, [next(waiting) for _ in part.slots])
 
             batch = dict(zip(self.keys, map_form(forms, put), strict=True))
-            known: list[Any] = []
-            map_leaves(batch, known.append)
+            known = leaves_of(batch)
             return self._take_out(self._run_ops(batch, epoch), set(map(id, known)), outputs)
 
         epoch = tf.TensorSpec((), tf.int32, name="epoch")

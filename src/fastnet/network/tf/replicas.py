@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.convert import map_leaves
+from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend.facts import name_of
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.quiet import quiet
@@ -95,8 +95,7 @@ class Replicas:
         Raises:
             Exception: Whatever `step` raises on one of them.
         """
-        leaves: list[Any] = []
-        map_leaves(args, leaves.append)
+        leaves = leaves_of(args)
         notes: list[str] = []
 
         def run_part(*parts: Any) -> _Returned:
@@ -168,9 +167,7 @@ def combine(
     """
     combined = {}
     for key, value in results[0].items():
-        leaves: list[list[Any]] = [[] for _ in results]
-        for result, found in zip(results, leaves, strict=True):
-            map_leaves(result[key], found.append)
+        leaves = [leaves_of(result[key]) for result in results]
         counts = [len(found) for found in leaves]
         if len(set(counts)) > 1:
             raise ValueError(

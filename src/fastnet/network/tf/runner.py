@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet._execute import BoundPlan
-from fastnet.backend.convert import map_leaves
+from fastnet._nest import leaves_of
 from fastnet.backend.facts import fact
 from fastnet.backend.tf.ranges import op_ranges
 from fastnet.backend.tf.setup import prepare_optimizer
@@ -93,9 +93,7 @@ class TFRunner(Runner):
         """
         if self._replicas is None:
             return False
-        parts: list[Any] = []
-        map_leaves(batch, parts.append)
-        return not any(map(is_distributed, parts))
+        return not any(map(is_distributed, leaves_of(batch)))
 
     def step(self, meter: StepMeter | None) -> RunStep:
         """Give what runs a minibatch.

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.convert import map_leaves
+from fastnet._nest import leaves_of, map_leaves
 from fastnet.network.tf.replicas import Replicas, part_of, to_global
 
 __all__ = ["spread"]
@@ -95,9 +95,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def _lengths(value: Any) -> list[int]:
-    leaves: list[Any] = []
-    map_leaves(value, leaves.append)
-    return sorted({int(leaf.shape[0]) for leaf in leaves if _has_rows(leaf)})
+    return sorted({int(leaf.shape[0]) for leaf in leaves_of(value) if _has_rows(leaf)})
 
 
 def _rows(value: Any, start: int, stop: int) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fastnet.errors import shown
 from fastnet.op.checks import is_int
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -29,7 +30,7 @@ class Argmax(PerTensor):
     [tensor([1, 0])]
     """
 
-    function_name = "argmax"
+    _function = OfFramework("argmax")
 
     settled_by = ("axis",)
 

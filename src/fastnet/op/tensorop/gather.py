@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from fastnet import backend
-from fastnet.backend.dispatch import implementation
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import State, Tensor
 from fastnet.util import to_list
-
-if TYPE_CHECKING:
-    import torch
 
 # the axis along which values are taken
 _SECOND = (1,)
@@ -40,6 +35,11 @@ class Gather(TensorOp):
     [tensor([0.9000, 0.8000])]
     """
 
+    _gather = OfFramework("gather_from_batch")
+    _largest = OfFramework("reduce_max")
+    _get_shape = OfFramework("get_shape")
+    _when = OfFramework("control.when")
+
     settled_by = ("num_indices",)
 
     def __init__(
@@ -55,9 +55,6 @@ class Gather(TensorOp):
         super().__init__(inputs=places + sources, outputs=outputs, mode=mode, ds_id=ds_id)
         self.in_list = self.out_list = True
         self.num_indices = len(places)
-        self._functions: Any = None
-        self._gather: Callable[..., Any] = backend.gather_from_batch
-        self._largest: Callable[..., Any] = backend.reduce_max
 
     def check_keys(self) -> None:
         """Refuse outputs and indices that are not the inputs', when a network is made of the op.
@@ -82,17 +79,6 @@ class Gather(TensorOp):
         count = self.num_indices
         made: TensorOp = own(self.inputs[count:], list(self.outputs), self.inputs[:count])
         return made
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        self._functions = import_module(f"fastnet.backend.{framework}")
-        self._gather = self._functions.gather_from_batch
-        self._largest = self._functions.reduce_max
 
     def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
         """Take the values.
@@ -127,10 +113,8 @@ class Gather(TensorOp):
         if None not in lengths:
             return gathered()
         # known only in the step, and the same for all but where an op is to fail anyway
-        functions = self._functions or implementation(tensors[0])
-        control = import_module(f"{functions.__name__}.control")
-        empty = functions.get_shape(indices[0])[0] == 0
-        chosen: list[Tensor] = control.when(empty, largest, gathered)
+        empty = self._get_shape(indices[0])[0] == 0
+        chosen: list[Tensor] = self._when(empty, largest, gathered)
         return chosen
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import shown
 from fastnet.op.checks import is_number
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -39,7 +39,8 @@ class Normalize(PerTensor):
     [tensor([[[[0.0000, 2.0000]]]])]
     """
 
-    function_name = "normalize"
+    _function = OfFramework("normalize")
+    _make_normalizer = OfFramework("images.Normalizer")
 
     settled_by = ("mean", "std", "max_pixel_value")
 
@@ -77,8 +78,7 @@ class Normalize(PerTensor):
             device: The device that ops run on (torch only).
         """
         super().build(framework, device)
-        images = import_module(f"fastnet.backend.{framework}.images")
-        self._normalizer = images.Normalizer(self.mean, self.std, self.max_pixel_value)
+        self._normalizer = self._make_normalizer(self.mean, self.std, self.max_pixel_value)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Centre and scale.

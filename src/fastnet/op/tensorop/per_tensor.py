@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
 
-from fastnet import backend
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import State, Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 
 class PerTensor(TensorOp):
@@ -27,11 +21,6 @@ class PerTensor(TensorOp):
         ValueError: In a network, if there are not as many outputs as inputs, or none.
     """
 
-    function_name: ClassVar[str | None] = None
-    """The function of `fastnet.backend` that `apply` finds as ``self._function``, if any."""
-
-    _function: Callable[..., Any]
-
     def __init__(
         self,
         inputs: str | Iterable[str],
@@ -41,8 +30,6 @@ class PerTensor(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.in_list = self.out_list = True
-        if self.function_name is not None:
-            self._function = getattr(backend, self.function_name)
 
     def check_keys(self) -> None:
         """Refuse other than as many outputs as inputs, when a network is made of the op.
@@ -55,18 +42,6 @@ class PerTensor(TensorOp):
                 f"{type(self).__name__} writes one output for each input, but its inputs are "
                 f"{self.inputs} and its outputs {self.outputs}."
             )
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        if self.function_name is not None:
-            functions = import_module(f"fastnet.backend.{framework}")
-            # a function that is made of others is the same for all
-            self._function = getattr(functions, self.function_name, self._function)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Do the op's work on one input.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import shown
 from fastnet.op.checks import axes_in_order
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import State, Tensor
 
@@ -38,7 +38,8 @@ class Permute(PerTensor):
     torch.Size([8, 3, 28, 30])
     """
 
-    function_name = "permute"
+    _function = OfFramework("permute")
+    _settle_order = OfFramework("settled_order")
 
     settled_by = ("permutation",)
 
@@ -69,11 +70,7 @@ class Permute(PerTensor):
             device: The device that ops run on (torch only).
         """
         super().build(framework, device)
-        self._order = self.permutation
-        if framework == "tf":  # which would make a tensor of the list in each step
-            functions = import_module("fastnet.backend.tf")
-            self._function = functions.transpose
-            self._order = functions.tensor_of_axes(self.permutation)
+        self._order = self._settle_order(self.permutation)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Reorder the axes.

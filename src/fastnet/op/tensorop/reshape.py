@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import shown
 from fastnet.op.checks import lengths_of
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -34,7 +34,8 @@ class Reshape(PerTensor):
     torch.Size([3, 4])
     """
 
-    function_name = "reshape"
+    _function = OfFramework("reshape")
+    _settle_shape = OfFramework("settled_shape")
 
     settled_by = ("shape",)
 
@@ -64,9 +65,7 @@ class Reshape(PerTensor):
             device: The device that ops run on (torch only).
         """
         super().build(framework, device)
-        self._lengths = self.shape
-        if framework == "tf":  # which would make a tensor of the list in each step
-            self._lengths = import_module("fastnet.backend.tf").int32_tensor(self.shape)
+        self._lengths = self._settle_shape(self.shape)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Reshape.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fastnet.errors import shown
 from fastnet.op.checks import is_int, lengths_of
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 
@@ -34,7 +35,7 @@ class Resize3D(PerTensor):
     torch.Size([1, 1, 2, 2, 3])
     """
 
-    function_name = "resize_3d"
+    _function = OfFramework("resize_3d")
 
     settled_by = ("output_shape", "resize_mode")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend.framework import framework_of
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op
+from fastnet.op.tensorop.of_framework import bind, names_of
 from fastnet.types import Model, State, Tensor
 from fastnet.util.copies import reconstructed
 from fastnet.util.lazy import import_late
@@ -36,6 +37,19 @@ class TensorOp(Op):
     these, like the `forward` of a program's own classes, may have conditions and loops over
     tensors."""
 
+    # what the op was built for
+    _framework: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # functions are found again where the op is loaded; those of some frameworks have no name
+        own = names_of(type(self))
+        return {name: value for name, value in super().__getstate__().items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._framework is not None:
+            bind(self, self._framework)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         for model in self.get_fe_models():
             if framework_of(model) == "tf":
@@ -58,10 +72,17 @@ class TensorOp(Op):
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework; a network calls this once, when it is made.
 
+        What the op's class has as `OfFramework` becomes the framework's own.
+
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
+
+        Raises:
+            MissingPart: If the framework lacks something that the op needs.
         """
+        bind(self, framework)
+        vars(self)["_framework"] = framework
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""

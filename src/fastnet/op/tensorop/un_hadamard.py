@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastnet import backend
-from fastnet.backend.dispatch import implementation
+from fastnet.op.tensorop.of_framework import OfFramework, WithFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
 from fastnet.util.hadamard import hadamard_codes, require_code_length
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
 
 # what the nearest class gets, when its code is met exactly
 _MAX_PROBABILITY = 0.99999
+
+
+def _as_tensors(functions: Any, like: Tensor, *arrays: np.ndarray[Any, Any]) -> list[Any]:
+    return [functions.from_numpy(array, like) for array in arrays]
 
 
 class UnHadamard(PerTensor):
@@ -42,6 +45,10 @@ class UnHadamard(PerTensor):
     of Deep Neural Networks" (Verma and Swami, 2019).
     """
 
+    _cast = OfFramework("cast")
+    _probabilities = OfFramework("code_probabilities")
+    _as_tensors = WithFramework(_as_tensors)
+
     settled_by = ("n_classes", "code_length")
 
     def __init__(
@@ -62,17 +69,15 @@ class UnHadamard(PerTensor):
         self._tensors: tuple[Any, Any] | None = None
         # the type that codes mostly have
         self._dtype: Any = None
-        self._functions: Any = None
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions, and make tensors of the codes.
+        """Make tensors of the codes.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
         super().build(framework, device)
-        self._functions = import_module(f"fastnet.backend.{framework}")
         codes = backend.to_tensor(self._codes, framework)
         eps = backend.to_tensor(self._eps, framework)
         self._dtype = codes.dtype
@@ -87,15 +92,15 @@ class UnHadamard(PerTensor):
         Returns:
             A probability for each class.
         """
-        functions = self._functions or implementation(tensor)
         if self._tensors is None:
-            codes, eps = (functions.from_numpy(each, tensor) for each in (self._codes, self._eps))
+            # an op that was not built for a framework
+            codes, eps = self._as_tensors(tensor, self._codes, self._eps)
         else:
             codes, eps = self._tensors
         if tensor.dtype is not self._dtype and _is_half(tensor.dtype):
             # torch would do so by itself; and the least distance has no inverse in float16
-            tensor = functions.cast(tensor, "float32")
-        return functions.code_probabilities(tensor, codes, eps)
+            tensor = self._cast(tensor, "float32")
+        return self._probabilities(tensor, codes, eps)
 
 
 @cache

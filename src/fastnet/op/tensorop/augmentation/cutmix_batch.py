@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastnet.op.tensorop.augmentation.mixer import Mixer
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
 
 
@@ -25,7 +26,8 @@ class CutMixBatch(Mixer):
     (Yun et al., 2019).
     """
 
-    function_name = "cut_mix"
+    _mix = OfFramework("mixing.cut_mix")
+
     settled_by = ("alpha",)
 
     def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
@@ -47,4 +49,5 @@ class CutMixBatch(Mixer):
                 f"CutMixBatch reads images, which have 4 axes with the batch and the channels, but "
                 f"'{self.inputs[0]}' has {len(images.shape)}."
             )
-        return (self._mix or self.function_for(images))(images, labels, self.alpha, self.beta)
+        mixed: tuple[Tensor, Tensor] = self._mix(images, labels, self.alpha, self.beta)
+        return mixed

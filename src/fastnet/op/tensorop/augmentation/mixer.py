@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
-from fastnet.backend.dispatch import module_for
 from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
-from fastnet.types import Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Mixer(TensorOp):
@@ -32,9 +26,6 @@ class Mixer(TensorOp):
     Raises:
         AssertionError: If there are not two inputs and two outputs, or `alpha` is not positive.
     """
-
-    function_name: ClassVar[str]
-    """The function of the framework's `mixing` that `function_for` finds."""
 
     def __init__(
         self,
@@ -55,27 +46,3 @@ class Mixer(TensorOp):
             )
         self.alpha = alpha
         self.beta: Any = None
-        self._mix: Callable[..., tuple[Tensor, Tensor]] | None = None
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        mixing = import_module(f"fastnet.backend.{framework}.mixing")
-        self._mix = getattr(mixing, self.function_name)
-
-    def function_for(self, samples: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Find the function, for an op that was not built for a framework.
-
-        Args:
-            samples: The samples.
-
-        Returns:
-            What mixes them.
-        """
-        mixing = module_for(self, samples, "mixing")
-        found: Callable[..., tuple[Tensor, Tensor]] = getattr(mixing, self.function_name)
-        return found

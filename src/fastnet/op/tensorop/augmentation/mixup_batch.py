@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fastnet.op.tensorop.augmentation.mixer import Mixer
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
 
 
@@ -29,7 +30,8 @@ class MixUpBatch(Mixer):
     Source: "mixup: Beyond Empirical Risk Minimization" (Zhang et al., 2018).
     """
 
-    function_name = "mix_up"
+    _mix = OfFramework("mixing.mix_up")
+
     settled_by = ("alpha", "shared_beta")
 
     def __init__(
@@ -55,5 +57,7 @@ class MixUpBatch(Mixer):
             The blended samples and the blended labels.
         """
         samples, labels = data
-        mix = self._mix or self.function_for(samples)
-        return mix(samples, labels, self.alpha, self.shared_beta, self.beta)
+        mixed: tuple[Tensor, Tensor] = self._mix(
+            samples, labels, self.alpha, self.shared_beta, self.beta
+        )
+        return mixed

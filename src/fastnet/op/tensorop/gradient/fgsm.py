@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastnet.backend.dispatch import implementation
-from fastnet.errors import shown
+from fastnet.errors import GRADIENT_ADVICE, shown
 from fastnet.op.checks import is_number
-from fastnet.op.tensorop.gradient.taker import ADVICE, GradientTaker
+from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.op.tensorop.of_framework import WithFramework
 from fastnet.types import Forward, State, Tensor
 
-if TYPE_CHECKING:
-    import torch
+
+def _moved(
+    functions: Any,
+    clean: Tensor,
+    gradient: Tensor,
+    epsilon: float,
+    low: float | None,
+    high: float | None,
+) -> Tensor:
+    """Move inputs a small way along the signs of gradients."""
+    moved = functions.add(clean, functions.multiply(functions.sign(gradient), epsilon))
+    if not low or not high:
+        least, largest = functions.extremes(clean)
+        low, high = low or least, high or largest
+    return functions.clip_by_value(moved, low, high)
 
 
 class FGSM(GradientTaker):
@@ -36,6 +48,8 @@ class FGSM(GradientTaker):
 
     Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
     """
+
+    _moved = WithFramework(_moved)
 
     settled_by = ("epsilon", "clip_low", "clip_high")
 
@@ -68,7 +82,6 @@ class FGSM(GradientTaker):
         self.epsilon = epsilon
         self.clip_low = clip_low
         self.clip_high = clip_high
-        self._functions: Any = None
 
     def _anew(self, own: Any) -> FGSM:
         if len(self.inputs) != 2:
@@ -90,16 +103,6 @@ class FGSM(GradientTaker):
                 raise _not_one_key(setting, key)
         if len(self.outputs) != 1:
             raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        super().build(framework, device)
-        self._functions = import_module(f"fastnet.backend.{framework}")
 
     def make_take(self, retain_graph: bool) -> Forward:
         """Settle what moves the inputs.
@@ -123,16 +126,10 @@ class FGSM(GradientTaker):
     def _move(self, clean: Tensor, gradient: Tensor | None) -> Tensor:
         if gradient is None:
             raise ValueError(
-                f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. {ADVICE}"
+                f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. "
+                f"{GRADIENT_ADVICE}"
             )
-        functions = self._functions or implementation(clean)
-        way = functions.multiply(functions.sign(gradient), self.epsilon)
-        moved = functions.add(clean, way)
-        low, high = self.clip_low, self.clip_high
-        if not low or not high:
-            least, largest = functions.extremes(clean)
-            low, high = low or least, high or largest
-        return functions.clip_by_value(moved, low, high)
+        return self._moved(clean, gradient, self.epsilon, self.clip_low, self.clip_high)
 
 
 def _not_one_key(setting: str, given: object) -> ValueError:

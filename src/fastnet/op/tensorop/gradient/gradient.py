@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.backend.framework import framework_of
+from fastnet.frameworks import part_of
 from fastnet.op.tensorop.gradient.taker import GradientTaker
-from fastnet.op.tensorop.model.held_model import require_framework
+from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import to_list
 
-if TYPE_CHECKING:
-    import torch
 
-
-class GradientOp(GradientTaker):
+class GradientOp(HoldsModel, GradientTaker):
     """Differentiates values by inputs, or by the weights of a model.
 
     Args:
@@ -63,7 +60,7 @@ class GradientOp(GradientTaker):
         self._count = len(targets)
         framework = None if model is None else framework_of(model)
         self._trainable: Any = framework and (
-            import_module(f"fastnet.backend.{framework}.gradients").trainable
+            part_of(framework, "gradients.trainable", "GradientOp")
         )
 
     def _anew(self, own: Any) -> GradientOp:
@@ -80,20 +77,6 @@ class GradientOp(GradientTaker):
         """
         if not self._count:
             raise _wrong_counts(self.inputs, self.outputs, [])
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        if self.model is not None:
-            require_framework("GradientOp", self.model, framework)
-        super().build(framework, device)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from fastnet import backend
-from fastnet.errors import add_note
 from fastnet.op.settings import is_overridden
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, State
-
-if TYPE_CHECKING:
-    import torch
-
-ADVICE = (
-    "Put a Watch in front of the op that computes one from the other, and see that it reads what "
-    "the Watch writes."
-)
 
 
 class GradientTaker(TensorOp):
@@ -32,6 +21,8 @@ class GradientTaker(TensorOp):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
     """
 
+    _gradient = OfFramework("taking.take")
+
     def __init__(
         self,
         inputs: str | Iterable[str] | None,
@@ -41,17 +32,6 @@ class GradientTaker(TensorOp):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.retain_graph = True
-        self._gradient: Callable[..., Any] = partial(_with_advice, backend.get_gradient)
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's function.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        gradient = import_module(f"fastnet.backend.{framework}.gradients").get_gradient
-        self._gradient = gradient if framework == "tf" else partial(_with_advice, gradient)
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
         """Read, or set, whether the graph is kept for a later op's gradients.
@@ -108,14 +88,3 @@ class GradientTaker(TensorOp):
 
 # as it is here, whatever is put into its place
 _FORWARD = GradientTaker.forward
-
-
-def _with_advice(gradient: Callable[..., Any], target: Any, sources: Any, *settings: Any) -> Any:
-    """Let an error say what to do where torch recorded nothing to differentiate."""
-    try:
-        return gradient(target, sources, *settings)
-    except RuntimeError as error:
-        given = sources if isinstance(sources, (list, tuple)) else (sources,)
-        if not all(getattr(one, "requires_grad", True) for one in (target, *given)):
-            add_note(error, ADVICE)
-        raise

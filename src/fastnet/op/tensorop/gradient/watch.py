@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
-from fastnet import backend
 from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import Forward, State, Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Watch(GradientTaker):
@@ -30,6 +25,8 @@ class Watch(GradientTaker):
     [tensor([1., 1.], requires_grad=True)]
     """
 
+    _watch = OfFramework("gradients.watch")
+
     def __init__(
         self,
         inputs: str | Iterable[str] | None,
@@ -38,7 +35,6 @@ class Watch(GradientTaker):
     ) -> None:
         super().__init__(inputs=inputs, outputs=inputs, mode=mode, ds_id=ds_id)
         self.in_list = self.out_list = True
-        self._watch: Callable[..., Any] = backend.watch
 
     def check_keys(self) -> None:
         """Refuse no input, when a network is made of the op.
@@ -48,16 +44,6 @@ class Watch(GradientTaker):
         """
         if not self.inputs:
             raise ValueError("Watch has nothing to watch: give it the key of a tensor.")
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        super().build(framework, device)
-        self._watch = import_module(f"fastnet.backend.{framework}.gradients").watch
 
     def make_take(self, retain_graph: bool) -> Forward:
         """Settle what watches.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from fastnet.backend.dispatch import implementation
 from fastnet.types import Tensor
 
 __all__ = ["class_axis", "form_along", "has_classes_last", "lengths", "shape_problem"]
@@ -28,16 +27,17 @@ def lengths(tensor: Tensor) -> Shape | None:
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
 
 
-def has_classes_last(tensor: Tensor) -> bool:
+def has_classes_last(functions: Any, tensor: Tensor) -> bool:
     """Tell where a framework has its classes.
 
     Args:
-        tensor: A tensor of any framework.
+        functions: The package of its functions.
+        tensor: A tensor of it, not used.
 
     Returns:
         True for the last axis, False for the second one, as in torch.
     """
-    return not implementation(tensor).__name__.endswith(".torch")
+    return bool(functions.CHANNEL_AXIS == -1)
 
 
 def class_axis(rank: int, axis: int | None, classes_last: bool) -> int:

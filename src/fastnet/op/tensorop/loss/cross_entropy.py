@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from operator import attrgetter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fastnet import backend
-from fastnet.backend.dispatch import module_for
 from fastnet.errors import shown
 from fastnet.op.checks import is_int, is_number, require_weights
 from fastnet.op.tensorop.loss.class_axis import (
@@ -19,6 +15,7 @@ from fastnet.op.tensorop.loss.class_axis import (
     shape_problem,
 )
 from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.of_framework import OfFramework, WithFramework
 from fastnet.types import State, Tensor
 
 if TYPE_CHECKING:
@@ -60,6 +57,15 @@ class CrossEntropy(LossOp):
     >>> op.forward([scores, torch.tensor([[0, 1, 2, -1, -1]] * 2)], {})
     tensor(1.3863)
     """
+
+    _binary = OfFramework("losses.binary_crossentropy")
+    _categorical = OfFramework("losses.categorical_crossentropy")
+    _sparse = OfFramework("losses.sparse_categorical_crossentropy")
+    _categorical_along = OfFramework("class_losses.categorical")
+    _sparse_along = OfFramework("class_losses.sparse")
+    _make_weights = OfFramework("losses.ClassWeights")
+    _shape_of = OfFramework("shape_of")
+    _has_classes_last = WithFramework(has_classes_last)
 
     settled_by = (
         "average_loss",
@@ -112,15 +118,7 @@ class CrossEntropy(LossOp):
         self.axis = axis
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
-        self._losses: dict[str, Callable[..., Tensor]] = {
-            "binary": backend.binary_crossentropy,
-            "categorical": backend.categorical_crossentropy,
-            "sparse": backend.sparse_categorical_crossentropy,
-        }
         self._weights: Any = class_weights
-        self._shape_of: Callable[[Tensor], Any] = attrgetter("shape")
-        self._functions: tuple[Any, Any] | None = None
-        self._classes_last: bool | None = None
 
     def check_keys(self) -> None:
         """Refuse anything but two inputs and one output, when a network is made of the op.
@@ -131,24 +129,15 @@ class CrossEntropy(LossOp):
         self.require_pair()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
+        """Make of the weights what the framework looks them up in.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        functions = import_module(f"fastnet.backend.{framework}")
-        losses = functions.losses
-        self._shape_of = functions.shape_of
-        self._classes_last = framework == "tf"
-        self._functions = losses, import_module(f"fastnet.backend.{framework}.class_losses")
-        self._losses = {
-            "binary": losses.binary_crossentropy,
-            "categorical": losses.categorical_crossentropy,
-            "sparse": losses.sparse_categorical_crossentropy,
-        }
+        super().build(framework, device)
         if self.class_weights:
-            self._weights = losses.ClassWeights(self.class_weights)
+            self._weights = self._make_weights(self.class_weights)
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -164,9 +153,13 @@ class CrossEntropy(LossOp):
         if self.axis is not None or self.ignore_index is not None or self.label_smoothing:
             return self._compare_along(y_pred, y_true)
         form = self.form or self._form_of(y_pred, y_true)
-        compare = self._losses[form]
+        settings = self.from_logits, self.average_loss, self._weights
         try:
-            return compare(y_pred, y_true, self.from_logits, self.average_loss, self._weights)
+            if form == "binary":
+                return self._binary(y_pred, y_true, *settings)
+            if form == "categorical":
+                return self._categorical(y_pred, y_true, *settings)
+            return self._sparse(y_pred, y_true, *settings)
         except Exception as error:
             shapes = lengths(y_pred), lengths(y_true)
             problem = shape_problem(form, *shapes, self.axis, self._has_classes_last(y_pred))
@@ -174,16 +167,8 @@ class CrossEntropy(LossOp):
                 raise
             raise ValueError(problem) from error
 
-    def _has_classes_last(self, y_pred: Tensor) -> bool:
-        # an op that was not built for a framework asks the predictions
-        return has_classes_last(y_pred) if self._classes_last is None else self._classes_last
-
     def _compare_along(self, y_pred: Tensor, y_true: Tensor) -> Tensor:
         """Compute the loss by an axis, with labels left out or smoothed."""
-        losses, class_losses = self._functions or (
-            module_for(self, y_pred, "losses"),
-            module_for(self, y_pred, "class_losses"),
-        )
         shapes = pred, true = lengths(y_pred), lengths(y_true)
         if pred is None or true is None:
             raise ValueError(
@@ -204,15 +189,13 @@ class CrossEntropy(LossOp):
         if form == "binary":
             if self.ignore_index is not None:
                 raise ValueError(_without_classes("ignore_index", self.ignore_index))
-            return losses.binary_crossentropy(y_pred, y_true, *settings, smoothing)
+            return self._binary(y_pred, y_true, *settings, smoothing)
         axis = class_axis(len(pred), self.axis, last)
         if form == "sparse":
-            return class_losses.sparse(
-                y_pred, y_true, axis, *settings, self.ignore_index, smoothing
-            )
+            return self._sparse_along(y_pred, y_true, axis, *settings, self.ignore_index, smoothing)
         if self.ignore_index is not None:
             raise ValueError(_without_indices(self.ignore_index))
-        return class_losses.categorical(y_pred, y_true, axis, *settings, smoothing)
+        return self._categorical_along(y_pred, y_true, axis, *settings, smoothing)
 
     def _form_of(self, y_pred: Tensor, y_true: Tensor) -> str:
         shape = self._shape_of(y_pred)

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastnet.backend.dice import score
-from fastnet.backend.dispatch import implementation
 from fastnet.errors import shown
 from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.of_framework import WithFramework
 from fastnet.types import State, Tensor
 
 if TYPE_CHECKING:
     import torch
+
+
+def _weights_for(functions: Any, y_pred: Tensor, op: DiceLoss) -> Any:
+    """Find a weight for each channel of the predictions."""
+    count = y_pred.shape[functions.CHANNEL_AXIS]
+    known = op._rows.get(count)
+    if known is not None:
+        return known
+    row: Any = op._row
+    unnamed = max(count - row.shape[1], 0)
+    row = np.pad(row, ((0, 0), (0, unnamed)), constant_values=1.0)
+    weights = functions.constant(row, y_pred)
+    if op._framework is not None:  # else the next step may be another framework's
+        op._rows[count] = weights
+    return weights
 
 
 class DiceLoss(LossOp):
@@ -39,6 +53,9 @@ class DiceLoss(LossOp):
         ValueError: If `epsilon` is no number; in a network also if there are not two inputs and one
             output.
     """
+
+    _score = WithFramework(score)
+    _weigh = WithFramework(_weights_for)
 
     settled_by = ("soft_dice", "average_loss", "channel_average", "channel_weights", "epsilon")
 
@@ -67,7 +84,6 @@ class DiceLoss(LossOp):
         self.epsilon = epsilon
         self._row = None if not channel_weights else _row_of(self, channel_weights)
         self._rows: dict[int, Any] = {}
-        self._functions: Any = None
 
     def check_keys(self) -> None:
         """Refuse anything but two inputs and one output, when a network is made of the op.
@@ -78,13 +94,13 @@ class DiceLoss(LossOp):
         self.require_pair()
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
+        """Make the weights anew, where the device is another one.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        self._functions = import_module(f"fastnet.backend.{framework}")
+        super().build(framework, device)
         self._rows = {}
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
@@ -98,14 +114,8 @@ class DiceLoss(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        functions = self._functions or implementation(y_pred)
-        weights = None
-        if self._row is not None:
-            weights = self._rows.get(y_pred.shape[functions.CHANNEL_AXIS])
-            if weights is None:
-                weights = self._make_row(self._row, functions, y_pred)
-        return -score(
-            functions,
+        weights = None if self._row is None else self._weigh(y_pred, self)
+        return -self._score(
             y_pred,
             y_true,
             self.soft_dice,
@@ -114,16 +124,6 @@ class DiceLoss(LossOp):
             weights,
             self.epsilon,
         )
-
-    def _make_row(self, row: np.ndarray[Any, Any], functions: Any, y_pred: Tensor) -> Any:
-        """Make a weight for each channel of the predictions."""
-        count = y_pred.shape[functions.CHANNEL_AXIS]
-        unnamed = max(count - row.shape[1], 0)
-        row = np.pad(row, ((0, 0), (0, unnamed)), constant_values=1.0)
-        weights = functions.constant(row, y_pred)
-        if self._functions is not None:  # else the next step may be another framework's
-            self._rows[count] = weights
-        return weights
 
 
 def _row_of(op: DiceLoss, channel_weights: Any) -> np.ndarray[Any, Any]:

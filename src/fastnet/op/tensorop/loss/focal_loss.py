@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastnet.backend.dispatch import implementation
 from fastnet.backend.focal import compute
 from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.of_framework import WithFramework
 from fastnet.types import State, Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -43,6 +39,8 @@ class FocalLoss(LossOp):
 
     Source: "Focal Loss for Dense Object Detection" (Lin et al., 2017).
     """
+
+    _compute = WithFramework(compute)
 
     settled_by = (
         "gamma",
@@ -87,7 +85,6 @@ class FocalLoss(LossOp):
         self.shape_reduction = shape_reduction
         self.from_logits = from_logits
         self.normalize = normalize
-        self._functions: Any = None
 
     def check_keys(self) -> None:
         """Refuse anything but two inputs and one output, when a network is made of the op.
@@ -96,15 +93,6 @@ class FocalLoss(LossOp):
             ValueError: If there are more or fewer.
         """
         self.require_pair()
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        self._functions = import_module(f"fastnet.backend.{framework}")
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.
@@ -117,8 +105,7 @@ class FocalLoss(LossOp):
             The loss.
         """
         y_pred, y_true = data
-        return compute(
-            self._functions or implementation(y_true),
+        return self._compute(
             y_true,
             y_pred,
             self.gamma,

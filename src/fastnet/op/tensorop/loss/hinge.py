@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastnet.op.tensorop.loss.pair_loss import PairLoss
+from fastnet.op.tensorop.of_framework import OfFramework
 
 
 class Hinge(PairLoss):
@@ -20,5 +21,5 @@ class Hinge(PairLoss):
         ValueError: In a network, if there are not two inputs and one output.
     """
 
-    function_name = "hinge"
+    _loss = OfFramework("losses.hinge")
     settled_by = ("average_loss",)

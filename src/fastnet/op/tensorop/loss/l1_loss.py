@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from fastnet import backend
 from fastnet.errors import shown
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.pair_loss import PairLoss
-from fastnet.types import Tensor
+from fastnet.op.tensorop.of_framework import OfFramework
+from fastnet.types import State, Tensor
 
-if TYPE_CHECKING:
-    import torch
-
-# the forms, and the functions that compute them
-_FUNCTIONS = {"L1": "l1_loss", "Smooth": "smooth_l1_loss", "Huber": "huber"}
+_TYPES = ("L1", "Smooth", "Huber")
 
 
 class L1_Loss(PairLoss):
@@ -39,7 +33,9 @@ class L1_Loss(PairLoss):
             are not two inputs and one output.
     """
 
-    function_name = "l1_loss"
+    _absolute = OfFramework("losses.l1_loss")
+    _smooth = OfFramework("losses.smooth_l1_loss")
+    _huber = OfFramework("losses.huber")
 
     settled_by = ("average_loss", "loss_type", "beta")
 
@@ -56,27 +52,30 @@ class L1_Loss(PairLoss):
         super().__init__(
             inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
         )
-        if loss_type not in _FUNCTIONS:
+        if loss_type not in _TYPES:
             raise ValueError(
-                f"L1_Loss's loss_type is one of {list(_FUNCTIONS)}, not {shown(loss_type)}."
+                f"L1_Loss's loss_type is one of {list(_TYPES)}, not {shown(loss_type)}."
             )
         if not is_number(beta) or not beta > 0:
             raise ValueError(f"L1_Loss's beta is more than 0, not {shown(beta)}.")
         self.loss_type = loss_type
         self.beta = beta
-        self.function_name = _FUNCTIONS[loss_type]
-        self._take(getattr(backend, self.function_name))
 
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
+    def forward(self, data: list[Tensor], state: State) -> Tensor:
+        """Compute the loss.
 
         Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        self.function_name = _FUNCTIONS[self.loss_type]
-        super().build(framework, device)
-        self._take(self._loss)
+            data: Predictions and truth.
+            state: The step's context, not used.
 
-    def _take(self, loss: Callable[..., Tensor]) -> None:
-        self._loss = loss if self.loss_type == "L1" else partial(loss, beta=self.beta)
+        Returns:
+            The loss.
+        """
+        y_pred, y_true = data
+        if self.loss_type == "L1":
+            loss = self._absolute(y_true, y_pred)
+        elif self.loss_type == "Smooth":
+            loss = self._smooth(y_true, y_pred, self.beta)
+        else:
+            loss = self._huber(y_true, y_pred, self.beta)
+        return self._mean(loss) if self.average_loss else loss

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from fastnet.backend.framework import framework_of
 from fastnet.errors import shown
+from fastnet.frameworks import part_of
 from fastnet.op.checks import is_number
-from fastnet.op.tensorop.model.held_model import require_framework
-from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Model, State, Tensor
 
-if TYPE_CHECKING:
-    import torch
 
-
-class L2Regularization(TensorOp):
+class L2Regularization(HoldsModel):
     """Adds half the squares of a model's trained weights to a loss.
 
     Args:
@@ -54,9 +50,7 @@ class L2Regularization(TensorOp):
         self.in_list = self.out_list = False
         self.model = model
         self.beta = beta
-        self._add_squares: Callable[..., Any] = import_module(
-            f"fastnet.backend.{framework}.models"
-        ).SquaredWeights(model)
+        self._add_squares: Any = part_of(framework, "models.SquaredWeights", name)(model)
 
     def check_keys(self) -> None:
         """Refuse other than one input and one output, when a network is made of the op.
@@ -69,18 +63,6 @@ class L2Regularization(TensorOp):
                 f"{type(self).__name__} reads one loss and writes one, but its inputs are "
                 f"{self.inputs} and its outputs {self.outputs}."
             )
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        require_framework(type(self).__name__, self.model, framework)
 
     def forward(self, data: Tensor, state: State) -> Tensor:
         """Add the squares.

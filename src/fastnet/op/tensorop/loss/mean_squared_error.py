@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastnet.op.tensorop.loss.pair_loss import PairLoss
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
 
 
@@ -21,7 +22,7 @@ class MeanSquaredError(PairLoss):
         ValueError: In a network, if there are not two inputs and one output.
     """
 
-    function_name = "mean_squared_error"
+    _loss = OfFramework("losses.mean_squared_error")
     settled_by = ("average_loss",)
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Any
 
-from fastnet import backend
 from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 
 class PairLoss(LossOp):
@@ -29,8 +25,9 @@ class PairLoss(LossOp):
         ValueError: In a network, if there are not two inputs and one output.
     """
 
-    function_name: str
-    """The function of `fastnet.backend` that takes the truth and the predictions."""
+    _loss: Any
+    # what takes the truth and the predictions: an `OfFramework`
+    _mean = OfFramework("losses.mean_of_losses")
 
     def __init__(
         self,
@@ -45,8 +42,6 @@ class PairLoss(LossOp):
         )
         # a bare one even where a list of one key was given
         self.out_list = False
-        self._loss: Callable[..., Tensor] = getattr(backend, self.function_name)
-        self._mean: Callable[..., Tensor] = backend.reduce_mean
 
     def check_keys(self) -> None:
         """Refuse anything but two inputs and one output, when a network is made of the op.
@@ -55,17 +50,6 @@ class PairLoss(LossOp):
             ValueError: If there are more or fewer.
         """
         self.require_pair()
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Pick the framework's functions.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
-        losses = import_module(f"fastnet.backend.{framework}.losses")
-        self._loss = getattr(losses, self.function_name)
-        self._mean = losses.mean_of_losses
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.

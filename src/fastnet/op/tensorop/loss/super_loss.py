@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import implementation, module_for
+from fastnet.backend.dispatch import implementation_of
 from fastnet.errors import shown
 from fastnet.op.checks import check_keys, is_number
 from fastnet.op.tensorop.loss.loss import LossOp
+from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
 from fastnet.util import to_number
 from fastnet.util.copies import twin
-from fastnet.util.lazy import import_late
 
 if TYPE_CHECKING:
     import torch
 
 _MODES = ("train", "eval", "test", "infer")
-
-# what weighs losses, and what averages them
-_Functions: TypeAlias = "tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]"
 
 
 class SuperLoss(LossOp):
@@ -42,6 +38,10 @@ class SuperLoss(LossOp):
     Source: "SuperLoss: A Generic Loss for Robust Curriculum Learning" (Castells, Weinzaepfel and
     Revaud, 2020).
     """
+
+    _weigh = OfFramework("curriculum.weigh")
+    _mean = OfFramework("reduce_mean")
+    _new_average = OfFramework("averages.MovingAverage")
 
     calls_user_code = True
     settled_by = ("threshold", "regularization", "average_loss")
@@ -81,7 +81,6 @@ class SuperLoss(LossOp):
         self.threshold = threshold
         self.regularization = regularization
         self._averages: dict[str, Any] = {}
-        self._functions: _Functions | None = None
 
     def check_keys(self) -> None:
         """Ask the loss whether its keys are fine, when a network is made of the op.
@@ -123,12 +122,11 @@ class SuperLoss(LossOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
+        super().build(framework, device)
         self.loss.build(framework, device)
-        self._functions = _functions_of(f"fastnet.backend.{framework}")
         if self.threshold == "exp":
-            averages = import_module(f"fastnet.backend.{framework}.averages")
             for mode in _MODES:
-                self._averages.setdefault(mode, averages.MovingAverage())
+                self._averages.setdefault(mode, self._new_average())
 
     def forward(self, data: list[Tensor], state: State) -> Any:
         """Compute the loss.
@@ -141,21 +139,19 @@ class SuperLoss(LossOp):
             The loss, or a list of the loss and the confidences.
         """
         losses = self.loss.forward(data, state)
-        weigh, mean_of = self._functions or _functions_for(losses)
-        excess = losses - self._threshold(losses, state, mean_of)
-        result, confidence = weigh(excess, self.regularization)
+        excess = losses - self._threshold(losses, state)
+        result, confidence = self._weigh(excess, self.regularization)
         if self.average_loss:
-            result = mean_of(result, None, False)
+            result = self._mean(result, None, False)
         return [result, confidence] if len(self.outputs) == 2 else result
 
-    def _threshold(self, losses: Tensor, state: State, mean_of: Callable[..., Tensor]) -> Any:
+    def _threshold(self, losses: Tensor, state: State) -> Any:
         if self.threshold != "exp":
             return self.threshold
         mode = state["mode"]
         if mode not in self._averages:  # an op that was not built for a framework
-            averages = module_for(self, losses, "averages")
-            self._averages[mode] = averages.MovingAverage()
-        mean = mean_of(losses, None, False)
+            self._averages[mode] = implementation_of(self, losses, "averages.MovingAverage")()
+        mean = self._mean(losses, None, False)
         return self._averages[mode].update(mean, keep=not state["warmup"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,12 +185,3 @@ class SuperLoss(LossOp):
 
 def _is_average(value: Any) -> bool:
     return value is None or (is_number(value) and math.isfinite(value))
-
-
-def _functions_of(package: str) -> _Functions:
-    return import_late(f"{package}.curriculum").weigh, import_late(package).reduce_mean
-
-
-def _functions_for(losses: Tensor) -> _Functions:
-    """Find the functions for an op that was not built for a framework."""
-    return _functions_of(implementation(losses).__name__)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import module_for
+from fastnet.backend.dispatch import implementation_of
+from fastnet.frameworks import part_of
 from fastnet.op.around import AroundOps
 from fastnet.op.checks import check_keys
 from fastnet.op.meta_checks import require_ops
@@ -75,7 +75,8 @@ class MetaOp(AroundOps, TensorOp):
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
         """
-        self._control = import_module(f"fastnet.backend.{framework}.control")
+        super().build(framework, device)
+        self._control = part_of(framework, "control", type(self).__name__)
         self._runs = {}
         for op in self.ops:
             if hasattr(op, "build"):
@@ -172,7 +173,7 @@ class MetaOp(AroundOps, TensorOp):
         if self._control is not None:
             return self._control
         first = data[0] if isinstance(data, (list, tuple)) else data
-        return module_for(self, first, "control")
+        return implementation_of(self, first, "control")
 
 
 # as it is here, whatever is put into its place

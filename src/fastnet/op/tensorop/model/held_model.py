@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fastnet.backend.facts import is_built, name_of
 from fastnet.backend.framework import framework_of
+from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Model
 
-__all__ = ["require_built", "require_framework"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["HoldsModel", "require_built", "require_framework"]
 
 
 def require_built(op: str, model: Model) -> None:
@@ -44,3 +50,23 @@ def require_framework(op: str, model: Model, framework: str) -> None:
             f"{op} of '{name}' holds a model of framework {own!r}, but its network runs on "
             f"{framework!r}. Put models of one framework into a network."
         )
+
+
+class HoldsModel(TensorOp):
+    """An op that holds a model, as its attribute `model`; None for none."""
+
+    model: Any
+
+    def build(self, framework: str, device: torch.device | None = None) -> None:
+        """Get ready for a framework.
+
+        Args:
+            framework: "torch" or "tf"; a model speaks one of them only.
+            device: The device that ops run on (torch only).
+
+        Raises:
+            ValueError: If the model is of another framework.
+        """
+        if self.model is not None:
+            require_framework(self.library_class().__name__, self.model, framework)
+        super().build(framework, device)

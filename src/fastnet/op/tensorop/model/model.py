@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fastnet._execute import split_outputs
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
-from fastnet.op.tensorop.model.held_model import require_built, require_framework
-from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.frameworks import framework_named
+from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
 from fastnet.types import Model, State, Tensor
 from fastnet.util import to_list
 
-if TYPE_CHECKING:
-    import torch
 
-    from fastnet.op.tensorop.model.tf_pass import TFPass
-    from fastnet.op.tensorop.model.torch_pass import TorchPass
+class ModelPass(Protocol):
+    """What a framework runs a model by, made with the settings of the op.
+
+    It is called with the value of the input, or a list of values, and the step's context, and
+    returns what the model returns; with intermediate layers a list of that and their outputs.
+    """
+
+    def __call__(self, data: Any, state: State) -> Any:
+        """Run the model."""
+
+    def close(self) -> None:
+        """Listen to the layers no more."""
 
 
-class ModelOp(TensorOp):
+class ModelOp(HoldsModel):
     """Runs a model on a batch.
 
     Args:
@@ -78,7 +86,7 @@ class ModelOp(TensorOp):
         self.trainable = trainable
         self.gradients = gradients
         self.intermediate_layers = layers
-        self._pass: TorchPass | TFPass = _make_pass(self, framework_of(model))
+        self._pass = _make_pass(self, framework_of(model))
         self._settled = self._settings()
 
     def check_keys(self) -> None:
@@ -120,18 +128,6 @@ class ModelOp(TensorOp):
         if self._pass is not former:  # nobody else listens to the layers
             former.close()
 
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        require_framework("ModelOp", self.model, framework)
-
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
         return {self.model}
@@ -149,35 +145,21 @@ class ModelOp(TensorOp):
         return self._pass(data, state)
 
 
-def _make_pass(op: ModelOp, framework: str | None) -> TorchPass | TFPass:
-    if framework == "torch":
-        from fastnet.op.tensorop.model.torch_pass import TorchPass
-
-        return TorchPass(
-            op.model,
-            several_inputs=len(op.inputs) > 1,
-            trainable=op.trainable,
-            gradients=op.gradients,
-            layers=op.intermediate_layers,
-            split=partial(_own_outputs, op),
+def _make_pass(op: ModelOp, framework: str | None) -> ModelPass:
+    if framework is None:
+        raise ValueError(
+            f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, "
+            "of no known framework."
         )
-    if framework == "tf":
-        from fastnet.op.tensorop.model.tf_pass import TFPass, require_inputs
-
-        if len(op.inputs) > 1:
-            require_inputs(op.model, op.inputs)
-        return TFPass(
-            op.model,
-            several_inputs=len(op.inputs) > 1,
-            trainable=op.trainable,
-            gradients=op.gradients,
-            layers=op.intermediate_layers,
-            split=partial(_own_outputs, op),
-        )
-    raise ValueError(
-        f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, of "
-        "no known framework."
+    made: ModelPass = framework_named(framework).load("model_pass")(
+        op.model,
+        inputs=op.inputs,
+        trainable=op.trainable,
+        gradients=op.gradients,
+        layers=op.intermediate_layers,
+        split=partial(_own_outputs, op),
     )
+    return made
 
 
 def _own_outputs(op: ModelOp, returned: Any) -> Sequence[Any]:

@@ -24,7 +24,7 @@ class TFPass:
 
     Args:
         model: The model.
-        several_inputs: Whether the op has several inputs.
+        inputs: The keys of the op's inputs.
         trainable: Whether the model runs in training mode while the step's mode is "train".
         gradients: Whether gradients flow through it.
         layers: The layers whose outputs are wanted too, by name or place.
@@ -33,22 +33,25 @@ class TFPass:
     Raises:
         KeyError: If no layer has a name.
         IndexError: If no layer has a place.
+        ValueError: If there are more inputs than the model has.
     """
 
     def __init__(
         self,
         model: Any,
-        several_inputs: bool,
+        inputs: Sequence[str],
         trainable: bool,
         gradients: bool,
         layers: Sequence[str | int],
         split: Callable[[Any], Iterable[Any]],
     ) -> None:
+        if len(inputs) > 1:
+            _require_inputs(model, inputs)
         self._model = model
         self._split = split
         self._trainable = trainable
         self._gradients = gradients
-        self._spread = several_inputs and takes_several_arguments(model)
+        self._spread = len(inputs) > 1 and takes_several_arguments(model)
         self._layers = [(_find_layer(model, layer), layer) for layer in layers]
         self._is_plain = gradients and not self._spread and not self._layers
 
@@ -114,7 +117,7 @@ class TFPass:
         return self._model(data, training=training)
 
 
-def require_inputs(model: Any, keys: Sequence[str]) -> None:
+def _require_inputs(model: Any, keys: Sequence[str]) -> None:
     """Refuse more keys than a model has inputs; Keras may leave the rest unread without an error.
 
     Fewer are not refused: the value of a key may hold several tensors.

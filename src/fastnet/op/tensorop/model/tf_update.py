@@ -15,7 +15,6 @@ from fastnet.backend.tf.gradients import (
     DeferredUpdate,
     apply_gradients,
     no_tape,
-    optimizer_of,
     paused,
     replica_count,
     scale_gradients,
@@ -23,14 +22,18 @@ from fastnet.backend.tf.gradients import (
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.trained import Trained
 from fastnet.errors import add_note
+from fastnet.op.tensorop.model.model_update import ModelUpdate
 from fastnet.types import State
 
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
 
 
-class TFUpdate:
+class TFUpdate(ModelUpdate):
     """What an UpdateOp does with a Keras model.
+
+    A step that failed leaves nothing here: gradients are values of the step, and what it has merged
+    is put back by what it has deferred.
 
     Args:
         op: The op.
@@ -39,23 +42,16 @@ class TFUpdate:
         ValueError: If `merge_grad` is more than 1 on several devices.
     """
 
+    trained = "variables"
+
     def __init__(self, op: UpdateOp) -> None:
-        if op.merge_grad > 1 and replica_count() > 1:
-            raise ValueError(
-                f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
-                "supported on several devices. Use merge_grad=1."
-            )
+        super().__init__(op, replica_count())
         if op.gradients is not None and op.model.losses:
             warnings.warn(
                 f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
                 stacklevel=4,
             )
-        self._op = op
-        self._model = op.model
-        self._optimized = holder_of(op.model, "current_optimizer")
-        self._given = op.gradients is not None
-        self._merge = op.merge_grad
         self._merged: Any = None  # how many times gradients were added up
         self._sums: dict[int, _Sum] = {}
 
@@ -97,9 +93,7 @@ class TFUpdate:
         """
         if state["warmup"]:
             return
-        optimizer = getattr(self._optimized, "current_optimizer", None)
-        if optimizer is None:
-            optimizer = optimizer_of(self._model)
+        optimizer = self._optimizer()
         trained = self._find_trained(optimizer, state)
         tape: Any = state.get("tape")
         gradients: Sequence[Any]
@@ -157,10 +151,7 @@ class TFUpdate:
         if tape is None:
             raise no_tape()
         if not tf.is_tensor(loss):
-            raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
-                f"'{self._op.loss_name}', but got {type(loss).__name__}."
-            )
+            raise self._no_loss(loss)
         own = self._model.losses
         if own:
             # in half precision they may be of several types
@@ -183,17 +174,7 @@ class TFUpdate:
 
     def _shared(self, gradients: Any, optimizer: Any, trained: Trained) -> Sequence[Any]:
         """Give gradients that were handed in as the optimizer wants them."""
-        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(trained.variables):
-            got = (
-                f"{len(gradients)} of them"
-                if isinstance(gradients, (list, tuple))
-                else type(gradients).__name__
-            )
-            raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
-                f"'{self._op.gradients}', a list with one for each of the model's "
-                f"{len(trained.variables)} trainable variables, but got {got}."
-            )
+        self._require_gradients(gradients, len(trained.variables))
         if trained.replicas > 1:
             # those of the replicas are added up
             gradients = [None if one is None else _share(one) for one in gradients]
@@ -240,13 +221,6 @@ class TFUpdate:
             for variable, gradient in zip(variables, gradients, strict=True):
                 if gradient is not None and id(variable) not in self._sums:
                     self._sums[id(variable)] = _Sum(variable)
-
-    def abandon(self) -> None:
-        """Let go of what a step that failed has left.
-
-        That is nothing here: gradients are values of the step, and what it has merged is put back
-        by what it has deferred.
-        """
 
     def merged(self) -> tuple[int, list[Any]]:
         """Give the gradients that were added up since the last update.

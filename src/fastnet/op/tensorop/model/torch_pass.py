@@ -22,7 +22,7 @@ class TorchPass:
 
     Args:
         model: The model.
-        several_inputs: Whether the op has several inputs.
+        inputs: The keys of the op's inputs.
         trainable: Whether the model is in training mode while the step's mode is "train".
         gradients: Whether gradients flow through it.
         layers: The layers whose outputs are wanted too, by name or place.
@@ -36,7 +36,7 @@ class TorchPass:
     def __init__(
         self,
         model: torch.nn.Module,
-        several_inputs: bool,
+        inputs: Sequence[str],
         trainable: bool,
         gradients: bool,
         layers: Sequence[str | int],
@@ -47,7 +47,7 @@ class TorchPass:
         self._trainable = trainable
         self._gradients = gradients
         arguments = inspect.signature(unwrap(model).forward).parameters
-        self._spread = several_inputs and len(arguments) > 1
+        self._spread = len(inputs) > 1 and len(arguments) > 1
         self._switch = TrainingSwitch(model)
         # the replicas of such a model run in threads of its own
         spread = isinstance(model, torch.nn.DataParallel)

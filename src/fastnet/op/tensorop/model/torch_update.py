@@ -17,12 +17,12 @@ from fastnet.backend.torch.gradients import (
     apply_gradients,
     backward,
     drop_gradients,
-    optimizer_of,
     parameters_of,
     step_optimizer,
     trainable,
 )
 from fastnet.backend.torch.graph import reached
+from fastnet.op.tensorop.model.model_update import ModelUpdate
 from fastnet.types import State
 from fastnet.util import get_num_gpus
 
@@ -66,7 +66,7 @@ class _Settling:
         self._update.settle(None)
 
 
-class TorchUpdate:
+class TorchUpdate(ModelUpdate):
     """What an UpdateOp does with a torch model.
 
     Args:
@@ -76,19 +76,11 @@ class TorchUpdate:
         ValueError: If `merge_grad` is more than 1 on several GPUs.
     """
 
+    trained = "parameters"
+
     def __init__(self, op: UpdateOp) -> None:
-        if op.merge_grad > 1 and get_num_gpus() > 1:
-            raise ValueError(
-                f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
-                "supported on several devices. Use merge_grad=1."
-            )
-        self._op = op
-        self._model: torch.nn.Module = op.model
-        # what may change is read off these in each step
-        self._optimized = holder_of(op.model, "current_optimizer")
+        super().__init__(op, get_num_gpus())
         self._named = holder_of(op.model, "model_name")
-        self._given = op.gradients is not None
-        self._merge = op.merge_grad
         self._merged = _Merged(0, {})
         self._unsettled: _Merged | None = None
         self._opened: State | None = None
@@ -113,9 +105,7 @@ class TorchUpdate:
         """
         if state["warmup"]:
             return
-        optimizer = getattr(self._optimized, "current_optimizer", None)
-        if optimizer is None:
-            optimizer = optimizer_of(self._model)
+        optimizer = self._optimizer()
         self._require_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
         merged = None
@@ -278,10 +268,7 @@ class TorchUpdate:
 
     def _loss(self, loss: Any, optimizer: Any) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor):
-            raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
-                f"'{self._op.loss_name}', but got {type(loss).__name__}."
-            )
+            raise self._no_loss(loss)
         if loss.dim():
             loss = loss.mean()
         scaler = getattr(optimizer, "scaler", None)
@@ -335,18 +322,9 @@ class TorchUpdate:
             own.give_back()
 
     def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
-        if not isinstance(gradients, (list, tuple)) or len(gradients) != len(parameters):
-            got = (
-                f"{len(gradients)} of them"
-                if isinstance(gradients, (list, tuple))
-                else type(gradients).__name__
-            )
-            raise ValueError(
-                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
-                f"'{self._op.gradients}', a list with one for each of the model's "
-                f"{len(parameters)} trainable parameters, but got {got}."
-            )
-        return gradients
+        self._require_gradients(gradients, len(parameters))
+        checked: Sequence[Any] = gradients
+        return checked
 
     def _explain(self, error: BaseException, data: Any) -> None:
         if not isinstance(error, RuntimeError):

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.errors import shown
+from fastnet.frameworks import framework_named
 from fastnet.op.checks import is_int
 from fastnet.op.settings import is_overridden
-from fastnet.op.tensorop.model.held_model import require_built, require_framework
-from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
+from fastnet.op.tensorop.model.model_update import ModelUpdate
 from fastnet.types import Forward, Model, State, Tensor
 from fastnet.util import to_set
 
-if TYPE_CHECKING:
-    import torch
 
-    from fastnet.op.tensorop.model.tf_update import TFUpdate
-    from fastnet.op.tensorop.model.torch_update import TorchUpdate
-
-
-class UpdateOp(TensorOp):
+class UpdateOp(HoldsModel):
     """Updates a model's weights by a loss.
 
     In torch, UpdateOps that stand last in a row take their optimizers' steps after the last of them
@@ -91,7 +86,7 @@ class UpdateOp(TensorOp):
         self.merge_grad = merge_grad
         self.defer = defer
         self.retain_graph = False
-        self._update: TorchUpdate | TFUpdate = _make_update(self, framework_of(model))
+        self._update = _make_update(self)
         self._settled = self._settings()
 
     def settle(self, changed: Sequence[str] = ()) -> None:
@@ -116,7 +111,7 @@ class UpdateOp(TensorOp):
         if was[:2] != now[:2]:
             self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
         former = self._update
-        self._update = _make_update(self, framework_of(self.model))
+        self._update = _make_update(self)
         if was[2] is now[2] and self.merge_grad > 1:
             self._update.set_merged(*former.merged())
         self._settled = now
@@ -135,18 +130,6 @@ class UpdateOp(TensorOp):
 
     def _settings(self) -> tuple[Any, ...]:
         return self.loss_name, self.gradients, self.model, self.merge_grad
-
-    def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
-        require_framework("UpdateOp", self.model, framework)
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
@@ -259,16 +242,12 @@ def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
     )
 
 
-def _make_update(op: UpdateOp, framework: str | None) -> TorchUpdate | TFUpdate:
-    if framework == "torch":
-        from fastnet.op.tensorop.model.torch_update import TorchUpdate
-
-        return TorchUpdate(op)
-    if framework == "tf":
-        from fastnet.op.tensorop.model.tf_update import TFUpdate
-
-        return TFUpdate(op)
-    raise ValueError(
-        f"UpdateOp updates a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, "
-        "of no known framework."
-    )
+def _make_update(op: UpdateOp) -> ModelUpdate:
+    framework = framework_of(op.model)
+    if framework is None:
+        raise ValueError(
+            f"UpdateOp updates a torch.nn.Module or a Keras model, but got "
+            f"{type(op.model).__name__}, of no known framework."
+        )
+    made: ModelUpdate = framework_named(framework).load("update")(op)
+    return made

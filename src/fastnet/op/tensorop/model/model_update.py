@@ -1,0 +1,113 @@
+"""What an UpdateOp does with the models of any framework."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fastnet.backend.facts import holder_of, name_of
+from fastnet.backend.scheduled import optimizer_of
+from fastnet.types import Model, State
+
+if TYPE_CHECKING:
+    from fastnet.op.tensorop.model.update import UpdateOp
+
+__all__ = ["ModelUpdate"]
+
+
+class ModelUpdate(ABC):
+    """What an UpdateOp does with a model; each framework has a class derived from it.
+
+    Args:
+        op: The op.
+        device_count: How many devices a step runs on.
+
+    Raises:
+        ValueError: If `merge_grad` is more than 1 on several devices.
+    """
+
+    trained: ClassVar[str]
+    """What the framework calls what is trained, for error texts."""
+
+    def __init__(self, op: UpdateOp, device_count: int) -> None:
+        if op.merge_grad > 1 and device_count > 1:
+            raise ValueError(
+                f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
+                "supported on several devices. Use merge_grad=1."
+            )
+        self._op = op
+        self._model: Model = op.model
+        # what may change is read off this in each step
+        self._optimized = holder_of(op.model, "current_optimizer")
+        self._given = op.gradients is not None
+        self._merge = op.merge_grad
+
+    @abstractmethod
+    def __call__(
+        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+    ) -> None:
+        """Take gradients, and update or put the update off.
+
+        Args:
+            data: The loss, or a list of gradients.
+            state: The step's context.
+            op: The op, or a copy of it, with a `defer` of its own.
+            defer: Whether to put the update off until after the last op, whatever the op says.
+            retain_graph: Whether a later op takes gradients of the same graph.
+        """
+
+    def abandon(self) -> None:  # noqa: B027 - there may be nothing to let go of
+        """Let go of what a step that failed has left, wherever it did; there may be nothing."""
+
+    @abstractmethod
+    def merged(self) -> tuple[int, list[Any]]:
+        """Return the gradients that were added up since the last update.
+
+        Returns:
+            Of how many steps, and the sum for each of what is trained, or None.
+        """
+
+    @abstractmethod
+    def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
+        """Say why gradients cannot be gone on from.
+
+        Args:
+            times: Of how many steps they are said to be.
+            gradients: What is said to be the sums, one for each of what is trained.
+
+        Returns:
+            What is wrong, to stand behind "The state to load"; None if nothing is.
+        """
+
+    @abstractmethod
+    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+        """Go on from gradients that were added up before.
+
+        Args:
+            times: Of how many steps.
+            gradients: What `merged` gave.
+        """
+
+    def _optimizer(self) -> Any:
+        """Look up the optimizer in force; refuse a model that has none."""
+        optimizer = getattr(self._optimized, "current_optimizer", None)
+        return optimizer_of(self._model) if optimizer is None else optimizer
+
+    def _no_loss(self, given: Any) -> ValueError:
+        """Word the error of a loss that is no tensor."""
+        return ValueError(
+            f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
+            f"'{self._op.loss_name}', but got {type(given).__name__}."
+        )
+
+    def _require_gradients(self, gradients: Any, count: int) -> None:
+        """Refuse gradients that are not one for each of what is trained."""
+        is_list = isinstance(gradients, (list, tuple))
+        if not is_list or len(gradients) != count:
+            got = f"{len(gradients)} of them" if is_list else type(gradients).__name__
+            raise ValueError(
+                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
+                f"'{self._op.gradients}', a list with one for each of the model's {count} "
+                f"trainable {self.trained}, but got {got}."
+            )
