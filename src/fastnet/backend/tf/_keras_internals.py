@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import tensorflow as tf
+
 from fastnet.backend.private_names import look_up, read
 from fastnet.backend.tf.generation import is_keras3, keras_of
 
@@ -301,7 +303,8 @@ def schedule_of(optimizer: Any) -> Any:
     """
     schedule = read(optimizer, "_learning_rate", _MISSING)
     if schedule is _MISSING:
-        config = optimizer.get_config().get("learning_rate")
+        with tf.init_scope():  # it reads variables, maybe while a graph is traced
+            config = optimizer.get_config().get("learning_rate")
         if isinstance(config, dict):
             return keras_of(optimizer).optimizers.schedules.deserialize(config)
         schedule = config
