@@ -63,7 +63,7 @@ def workloads_of(framework: str, names: Sequence[str]) -> list[OpCost | TFOpCost
 
 
 def _is_of(title: str, name: str) -> bool:
-    """Tell whether a title begins with the name of a class."""
+    """Return whether a title begins with the name of a class."""
     return re.match(rf"{re.escape(name)}\b", title) is not None
 
 

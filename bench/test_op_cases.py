@@ -32,7 +32,7 @@ def _public_ops() -> set[type[tensorop.TensorOp]]:
 
 
 def _with_inner(ops: Iterable[Any]) -> Iterator[Any]:
-    """Give ops, and the ops that they run."""
+    """Return ops, and the ops that they run."""
     for op in ops:
         yield op
         yield from _with_inner(getattr(op, "ops", ()))

@@ -65,7 +65,7 @@ def fast() -> fastnet.BaseNetwork:
 
 
 def batches() -> Iterator[dict[str, np.ndarray]]:
-    """Give the batches of an epoch: scans of bytes, and what they show."""
+    """Return the batches of an epoch: scans of bytes, and what they show."""
     digits = load_digits()
     pixels = (digits.images * (255 / 16)).astype("uint8")
     for start in range(0, len(pixels) - BATCH_SIZE + 1, BATCH_SIZE):

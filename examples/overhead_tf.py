@@ -57,12 +57,12 @@ class WarmUp(TensorOp):
 
 
 def with_int() -> Iterator[Batch]:
-    """Give batches whose epoch is an int: no tensor, and so a constant of what is traced."""
+    """Return batches whose epoch is an int: no tensor, and so a constant of what is traced."""
     return batches(int)
 
 
 def with_tensor() -> Iterator[Batch]:
-    """Give batches whose epoch is a tensor, like everything else."""
+    """Return batches whose epoch is a tensor, like everything else."""
     return batches(np.float32)
 
 

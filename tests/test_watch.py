@@ -28,7 +28,7 @@ class Other(Noticing):
 
 
 def marks(change: Callable[[], Any]) -> bool:
-    """Tell whether something leaves a mark."""
+    """Return whether something leaves a mark."""
     before = writes()
     change()
     return writes() > before

@@ -182,7 +182,7 @@ def double(x: Any) -> Any:
 
 
 def square(x: Any) -> Any:
-    """Give what is differentiated: a loss whose elements count alike."""
+    """Return what is differentiated: a loss whose elements count alike."""
     return x * x
 
 

@@ -78,7 +78,7 @@ def make_network(model: Any) -> BaseNetwork:
 
 
 def accuracy(network: BaseNetwork, held: Batch) -> float:
-    """Give the share of the held-out digits that are read right."""
+    """Return the share of the held-out digits that are read right."""
     results = network.transform(list(batches(held, 150)), mode="eval")
     return float(np.mean(joined(results, "guess") == joined(results, "label")))
 

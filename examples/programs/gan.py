@@ -135,7 +135,7 @@ def draw(network: BaseNetwork, noise: np.ndarray) -> np.ndarray:
 
 
 def distances(drawn: np.ndarray, real: np.ndarray) -> tuple[float, float]:
-    """Tell how far the mean and the variance of each pixel are from those of real images."""
+    """Return how far the mean and the variance of each pixel are from those of real images."""
     means = drawn.mean(axis=0) - real.mean(axis=0)
     variances = drawn.var(axis=0) - real.var(axis=0)
     return float(np.abs(means).mean()), float(np.abs(variances).mean())

@@ -91,7 +91,7 @@ def tf_models() -> list[Any]:
 
 
 def stages(epochs: int) -> tuple[int, int]:
-    """Give the epochs in which the network begins to grow, and in which it has grown."""
+    """Return the epochs in which the network begins to grow, and in which it has grown."""
     return 1 + epochs // 3, 1 + 2 * epochs // 3
 
 
@@ -135,7 +135,7 @@ def with_thumbnails(data: Batch, framework: str) -> Batch:
 
 
 def accuracy(network: BaseNetwork, held: Batch, epoch: int) -> float:
-    """Give the share of the held-out digits that are read right in an epoch."""
+    """Return the share of the held-out digits that are read right in an epoch."""
     results = network.transform(list(batches(held, 150)), mode="eval", epoch=epoch)
     return float(np.mean(joined(results, "scores").argmax(axis=-1) == joined(results, "label")))
 

@@ -101,7 +101,7 @@ def make_network(model: Any, depth_axis: int) -> BaseNetwork:
 
 
 def overlap(found: np.ndarray, masks: np.ndarray) -> float:
-    """Give the Dice score of whole volumes: 1 where what is found is what is there."""
+    """Return the Dice score of whole volumes: 1 where what is found is what is there."""
     there = masks > 0.5
     return float(2 * np.sum(found & there) / (np.sum(found) + np.sum(there)))
 

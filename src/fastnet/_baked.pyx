@@ -89,7 +89,7 @@ cdef class Seen:
         return self.reader(owner)
 
     cpdef bint same(self) except -1:
-        """Tell whether the owner holds the very objects that it held before."""
+        """Return whether the owner holds the very objects that it held before."""
         cdef object now = self.owner
         cdef tuple closure
         cdef object value

@@ -651,7 +651,7 @@ cdef class Plan:
     cdef inline PyObject* _read(
         self, Step* step, Py_ssize_t position, PyObject** slots
     ) except NULL:
-        """Give what an op is called with, borrowed; a list of several is in the last slot."""
+        """Return what an op is called with, borrowed; a list of several is in the last slot."""
         cdef PyObject* value
         if step.read == READ_ONE:
             value = slots[step.inputs[0]]

@@ -32,7 +32,7 @@ def enter(self):
 
 
 def leave(self, kind=None, error=None, trace=None):
-    """Give the network back, ready to be opened again.
+    """Release the network, ready to be opened again.
 
     Args:
         kind: The class of the exception that ends the block, or None.

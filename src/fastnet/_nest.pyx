@@ -71,7 +71,7 @@ cdef int remember(dict kinds, object cls, int kind) except -1:
 
 
 cdef int container_kind(object data) except -1:
-    """Tell which kind of container a value is, PLAIN for one that is none."""
+    """Return which kind of container a value is, PLAIN for one that is none."""
     cdef object cls = type(data)
     cdef object known = KINDS.get(cls)
     if known is not None:

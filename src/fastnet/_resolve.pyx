@@ -20,7 +20,7 @@ cdef class KeyTable:
         self._names = []
 
     cpdef Py_ssize_t intern(self, object key) except -1:
-        """Give a key its id: the next free one at its first call, the same one ever after.
+        """Return the id of a key: the next free one at its first call, the same one ever after.
 
         Args:
             key: The key.
@@ -211,7 +211,7 @@ cdef class Spec:
         )
 
     def runs_in(self, mode, ds_id):
-        """Say whether the item takes part in a mode on a dataset.
+        """Return whether the item takes part in a mode on a dataset.
 
         Args:
             mode: The mode, one of "train", "eval", "test" or "infer".
@@ -275,7 +275,7 @@ cdef class OpSpec(Spec):
         PyMem_Free(self.ids)
 
     def has_keys_as_read(self):
-        """Say whether the op's keys are those that it had.
+        """Return whether the op's keys are those that it had.
 
         Returns:
             True if they are.
@@ -295,7 +295,7 @@ cdef class OpSpec(Spec):
         return True
 
     def is_as_read(self):
-        """Say whether the op still says of itself what it said.
+        """Return whether the op still says of itself what it said.
 
         Returns:
             True if it does.
@@ -341,7 +341,7 @@ cdef class SlicerSpec(Spec):
         self.unslices = KeySet(table, slicer.unslice_inputs)
 
     def has_keys_as_read(self):
-        """Say whether the slicer's keys are those that it had.
+        """Return whether the slicer's keys are those that it had.
 
         Returns:
             True if they are.
@@ -352,7 +352,7 @@ cdef class SlicerSpec(Spec):
         )
 
     def is_as_read(self):
-        """Say whether the slicer still says of itself what it said.
+        """Return whether the slicer still says of itself what it said.
 
         Returns:
             True if it does.
@@ -439,7 +439,7 @@ def gather(list specs not None):
 
 
 def same_items(list items not None, tuple snapshot not None):
-    """Say whether a list still holds the very objects that it held before.
+    """Return whether a list still holds the very objects that it held before.
 
     Args:
         items: The list.

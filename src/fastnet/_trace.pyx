@@ -310,7 +310,7 @@ cdef class TensorKind(_Walk):
         return True
 
     cdef int take_members(self, object value, object form) except -1:
-        """Tell whether each item of a set is alike: 1 and True are equal, but not that."""
+        """Return whether each item of a set is alike: 1 and True are equal, but not that."""
         cdef dict members = {member: member for member in value}
         cdef list none = []
         if len(members) != len(form):
@@ -420,7 +420,7 @@ cdef object constant(object value):
 
 
 cdef int same_constant(object value, object form) except -1:
-    """Tell whether two values of one class are alike; values that cannot be compared are not."""
+    """Return whether two values of one class are alike; values that cannot be compared are not."""
     if type(form) is complex:
         return same_float(value.real, form.real) and same_float(value.imag, form.imag)
     try:
@@ -552,7 +552,7 @@ cdef class TracedStep:
         return self.lay_out(trace, PyObject_CallOneArg(trace.call, tensors), batch)
 
     def fits(self, batch):
-        """Tell whether something was traced that a batch fits.
+        """Return whether something was traced that a batch fits.
 
         Args:
             batch: The batch.

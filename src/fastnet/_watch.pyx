@@ -93,7 +93,7 @@ cdef inline void mark(Watched watched) noexcept:
 
 
 cdef inline bint is_plain(object watched) noexcept:
-    """Say whether no class behind `Noticing` has a way of its own to set attributes."""
+    """Return whether no class behind `Noticing` has a way of its own to set attributes."""
     cdef PyObject* order = Py_TYPE(watched).tp_mro
     cdef Py_ssize_t place
     cdef bint behind = False
@@ -155,7 +155,7 @@ cdef class Lookout:
         ]
 
     def is_still(self):
-        """Say whether nothing was written since.
+        """Return whether nothing was written since.
 
         Returns:
             True if neither an object nor a class was; False if one perhaps was.

@@ -1,7 +1,8 @@
 """Errors of a network, and the words they are told in.
 
-Every error that a network raises on purpose is worded here, so that each names the op, the key,
-what was there instead, and what to do about it.
+The classes that programs may catch, and the texts that several modules share; what only one module
+refuses is worded there. Each text names the op, the key, what was there instead, and what to do
+about it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Framework:
     update: str | None = None
 
     def has_tensor(self, value: object) -> bool:
-        """Tell whether a value is a tensor of this framework.
+        """Return whether a value is a tensor of this framework.
 
         Args:
             value: Anything.
@@ -61,7 +61,7 @@ class Framework:
         return isinstance(value, tuple(getattr(library, name) for name in self.tensors))
 
     def has_model(self, value: object) -> bool:
-        """Tell whether a value is a model of this framework.
+        """Return whether a value is a model of this framework.
 
         Args:
             value: Anything.

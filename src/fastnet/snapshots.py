@@ -52,7 +52,7 @@ def snapshot_of(value: Any) -> Any:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Tell whether two snapshots are of values that hold the same.
+    """Return whether two snapshots are of values that hold the same.
 
     Args:
         one: A snapshot.

@@ -150,7 +150,7 @@ def missing_attributes(item: object, attributes: Sequence[str]) -> list[str]:
 
 
 def is_op(item: object) -> bool:
-    """Say whether an object can be an op of a network.
+    """Return whether an object can be an op of a network.
 
     Args:
         item: Any object.
@@ -162,7 +162,7 @@ def is_op(item: object) -> bool:
 
 
 def is_tensor_op(item: object) -> bool:
-    """Say whether an object can be an op of a network, rather than of its postprocessing.
+    """Return whether an object can be an op of a network, rather than of its postprocessing.
 
     Args:
         item: Any object.
@@ -174,7 +174,7 @@ def is_tensor_op(item: object) -> bool:
 
 
 def is_numpy_op(item: object) -> bool:
-    """Say whether an object can be a postprocessing op of a network.
+    """Return whether an object can be a postprocessing op of a network.
 
     Args:
         item: Any object.
@@ -186,7 +186,7 @@ def is_numpy_op(item: object) -> bool:
 
 
 def is_slicer(item: object) -> bool:
-    """Say whether an object can be a slicer of a network.
+    """Return whether an object can be a slicer of a network.
 
     Args:
         item: Any object.
@@ -198,7 +198,7 @@ def is_slicer(item: object) -> bool:
 
 
 def is_given(item: object) -> bool:
-    """Say whether there is an item at all, where a program may have left it out.
+    """Return whether there is an item at all, where a program may have left it out.
 
     Args:
         item: Any object.
@@ -210,7 +210,7 @@ def is_given(item: object) -> bool:
 
 
 def is_scheduler(item: object) -> bool:
-    """Say whether an object stands for another one in each epoch.
+    """Return whether an object stands for another one in each epoch.
 
     Args:
         item: Any object.

@@ -71,7 +71,7 @@ def is_own(node: ast.expr) -> bool:
 
 
 def reads_a_table(node: ast.expr) -> bool:
-    """Tell whether an expression is the table of an object's attributes."""
+    """Return whether an expression is the table of an object's attributes."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "vars"
     return isinstance(node, ast.Attribute) and node.attr == "__dict__"
@@ -123,7 +123,7 @@ def literal(node: ast.expr) -> str:
 
 
 def is_inside(name: str) -> bool:
-    """Tell whether what is imported is a private part of a library."""
+    """Return whether what is imported is a private part of a library."""
     package, *parts = name.split(".")
     return package in LIBRARIES and (
         any(map(is_private, parts)) or any(inside in f"{name}." for inside in INSIDES)

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fastnet.cli.batches import load_batches
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 
 
 def test_random_data() -> None:
@@ -144,7 +144,7 @@ RANDOM = "(Random data are written KEY:TYPE:SHAPE, such as image:float32:32x1x8x
 )
 def test_what_is_refused(asked: str, message: str, folder: Path) -> None:
     np.savez(folder / "empty.npz")
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         load_batches(asked, "torch", 3)
     assert str(caught.value) == f"--batch: {message}"
 
@@ -171,7 +171,7 @@ MANY = "9" * 5000
     ],
 )
 def test_a_shape_that_is_huge_or_malformed(asked: str) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         load_batches(asked, "torch", 1)
     assert str(caught.value).startswith("--batch: ")
     assert len(str(caught.value)) < 500
@@ -179,7 +179,7 @@ def test_a_shape_that_is_huge_or_malformed(asked: str) -> None:
 
 
 def test_a_shape_of_more_than_memory() -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         load_batches("y:int8:2,x:float32:99999999999x99999999", "torch", 1)
     assert str(caught.value) == (
         "--batch: 'x:float32:99999999999x99999999' asks for more numbers than there is memory for. "
@@ -200,5 +200,5 @@ def test_a_file_that_is_none_of_arrays(kind: str, tmp_path: Path) -> None:
     else:
         np.savez(path, x=np.array([{"a": 1}], dtype=object))
     pattern = rf"^--batch: {re.escape(repr(str(path)))} cannot be read as an \.npz file of arrays: "
-    with pytest.raises(Mistake, match=pattern):
+    with pytest.raises(UsageError, match=pattern):
         load_batches(str(path), "torch", 1)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from fastnet.cli.loading import find, load_network
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_file_in_another_folder(
     ],
 )
 def test_what_is_no_network(place: str, message: str, folder: Path) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         load_network(place)
     assert str(caught.value) == message.format(folder=folder)
 

@@ -182,7 +182,7 @@ def test_the_least_change(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Give what is said of a command that is refused."""
+    """Return what is said of a command that is refused."""
     assert main(list(words)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

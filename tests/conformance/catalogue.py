@@ -246,7 +246,7 @@ def cross_entropy(form: str, from_logits: bool, weights: dict[int, float] | None
 
 
 def spread_out(form: str, ignored: int | None) -> Row:
-    """Give the row of a cross entropy with an axis, smoothed labels and some left out."""
+    """Return the row of a cross entropy with an axis, smoothed labels and some left out."""
 
     def compute(b: Any) -> dict[str, Any]:
         classes = b["t"] if form == "sparse" else b["t"].argmax(1)
@@ -270,7 +270,7 @@ def spread_out(form: str, ignored: int | None) -> Row:
 
 
 def pair(cls: type, form: str, compute: Callable[..., Any], t: Array = Z, **options: Any) -> Row:
-    """Give the row of a loss that compares `X` with the truth."""
+    """Return the row of a loss that compares `X` with the truth."""
     return Row(
         cls,
         lambda fw, when: [cls(("p", "t"), "y", **options, **when)],
@@ -288,7 +288,7 @@ def huber(p: Any, t: Any, beta: float) -> Any:
 
 
 def meta(cls: type, form: str, wrap: Callable[[When], Any], factor: float) -> Row:
-    """Give the row of an op around ops that multiply `y`, which a copy of `x` is before."""
+    """Return the row of an op around ops that multiply `y`, which a copy of `x` is before."""
     return Row(
         cls,
         lambda fw, when: [TensorOp("x", "y"), wrap(when)],

@@ -38,7 +38,7 @@ def words_of(error: BaseException) -> list[str]:
 
 
 def notes_of(fw: Framework, *notes: str) -> list[str]:
-    """Give the notes of an error of an op: in a graph, the op raises while it is traced."""
+    """Return the notes of an error of an op: in a graph, the op raises while it is traced."""
     return [*notes, _TRACING] if fw.name == "tf-static" else list(notes)
 
 

@@ -54,7 +54,7 @@ class Framework(ABC):
 
     @abstractmethod
     def is_tensor(self, value: Any) -> bool:
-        """Tell whether a value is a tensor of this framework that can be read now."""
+        """Return whether a value is a tensor of this framework that can be read now."""
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
@@ -88,7 +88,7 @@ class Framework(ABC):
 
     @abstractmethod
     def cast(self, x: Any, dtype: str) -> Any:
-        """Give a tensor another type."""
+        """Convert a tensor to another type."""
 
     @abstractmethod
     def gradients(self, loss: Any, model: Any, state: Any) -> list[Any]:
@@ -124,11 +124,11 @@ class Framework(ABC):
 
     @abstractmethod
     def sgd(self, rate: float = 0.1, momentum: float = 0.0) -> Callable[..., Any]:
-        """Give an optimizer_fn."""
+        """Return an optimizer_fn."""
 
     @abstractmethod
     def adam(self, rate: float = 0.01) -> Callable[..., Any]:
-        """Give an optimizer_fn."""
+        """Return an optimizer_fn."""
 
     @abstractmethod
     def rate(self, model: Any) -> float:

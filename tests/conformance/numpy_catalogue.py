@@ -33,7 +33,7 @@ def smoothed(classes: Any) -> Any:
 
 
 def one(cls: type, compute: Callable[[Any], Any], x: Any, form: str = "", **options: Any) -> Row:
-    """Give the row of an op that makes "y" of "x"."""
+    """Return the row of an op that makes "y" of "x"."""
     return Row(
         cls,
         lambda fw, when: [cls(inputs="x", outputs="y", **options, **when)],
@@ -44,7 +44,7 @@ def one(cls: type, compute: Callable[[Any], Any], x: Any, form: str = "", **opti
 
 
 def meta(cls: type, form: str, wrap: Callable[[When], Any], factor: float) -> Row:
-    """Give the row of an op around ops that multiply `y`, which a copy of `x` is before."""
+    """Return the row of an op around ops that multiply `y`, which a copy of `x` is before."""
     return Row(
         cls,
         lambda fw, when: [NumpyOp("x", "y"), wrap(when)],

@@ -99,7 +99,7 @@ class Case:
 
 
 def one(cls: type, *keys: Any, follows: tuple[str, ...] = (), **changes: list[Any]) -> Case:
-    """Give the case of an op that is made of its keys; the first of its values are the old ones."""
+    """Return the case of an op that is made of its keys; the first of its values are the old."""
     old = {name: values[0] for name, values in changes.items()}
     return Case(
         cls,
@@ -378,7 +378,7 @@ def network_of(fw: Framework, ops: list[Any]) -> Any:
 
 
 def outcome(fw: Framework, make: Callable[[], Any]) -> tuple[Any, ...]:
-    """Give what two steps make of the batch, and of the weights, or what is wrong."""
+    """Return what two steps make of the batch, and of the weights, or what is wrong."""
     try:
         network = make()
         results = [fw.step(network, BATCH, "train") for _ in range(2)]

@@ -29,7 +29,7 @@ X = np.arange(6, dtype="float32").reshape(2, 3)
 
 
 def holds_arrays(make: Make) -> bool:
-    """Tell whether a container may hold what has no hash."""
+    """Return whether a container may hold what has no hash."""
     try:
         make(X)
     except TypeError:

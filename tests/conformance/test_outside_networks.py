@@ -26,7 +26,7 @@ from tests.conformance.numpy_catalogue import NUMPY_ROWS
 
 @contextlib.contextmanager
 def by_hand(framework: Framework) -> Iterator[dict[str, Any]]:
-    """Give the state that a program makes up for ops that it calls itself."""
+    """Return the state that a program makes up for ops that it calls itself."""
     state = {
         "mode": "train",
         "epoch": 1,

@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
 
 
 def text_of(which: str, tensor: str) -> tuple[type[Exception], str]:
-    """Give an error's type, and what it says after the op."""
+    """Return an error's type, and what it says after the op."""
     _, kind, text = WRONG[which]
     if kind is TypeError:
         text = (

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def difference(expected: Any, actual: Any, at: str, close: float = 0.0) -> str | None:
-    """Say where two nests differ first.
+    """Return where two nests differ first.
 
     Args:
         expected: What the oracle has seen.

@@ -11,10 +11,10 @@ _EACH = 12
 
 
 def torch_seeds() -> list[int]:
-    """Give the numbers of torch's programs."""
+    """Return the numbers of torch's programs."""
     return [seed for seed in range(_FIRST, _FIRST + _PROGRAMS) if seed % _EACH]
 
 
 def tf_seeds() -> list[int]:
-    """Give the numbers of TensorFlow's programs."""
+    """Return the numbers of TensorFlow's programs."""
     return [seed for seed in range(_FIRST, _FIRST + _PROGRAMS) if seed % _EACH == 0]

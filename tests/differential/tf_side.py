@@ -160,11 +160,11 @@ class Side(ABC):
 
     @abstractmethod
     def optimizer(self, name: str) -> Any:
-        """Give a model's optimizer."""
+        """Return a model's optimizer."""
 
     @abstractmethod
     def put_optimizer(self, name: str, optimizer: Any) -> None:
-        """Give a model another one."""
+        """Return a model another one."""
 
     @abstractmethod
     def change_op(self, place: int, attribute: str, value: Any) -> None:

@@ -167,11 +167,11 @@ class Side(ABC):
 
     @abstractmethod
     def optimizer(self, name: str) -> torch.optim.Optimizer:
-        """Give a model's optimizer in force."""
+        """Return a model's optimizer in force."""
 
     @abstractmethod
     def put_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Give a model another one, from now on."""
+        """Return a model another one, from now on."""
 
     @abstractmethod
     def change_op(self, name: str, attribute: str, value: Any) -> None:

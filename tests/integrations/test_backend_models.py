@@ -67,7 +67,7 @@ def test_cross_entropies(
     rounding = ROUNDING if framework == "torch" else 0.0
 
     def weighting(b: Any) -> Any:
-        """Give weights as the function takes them: FastEstimator's in TensorFlow wants a table."""
+        """Return weights as the function takes them: FastEstimator's in TensorFlow is a table."""
         if weights is None or framework == "torch" or b is sides.fastnet.backend:
             return weights
         keys, values = tf.constant(list(weights)), tf.constant(list(weights.values()))

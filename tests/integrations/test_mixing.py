@@ -89,7 +89,7 @@ def agrees(fw: Any, sides: Sides, choice: str, program: Any, rtol: float = 0.0) 
 
 
 def cases(**choices: Iterable[str]) -> Any:
-    """Say what FastEstimator supplies, in which framework, and whether TensorFlow runs eagerly."""
+    """Return what FastEstimator supplies, in which framework, and whether TensorFlow is eager."""
     return pytest.mark.parametrize(
         ("fw", "eager", "choice"),
         [

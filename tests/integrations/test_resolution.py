@@ -47,7 +47,7 @@ class Refusal:
 
 
 def keys_in_pieces(network: Any) -> set[str]:
-    """Tell which keys are in pieces at the end, unless a slicer joins them."""
+    """Return which keys are in pieces at the end, unless a slicer joins them."""
     if not network.ctx_slicers:
         return set()
     made: set[str] = set()
@@ -68,7 +68,7 @@ def keys_in_pieces(network: Any) -> set[str]:
 
 
 def keys_read_and_deleted(network: Any) -> set[str]:
-    """Tell which keys postprocessing reads, and then deletes."""
+    """Return which keys postprocessing reads, and then deletes."""
     read: set[str] = set()
     deleted: set[str] = set()
     for op in network.ctx_postprocessing:

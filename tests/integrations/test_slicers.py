@@ -111,7 +111,7 @@ def windows(draw: st.DrawFn) -> Windows:
 
 
 def fits(shape: list[int], arguments: dict[str, Any]) -> bool:
-    """Tell whether "drop" leaves a window along each axis that is cut.
+    """Return whether "drop" leaves a window along each axis that is cut.
 
     Where it does not, FastEstimator leaves the axis whole, gives the data back with an axis that it
     never had, or fails.

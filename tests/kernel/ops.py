@@ -121,7 +121,7 @@ def specs_of(kernel: Kernel, table: Any, ops: Sequence[Op]) -> list[Any]:
 
 
 def entry_of(kernel: Kernel, plan: Any, name: str) -> Callable[[Any, State], Any]:
-    """Give a way to run a step: one of a plan's methods, called with a batch and a state."""
+    """Return a way to run a step: one of a plan's methods, called with a batch and a state."""
     if name != "step_timed":
         entry: Callable[[Any, State], Any] = getattr(plan, name)
         return entry

@@ -82,7 +82,7 @@ def weights(model: Any) -> list[Any]:
 
 
 def same_weights(model: Any, other: Any) -> bool:
-    """Say whether the weights of two models, or copies of them, are equal to the bit."""
+    """Return whether the weights of two models, or copies of them, are equal to the bit."""
     one, two = (each if isinstance(each, list) else weights(each) for each in (model, other))
     return len(one) == len(two) and all(map(np.array_equal, one, two))
 

@@ -129,19 +129,19 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def same_weights(model: nn.Module, twin: nn.Module | dict[str, torch.Tensor]) -> bool:
-    """Say whether two models are equal to the bit."""
+    """Return whether two models are equal to the bit."""
     own = model.state_dict()
     other = twin.state_dict() if isinstance(twin, nn.Module) else twin
     return own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
 
 
 def no_gradients(*models: nn.Module) -> bool:
-    """Say whether no parameter holds a gradient."""
+    """Return whether no parameter holds a gradient."""
     return all(parameter.grad is None for model in models for parameter in model.parameters())
 
 
 def is_free(network: TorchNetwork) -> bool:
-    """Say whether a network can be entered, and shows nothing of an earlier opening."""
+    """Return whether a network can be entered, and shows nothing of an earlier opening."""
     entered = network._lock.acquire(blocking=False)
     if entered:
         network._lock.release()

@@ -49,7 +49,7 @@ def profile() -> Profile:
 
 
 def luminance(color: Any) -> float:
-    """Give how bright a colour is, as the Web Content Accessibility Guidelines define it."""
+    """Return how bright a colour is, as the Web Content Accessibility Guidelines define it."""
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
         for part in to_rgb(color)

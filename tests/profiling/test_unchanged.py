@@ -66,7 +66,7 @@ def train(network: TorchNetwork, steps: int, epoch: int = 1) -> list[float]:
 
 
 def state(network: TorchNetwork) -> dict[str, Any]:
-    """Give all that there is of a model and its optimizer, by torch's own word."""
+    """Return all that there is of a model and its optimizer, by torch's own word."""
     (model,) = network.models
     optimizer = model.current_optimizer
     kept = {f"model {name}": value.clone() for name, value in model.state_dict().items()}

@@ -68,7 +68,7 @@ def validate(trace: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def bounds(event: dict[str, Any]) -> tuple[int, int]:
-    """Give an event's begin and end in nanoseconds."""
+    """Return an event's begin and end in nanoseconds."""
     start = round(event["ts"] * 1000)
     return start, start + round(event["dur"] * 1000)
 

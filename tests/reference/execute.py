@@ -249,7 +249,7 @@ class Plan:
                 del store[key]
 
     def _is_needed(self, key: str, after: int) -> bool:
-        """Say whether a value is read again, or wanted back, before it is overwritten."""
+        """Return whether a value is read again, or wanted back, before it is overwritten."""
         for spec in self._specs[after + 1 :]:
             if key in spec.inputs:
                 return True
@@ -277,7 +277,7 @@ class Plan:
 def parts_of(
     keys: Sequence[str], result: Any, op: Any, position: int | None, source: str = "forward"
 ) -> list[Any]:
-    """Give what an op returned for each of its outputs."""
+    """Return what an op returned for each of its outputs."""
     if isinstance(result, Mapping):
         if not set(keys) <= set(result):
             raise other_keys(op, position, keys, result, source)

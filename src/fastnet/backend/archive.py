@@ -163,7 +163,7 @@ class Archive:
 
 
 def _entries(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what safetensors has in a header of each array."""
+    """Return what safetensors has in a header of each array."""
     entries, place = {}, 0
     for name, (dtype, shape, _) in facts.items():
         size = _bytes_of((dtype, shape, None))

@@ -13,7 +13,7 @@ __all__ = ["cast", "convert_tensor_precision"]
 
 
 def cast(data: Any, dtype: Any) -> Any:
-    """Give tensors another type.
+    """Convert tensors to another type.
 
     Args:
         data: A tensor, or tensors in dicts, lists, tuples, namedtuples, sets and dataclasses, to
@@ -44,7 +44,7 @@ def cast(data: Any, dtype: Any) -> Any:
 
 
 def convert_tensor_precision(tensor: Any) -> Any:
-    """Give tensors the type that models compute in.
+    """Convert tensors to the type that models compute in.
 
     Args:
         tensor: A tensor, or tensors in containers, to any depth.

@@ -118,7 +118,7 @@ def name_of(model: Model) -> str:
 
 
 def is_built(model: Model) -> bool:
-    """Tell whether a model was made ready by `build`, fastnet's or FastEstimator's.
+    """Return whether a model was made ready by `build`, fastnet's or FastEstimator's.
 
     Args:
         model: The model.

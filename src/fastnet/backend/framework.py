@@ -8,7 +8,7 @@ __all__ = ["framework_of"]
 
 
 def framework_of(model: object) -> str | None:
-    """Tell a model's framework.
+    """Return a model's framework.
 
     Args:
         model: Anything.

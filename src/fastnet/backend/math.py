@@ -72,7 +72,7 @@ def argmax(tensor: T, axis: int = 0) -> T:
 
 
 def check_nan(val: Any) -> Any:
-    """Tell whether any value is NaN or infinite.
+    """Return whether any value is NaN or infinite.
 
     Args:
         val: A tensor of any shape, or a number.
@@ -283,7 +283,7 @@ def tensor_pow(tensor: T, power: float) -> T:
 
 @dispatched
 def sign(tensor: T) -> T:
-    """Tell the sign of each element of a tensor.
+    """Return the sign of each element of a tensor.
 
     Args:
         tensor: A tensor of any shape.

@@ -49,7 +49,7 @@ def every_optimizer_of(model: Model) -> list[Any]:
 
 
 def current_place(model: Model) -> int | None:
-    """Tell which of its optimizers a model is updated by now.
+    """Return which of its optimizers a model is updated by now.
 
     Args:
         model: A model from `fastnet.build`.

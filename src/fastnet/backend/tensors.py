@@ -55,7 +55,7 @@ def concat(tensors: Sequence[T], axis: int = 0) -> T | None:
 
 @dispatched
 def expand_dims(tensor: T, axis: int = 1) -> T:
-    """Give a tensor a new axis of length 1.
+    """Insert an axis of length 1 into a tensor.
 
     Args:
         tensor: A tensor of n axes.
@@ -154,7 +154,7 @@ def ones_like(tensor: T, dtype: Any = None) -> T:
 
 
 def reshape(tensor: T, shape: int | Sequence[int]) -> T:
-    """Give a tensor another shape.
+    """Reshape a tensor.
 
     Args:
         tensor: A tensor of any shape.

@@ -11,7 +11,7 @@ from typing import Any
 
 import fastnet
 from fastnet.cli import bench, demo, explain, profile, run_fastestimator
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 from fastnet.errors import nearest_name
 
 __all__ = ["main"]
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
-    except Mistake as mistake:
-        print(f"fastnet: {mistake}", file=sys.stderr)
+    except UsageError as error:
+        print(f"fastnet: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fastnet: stopped", file=sys.stderr)

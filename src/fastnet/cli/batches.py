@@ -14,7 +14,7 @@ import numpy as np
 from fastnet._nest import map_leaves
 from fastnet.backend import to_tensor
 from fastnet.cli.loading import call_without_arguments, find
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 from fastnet.errors import nearest_name, shown
 
 __all__ = ["load_batches"]
@@ -34,7 +34,7 @@ _ARRAYS = (np.ndarray, np.generic)
 
 
 def load_batches(asked: str, target_type: str, most: int) -> list[Batch]:
-    """Give batches of a framework's tensors.
+    """Return batches of a framework's tensors.
 
     Args:
         asked: What the user has said: "MODULE:NAME", a file of numpy arrays, or random data.
@@ -45,7 +45,7 @@ def load_batches(asked: str, target_type: str, most: int) -> list[Batch]:
         At least one of them.
 
     Raises:
-        Mistake: If `asked` is none of the three, or gives no batches.
+        UsageError: If `asked` is none of the three, or gives no batches.
     """
     if asked.endswith(".npz"):
         given = [_read_file(asked)]
@@ -67,13 +67,13 @@ def _read_file(path: str) -> Batch:
         with np.load(path, allow_pickle=False) as arrays:
             batch = dict(arrays)
     except FileNotFoundError:
-        raise Mistake(f"--batch: there is no file {path!r}.") from None
+        raise UsageError(f"--batch: there is no file {path!r}.") from None
     except Exception as error:  # a damaged file raises whatever it leads to
-        raise Mistake(
+        raise UsageError(
             f"--batch: {path!r} cannot be read as an .npz file of arrays: {error}"
         ) from error
     if not batch:
-        raise Mistake(f"--batch: {path!r} has no arrays in it.")
+        raise UsageError(f"--batch: {path!r} has no arrays in it.")
     return batch
 
 
@@ -83,24 +83,24 @@ def _take(place: str, most: int) -> list[Batch]:
         value = find(place, "NAME")
         if not isinstance(value, (Mapping, Iterable)) and callable(value):
             value = call_without_arguments(value, place)
-    except Mistake as mistake:
-        raise Mistake(
-            f"--batch: {mistake} (Random data are written KEY:TYPE:SHAPE, such as "
+    except UsageError as error:
+        raise UsageError(
+            f"--batch: {error} (Random data are written KEY:TYPE:SHAPE, such as "
             "image:float32:32x1x8x8.)"
         ) from None
     if isinstance(value, Mapping):
         return [value]
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise Mistake(
+        raise UsageError(
             f"--batch: {place!r} is of type {type(value).__name__}. It must be a batch (a dict), "
             "an iterable of batches, or a function without arguments that gives either."
         )
     batches = list(islice(value, most))
     if not batches:
-        raise Mistake(f"--batch: {place!r} gives no batches.")
+        raise UsageError(f"--batch: {place!r} gives no batches.")
     for number, batch in enumerate(batches):
         if not isinstance(batch, Mapping):
-            raise Mistake(
+            raise UsageError(
                 f"--batch: item {number} of {place!r} is of type {type(batch).__name__}. A batch "
                 "is a dict with a value for each key."
             )
@@ -108,7 +108,7 @@ def _take(place: str, most: int) -> list[Batch]:
 
 
 def _is_drawn(asked: str) -> bool:
-    """Tell whether random data are asked for: a module has no second colon, and no type's name."""
+    """Return whether random data are asked for: a module has no second colon or type's name."""
     parts = asked.partition(",")[0].split(":")
     return len(parts) > 2 or (len(parts) == 2 and parts[1] in _KINDS)
 
@@ -119,14 +119,14 @@ def _draw(asked: str) -> Batch:
     for entry in asked.split(","):
         key, kind, shape, below = _parts(entry.strip())
         if key in batch:
-            raise Mistake(f"--batch: the key {shown(key)} stands there twice.")
+            raise UsageError(f"--batch: the key {shown(key)} stands there twice.")
         if below is not None and below - 1 > np.iinfo(kind).max:
-            raise Mistake(
+            raise UsageError(
                 f"--batch: {kind} cannot hold all numbers below {shown(below)}, which "
                 f"{shown(entry)} asks for."
             )
         if math.prod(shape) * _DRAWN_BYTES > _memory():
-            raise Mistake(
+            raise UsageError(
                 f"--batch: {shown(entry)} asks for more numbers than there is memory for. Ask for "
                 "a smaller shape."
             )
@@ -136,7 +136,7 @@ def _draw(asked: str) -> Batch:
             else:
                 batch[key] = drawn.integers(0, below or 2, shape, dtype=kind)
         except (MemoryError, ValueError) as error:
-            raise Mistake(f"--batch: {shown(entry)} cannot be drawn: {error}.") from None
+            raise UsageError(f"--batch: {shown(entry)} cannot be drawn: {error}.") from None
     return batch
 
 
@@ -149,7 +149,7 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
     """Read one KEY:TYPE:SHAPE, or KEY:TYPE:SHAPE:BELOW."""
     words = entry.split(":")
     if len(words) not in (3, 4) or not words[0]:
-        raise Mistake(
+        raise UsageError(
             f"--batch: {shown(entry)} is not KEY:TYPE:SHAPE, nor KEY:TYPE:SHAPE:BELOW. Write for "
             "example image:float32:32x1x8x8,label:int64:32:10."
         )
@@ -157,12 +157,12 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
     if kind not in _KINDS:
         near = nearest_name(kind, _KINDS)
         meant = "" if near is None else f" Did you mean {near!r}?"
-        raise Mistake(
+        raise UsageError(
             f"--batch: {shown(kind)}, in {shown(entry)}, is no type.{meant} It is one of: "
             f"{', '.join(_KINDS)}."
         )
     if not re.fullmatch(f"{_WHOLE}(x{_WHOLE})*", size):
-        raise Mistake(
+        raise UsageError(
             f"--batch: {shown(size)}, in {shown(entry)}, is no shape. Write whole numbers from 1 "
             "up with an x between them, such as 32x1x8x8."
         )
@@ -172,11 +172,11 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
 
 def _below(word: str, kind: str, entry: str) -> int:
     if not kind.startswith(("int", "uint")):
-        raise Mistake(
+        raise UsageError(
             f"--batch: {shown(entry)} has a BELOW, which only whole numbers have, not {kind}."
         )
     if not re.fullmatch(_WHOLE, word):
-        raise Mistake(
+        raise UsageError(
             f"--batch: {shown(word)}, in {shown(entry)}, is no whole number from 1 up. Numbers "
             "from 0 to below it are drawn."
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import fastnet
 from fastnet.cli.arguments import one_of
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 
 SUMMARY = "measure what a step costs beside loops written by hand and other libraries"
 DESCRIPTION = """\
@@ -42,7 +42,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Declare what the command takes."""
     command.add_argument(
         "part",
         nargs="?",
@@ -77,7 +77,7 @@ def _checkout() -> Path:
     for folder in (here, *here.parents, Path(fastnet.__file__).resolve().parents[2]):
         if (folder / "bench/report.py").is_file() and (folder / "src/fastnet").is_dir():
             return folder
-    raise Mistake(
+    raise UsageError(
         f"the benchmarks are in fastnet's checkout, and {here} is not in one. Clone the "
         "repository, install it with `pip install -e '.[bench]'`, and run this from there."
     )

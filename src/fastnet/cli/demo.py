@@ -6,7 +6,7 @@ import argparse
 from importlib.util import find_spec
 
 from fastnet.cli.arguments import at_least, one_of
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 
 SUMMARY = "train a small network on real data, and show what a step costs"
 DESCRIPTION = """\
@@ -32,7 +32,7 @@ _EXTRAS = {"torch": "demo", "tf": "demo-tf"}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Declare what the command takes."""
     command.add_argument(
         "--framework",
         type=one_of("framework", _NEEDS),
@@ -63,7 +63,7 @@ def _check(framework: str) -> None:
     needs = {**_NEEDS[framework], **_NEEDS_ALWAYS}
     missing = [name for module, name in needs.items() if find_spec(module) is None]
     if missing:
-        raise Mistake(
+        raise UsageError(
             f"the demo needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
             f"not installed. Install: pip install 'fastnet[{_EXTRAS[framework]}]'"
         )

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastnet.cli.arguments import NETWORK, add_opening, one_of
 from fastnet.cli.files import new_file
-from fastnet.cli.mistakes import Mistake
 from fastnet.cli.show import show
+from fastnet.cli.usage import UsageError
 
 SUMMARY = "tell what a step would run and why: ops, keys, what nobody needs"
 DESCRIPTION = f"""\
@@ -47,7 +47,7 @@ _SUFFIXES = {
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Declare what the command takes."""
     add_opening(command)
     command.add_argument(
         "--format",
@@ -86,7 +86,7 @@ def _format_of(path: Path | None) -> str:
     if path is None:
         return "text"
     if path.suffix not in _SUFFIXES:
-        raise Mistake(
+        raise UsageError(
             f"--output: the suffix of {str(path)!r} says no format. Use one of "
             f"{', '.join(_SUFFIXES)}, or name the --format."
         )

@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 from fastnet.errors import nearest_name
 from fastnet.network import BaseNetwork
 
@@ -28,13 +28,13 @@ def load_network(place: str) -> BaseNetwork:
         The network.
 
     Raises:
-        Mistake: If there is none.
+        UsageError: If there is none.
     """
     value = find(place, "NETWORK")
     if not isinstance(value, BaseNetwork) and callable(value):
         value = call_without_arguments(value, place)
     if not isinstance(value, BaseNetwork):
-        raise Mistake(
+        raise UsageError(
             f"{place!r} is of type {type(value).__name__}. It must be a fastnet Network, or a "
             "function without arguments that makes one."
         )
@@ -52,11 +52,11 @@ def find(place: str, what: str) -> Any:
         The value.
 
     Raises:
-        Mistake: If there is no such module or name.
+        UsageError: If there is no such module or name.
     """
     where, colon, name = place.rpartition(":")
     if not colon or not where or not name:
-        raise Mistake(
+        raise UsageError(
             f"{place!r} does not say MODULE:{what}: the name of a module or a file, a colon, and a "
             "name in it, such as networks.py:make_network."
         )
@@ -65,7 +65,7 @@ def find(place: str, what: str) -> Any:
         return getattr(module, name)
     names = [other for other in vars(module) if not other.startswith("_")]
     near = nearest_name(name, names)
-    raise Mistake(
+    raise UsageError(
         f"{where} has no {name!r}."
         + (f" Did you mean {where}:{near}?" if near else f" It has: {', '.join(sorted(names))}.")
     )
@@ -82,12 +82,12 @@ def call_without_arguments(function: Any, place: str) -> Any:
         What it returns.
 
     Raises:
-        Mistake: If it does need arguments.
+        UsageError: If it does need arguments.
     """
     try:
         inspect.signature(function).bind()
     except TypeError as error:
-        raise Mistake(
+        raise UsageError(
             f"{place!r} cannot be called without arguments: {error}. Write a function that gives "
             "it what it needs, and name that."
         ) from None
@@ -104,7 +104,7 @@ def _import(name: str) -> ModuleType:
         # what the module itself imports may be missing too, and that is another matter
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise Mistake(_no_module(name, error.name)) from None
+        raise UsageError(_no_module(name, error.name)) from None
 
 
 def _no_module(name: str, missing: str) -> str:
@@ -128,7 +128,7 @@ def _load_file(path: str) -> ModuleType:
         folder, wanted = os.path.split(path)
         near = nearest_name(wanted, [name for name in _names_in(folder) if name.endswith(".py")])
         meant = "" if near is None else f" Did you mean {os.path.join(folder, near)}?"
-        raise Mistake(f"there is no file {path!r}.{meant}")
+        raise UsageError(f"there is no file {path!r}.{meant}")
     path = os.path.realpath(path)
     _look_in(os.path.dirname(path))  # for what it imports from beside it
     # what is pickled, or read by AutoGraph, is looked up by the name of its module

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.cli.arguments import NETWORK, add_opening, at_least
 from fastnet.cli.files import new_file
-from fastnet.cli.mistakes import Mistake
 from fastnet.cli.progress import shown
 from fastnet.cli.show import show
+from fastnet.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from fastnet.network import BaseNetwork
@@ -45,7 +45,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Declare what the command takes."""
     add_opening(command)
     command.add_argument("--batch", required=True, metavar="BATCH", help="what steps are run on")
     command.add_argument(
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
             update=not arguments.no_update,
         )
     except MissingKeyError as error:
-        raise Mistake(f"--batch: {error}") from error
+        raise UsageError(f"--batch: {error}") from error
     show(profile)
     drawn: Any = profile
     if before is not None:
@@ -152,12 +152,12 @@ def _percentage(text: str) -> float:
 def _check_picture(path: Path) -> None:
     """See to it that a picture can be drawn, before anything is measured."""
     if find_spec("matplotlib") is None:
-        raise Mistake("--plot needs matplotlib. Install: pip install 'fastnet[profile]'")
+        raise UsageError("--plot needs matplotlib. Install: pip install 'fastnet[profile]'")
     from matplotlib.backend_bases import FigureCanvasBase
 
     suffixes = [f".{kind}" for kind in FigureCanvasBase.get_supported_filetypes()]
     if path.suffix.lower() not in suffixes:
-        raise Mistake(
+        raise UsageError(
             f"--plot: the suffix of {str(path)!r} says no kind of picture. Use .png, .svg or .pdf."
         )
 
@@ -168,7 +168,7 @@ def _check(network: BaseNetwork, arguments: argparse.Namespace) -> None:
         arguments.mode, arguments.epoch, arguments.ds_id, arguments.outputs
     )
     if explanation.error is not None:
-        raise Mistake(f"the network cannot be opened like this: {explanation.error}")
+        raise UsageError(f"the network cannot be opened like this: {explanation.error}")
     for finding in explanation.findings:
         if finding.kind == "not_made":  # a batch may have it, but most often it is a typing error
             print(f"fastnet: --outputs: {finding.text}", file=sys.stderr)
@@ -181,15 +181,15 @@ def _saved(arguments: argparse.Namespace) -> Any:
     try:
         profile = Profile.from_json(path)
     except FileNotFoundError:
-        raise Mistake(f"--compare: there is no file {str(path)!r}.") from None
+        raise UsageError(f"--compare: there is no file {str(path)!r}.") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Mistake(
+        raise UsageError(
             f"--compare: {str(path)!r} is no profile that --json has saved: {error}"
         ) from error
     asked = arguments.mode, arguments.eager
     there = [(section.mode, section.eager) for section in profile.sections]
     if asked not in there:
-        raise Mistake(
+        raise UsageError(
             f"--compare: {str(path)!r} is of {', '.join(_way(*one) for one in there)}, not of "
             f"{_way(*asked)}: there would be nothing to compare."
         )

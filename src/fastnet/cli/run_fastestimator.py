@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fastnet.cli.mistakes import Mistake
+from fastnet.cli.usage import UsageError
 
 SUMMARY = "run a FastEstimator program with fastnet in the place of its Network"
 DESCRIPTION = """\
@@ -18,7 +18,7 @@ examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Declare what the command takes."""
     command.add_argument(
         "--reseed",
         action="store_true",
@@ -40,4 +40,4 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return run_script(arguments.program[0], arguments.program[1:], arguments.reseed)
     except (FileNotFoundError, ModuleNotFoundError, UnknownVersionError) as error:
-        raise Mistake(str(error)) from error
+        raise UsageError(str(error)) from error

@@ -97,7 +97,7 @@ class BaseNetwork(base.BaseNetwork):
         self.__enter__()
 
     def unload_epoch(self) -> None:
-        """Give the epoch back; one that is not loaded is none to give back."""
+        """Restore the epoch; one that is not loaded is none to give back."""
         if self._opening is not None and self._opening is self._loaded:
             self.__exit__()
             self._loaded = None

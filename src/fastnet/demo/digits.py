@@ -120,7 +120,7 @@ def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -
 
 
 def evaluate(network: fastnet.BaseNetwork, held: Batch, epoch: int) -> float:
-    """Give the share of the held-out digits that the network reads right."""
+    """Return the share of the held-out digits that the network reads right."""
     # The second path: `transform` opens the network, runs every batch, and gives all results.
     given = batches(held, network.target_type)
     results = network.transform(given, mode="eval", epoch=epoch)

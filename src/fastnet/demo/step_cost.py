@@ -73,7 +73,7 @@ def check_same(ours: Batch, theirs: Batch, mode: str) -> None:
 
 
 def time_in_turn(steps: list[Step], batch: Batch, rounds: int) -> list[list[float]]:
-    """Give the microseconds a step of each round, of each way to do it.
+    """Return the microseconds a step of each round, of each way to do it.
 
     A round of one is next to a round of the other, and who comes first changes, so that whatever
     else the machine does meets both alike.

@@ -186,7 +186,7 @@ def _unneeded_ops(
 def _fate(
     ops: list[Item], key: str, written: tuple[Life, Life | None], unneeded: frozenset[int]
 ) -> str:
-    """Say why one output of an op is of no use."""
+    """Return why one output of an op is of no use."""
     life, following = written
     readers = [place for place in life.readers if not ops[place].deletes]
     if any(place not in unneeded for place in readers):

@@ -121,7 +121,7 @@ def model_names(models: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _values(subject: Subject, index: int, entry: Any) -> Iterator[Item]:
-    """Give the item of an entry, or each of those that a scheduler may put in its place."""
+    """Return the item of an entry, or each of those that a scheduler may put in its place."""
     if not is_scheduler(entry):
         yield _judge(subject, index, entry, None)
         return

@@ -155,7 +155,7 @@ def _cycle(scheduler: Any) -> int | None:
 
 
 def _works(item: Any, last: int) -> bool:
-    """Say whether a scheduler has a value, or none, for each epoch; one that fails has its row."""
+    """Return whether a scheduler has a value, or None, for each epoch; one that fails has a row."""
     if not is_scheduler(item):
         return True
     try:

@@ -16,7 +16,6 @@ from fastnet.backend import to_tensor
 from fastnet.backend.facts import fact, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.errors import unwritten_key
-from fastnet.network.binding import collect_models
 from fastnet.network.checks import (
     agree_on_precision,
     check_epoch,
@@ -29,6 +28,7 @@ from fastnet.network.checks import (
 from fastnet.network.copying import Value
 from fastnet.network.layout import Handling, Layout, LayoutCache
 from fastnet.network.metering import Meter, RangeMeter, StepMeter
+from fastnet.network.models import collect_models
 from fastnet.network.opening import Opening, RunStep
 from fastnet.network.readings import settle_all
 from fastnet.network.runner import Runner
@@ -130,11 +130,11 @@ class BaseNetwork(Value):
     # ------------------------------------------------------------------ what a framework decides
 
     def _first_deferred(self, ops: list[Any]) -> int:
-        """Give the place from which on updates are put off until after the last op."""
+        """Return the place from which on updates are put off until after the last op."""
         return len(ops)
 
     def _handling(self) -> Handling:
-        """Give what is done to values on their way, and around ops."""
+        """Return what is done to values on their way, and around ops."""
         return Handling()
 
     def _check_ops(self, layout: Layout) -> None:
@@ -267,7 +267,7 @@ class BaseNetwork(Value):
         ds_id: str = "",
         desired_output_keys: Collection[str] | None = None,
     ) -> Explanation:
-        """Say what an opening would run and why, without opening the network.
+        """Explain what an opening would run, and why, without opening the network.
 
         Args:
             mode: "train", "eval", "test" or "infer".
@@ -442,7 +442,7 @@ class BaseNetwork(Value):
         opening.run = run
 
     def _looking(self, opening: Opening, run: RunStep, bound: BoundPlan | None) -> RunStep:
-        """Give a first step, which looks for wanted keys in its batch and makes way for the others.
+        """Return a first step, which looks for wanted keys in its batch and makes way for the rest.
 
         Args:
             opening: The opening.

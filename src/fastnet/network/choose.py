@@ -9,7 +9,7 @@ from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.frameworks import framework_named
 from fastnet.network.base import BaseNetwork
-from fastnet.network.binding import collect_models
+from fastnet.network.models import collect_models
 
 if TYPE_CHECKING:
     from fastnet.network.tf.open_axes import Axes

@@ -231,7 +231,7 @@ def _is_large(value: Any) -> bool:
 
 
 def _has_rules_of_its_own() -> bool:
-    """Tell whether who pickles may take more than `pickle` does, as cloudpickle takes lambdas.
+    """Return whether who pickles may take more than `pickle` does, as cloudpickle takes lambdas.
 
     Such a pickler has a method of its own that is being run.
     """

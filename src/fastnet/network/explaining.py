@@ -26,7 +26,7 @@ def explain(
     ds_id: str,
     desired_output_keys: Collection[str] | None,
 ) -> Explanation:
-    """Say what an opening of a network would run and why.
+    """Explain what an opening of a network would run, and why.
 
     Args:
         network: The network; it is neither opened nor changed.

@@ -108,7 +108,7 @@ class Layout:
         return Plan(table, specs, wrapped, self.plan.resolution)
 
     def is_of(self, chosen: tuple[list[Any], list[Any], list[Any]]) -> bool:
-        """Tell whether the very same items are in force, and say the same of themselves.
+        """Return whether the very same items are in force, and say the same of themselves.
 
         Args:
             chosen: What is known of the items in force.
@@ -190,7 +190,7 @@ class _Items:
         ]
 
     def are_in(self, lists: Iterable[list[Any]]) -> bool:
-        """Tell whether lists hold the very same items, in the same order.
+        """Return whether lists hold the very same items, in the same order.
 
         Args:
             lists: The network's lists.
@@ -201,7 +201,7 @@ class _Items:
         return all(map(same_items, lists, self._snapshots))
 
     def are_still(self) -> bool:
-        """Tell whether no item has changed.
+        """Return whether no item has changed.
 
         Returns:
             True if none has; False if one perhaps has.
@@ -445,7 +445,7 @@ class LayoutCache:
         self._items.layouts = {}
 
     def _current(self) -> _Items:
-        """Give the items, after a look for what was added, taken away or changed."""
+        """Return the items, after a look for what was added, taken away or changed."""
         items = self._items
         if not self._is_cleared and items.are_in(self._lists()) and items.are_still():
             return items

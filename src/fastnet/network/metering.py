@@ -23,7 +23,7 @@ class Ranges(Protocol):
     """What names ops to the profiler of a framework."""
 
     def active(self) -> bool:
-        """Tell whether that profiler is on."""
+        """Return whether that profiler is on."""
 
     def before(self, place: int) -> None:
         """Begin the range of an op."""
@@ -47,13 +47,13 @@ class StepMeter(Protocol):
     after: Around
 
     def row(self, kind: str, name: str, place: int | None = None) -> int:
-        """Give the number that stamps of a part have: the same one for the same part."""
+        """Return the number that stamps of a part have: the same one for the same part."""
 
     def plan_rows(self, plan: Plan) -> int:
-        """Give the first number of the stamps that a plan makes."""
+        """Return the first number of the stamps that a plan makes."""
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Give what runs a step.
+        """Return what runs a step.
 
         Args:
             step: Runs a step, with stamps.
@@ -71,7 +71,7 @@ class Meter(Protocol):
         """Take down what opening the network took."""
 
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> StepMeter:
-        """Give what takes the times of an opening's steps."""
+        """Return what takes the times of an opening's steps."""
 
 
 class RangeMeter:
@@ -88,15 +88,15 @@ class RangeMeter:
         self._lock = threading.Lock()
 
     def row(self, kind: str, name: str, place: int | None = None) -> int:
-        """Give the number of all stamps."""
+        """Return the number of all stamps."""
         return 0
 
     def plan_rows(self, plan: Plan) -> int:
-        """Give the number of all stamps."""
+        """Return the number of all stamps."""
         return 0
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Give what runs a step with ranges; one in another thread meanwhile has none."""
+        """Return what runs a step with ranges; one in another thread meanwhile has none."""
         lock, log = self._lock, self.log
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _WORDS = 624  # of the generator that both use
 
 
 def random_state() -> dict[str, Any]:
-    """Give the states of the generators that `random` and `numpy.random` share out.
+    """Return the states of the generators that `random` and `numpy.random` share out.
 
     Returns:
         The states, by "python" and "numpy".
@@ -50,7 +50,7 @@ def check_random(state: Any, source: str) -> None:
 
 
 def load_random(state: dict[str, Any]) -> None:
-    """Give the generators their states back.
+    """Restore the states of the generators.
 
     Args:
         state: What `random_state` gave.
@@ -61,7 +61,7 @@ def load_random(state: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_random() -> Iterator[None]:
-    """Give the generators their states back if something fails meanwhile."""
+    """Restore the states of the generators if something fails meanwhile."""
     before = random_state()
     try:
         yield

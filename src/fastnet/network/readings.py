@@ -94,7 +94,7 @@ class Reading:
         self.is_watched = self._is_watched()
 
     def is_same(self) -> bool:
-        """Tell whether the item, and each op inside, is what it was.
+        """Return whether the item, and each op inside, is what it was.
 
         Returns:
             True if it is.

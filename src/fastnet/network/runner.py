@@ -46,25 +46,25 @@ class Runner:
         return BoundPlan(self.opening.layout.plan, self.opening.state)
 
     def ranges(self) -> Ranges | None:
-        """Give what names the ops to the framework's profiler, or None if it has none."""
+        """Return what names the ops to the framework's profiler, or None if it has none."""
         return None
 
     def waiter(self) -> Callable[[], None] | None:
-        """Give what waits for the copies that a step has queued, or None if it queues none."""
+        """Return what waits for the copies that a step has queued, or None if it queues none."""
         return None
 
     def slicers(self) -> list[Any]:
-        """Give the slicers in force, for the batches that the steps are run on."""
+        """Return the slicers in force, for the batches that the steps are run on."""
         return self.opening.layout.slicers
 
     def whole(self, run: RunStep) -> RunStep:
-        """Give a step whose results are in one piece each."""
+        """Return a step whose results are in one piece each."""
         return run
 
     # ------------------------------------------------------------------ how a step is run
 
     def step(self, meter: StepMeter | None) -> RunStep:
-        """Give what runs a minibatch.
+        """Return what runs a minibatch.
 
         Args:
             meter: What takes the times of its parts, or None.

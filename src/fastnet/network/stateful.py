@@ -53,7 +53,7 @@ def find_stateful(items: Mapping[str, Any], optimizers: Iterable[Any] = ()) -> d
 
 
 def states_of(things: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what things remember.
+    """Return what things remember.
 
     Args:
         things: What `find_stateful` found.

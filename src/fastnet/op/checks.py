@@ -14,15 +14,15 @@ __all__ = [
     "is_int",
     "is_number",
     "lengths_of",
+    "parse_probabilities",
     "require_arguments",
     "require_function",
     "require_weights",
-    "shares_of",
 ]
 
 
 def is_number(value: object) -> TypeGuard[Any]:
-    """Tell whether a setting can be compared with numbers.
+    """Return whether a setting can be compared with numbers.
 
     Args:
         value: The setting.
@@ -37,7 +37,7 @@ def is_number(value: object) -> TypeGuard[Any]:
 
 
 def is_int(value: object) -> TypeGuard[Any]:
-    """Tell whether a setting is a whole number, by its type.
+    """Return whether a setting is a whole number, by its type.
 
     Args:
         value: The setting.
@@ -93,7 +93,7 @@ def axes_in_order(axes: object) -> list[Any] | None:
     return order if {axis % count for axis in order} == set(range(count)) else None
 
 
-def shares_of(probs: object, count: int) -> list[float] | None:
+def parse_probabilities(probs: object, count: int) -> list[float] | None:
     """Read probabilities.
 
     Args:
@@ -103,7 +103,11 @@ def shares_of(probs: object, count: int) -> list[float] | None:
     Returns:
         The probabilities; None if these are not as many, from 0 and together 1.
 
-    >>> shares_of((0.5, 0.5), 2), shares_of([0.5, 0.6], 2), shares_of([1.0], 2)
+    >>> (
+    ...     parse_probabilities((0.5, 0.5), 2),
+    ...     parse_probabilities([0.5, 0.6], 2),
+    ...     parse_probabilities([1.0], 2),
+    ... )
     ([0.5, 0.5], None, None)
     """
     if not isinstance(probs, Iterable):

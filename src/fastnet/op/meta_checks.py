@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 from fastnet.errors import shown
-from fastnet.op.checks import is_int, is_number, shares_of
+from fastnet.op.checks import is_int, is_number, parse_probabilities
 
-__all__ = ["require_ops", "require_prob", "require_same_keys", "require_shares", "require_times"]
+__all__ = [
+    "parse_op_probabilities",
+    "parse_repeat",
+    "require_ops",
+    "require_prob",
+    "require_same_keys",
+]
 
 
 def require_ops(
@@ -68,7 +74,7 @@ def require_same_keys(ops: Sequence[Any]) -> None:
                 )
 
 
-def require_shares(probs: Any, count: int) -> list[float] | None:
+def parse_op_probabilities(probs: Any, count: int) -> list[float] | None:
     """Read the probabilities of OneOf's ops.
 
     Args:
@@ -83,7 +89,7 @@ def require_shares(probs: Any, count: int) -> list[float] | None:
     """
     if probs is None or (isinstance(probs, Sized) and len(probs) == 0):
         return None
-    shares = shares_of(probs, count)
+    shares = parse_probabilities(probs, count)
     if shares is None:
         raise AssertionError(
             f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
@@ -92,7 +98,7 @@ def require_shares(probs: Any, count: int) -> list[float] | None:
     return shares
 
 
-def require_times(repeat: Any, max_iter: Any) -> list[str]:
+def parse_repeat(repeat: Any, max_iter: Any) -> list[str]:
     """Read how often Repeat runs its op.
 
     Args:

@@ -135,7 +135,7 @@ class Op(Noticing):
 
 
 def is_delete(op: object) -> bool:
-    """Tell whether an op removes its inputs from the batch.
+    """Return whether an op removes its inputs from the batch.
 
     Args:
         op: An op, of fastnet or of anybody else.

@@ -10,7 +10,7 @@ __all__ = ["bind_settings", "is_overridden", "takes_gradients"]
 
 
 def takes_gradients(op: Any) -> bool:
-    """Tell whether an op takes gradients.
+    """Return whether an op takes gradients.
 
     Args:
         op: The op.
@@ -22,7 +22,7 @@ def takes_gradients(op: Any) -> bool:
 
 
 def is_overridden(op: Any, forward: Any) -> bool:
-    """Tell whether an op runs something else than the forward of its class in the library.
+    """Return whether an op runs something else than the forward of its class in the library.
 
     Args:
         op: The op.
@@ -35,7 +35,7 @@ def is_overridden(op: Any, forward: Any) -> bool:
 
 
 def bind_settings(op: Any, defer: bool, retain_graph: bool) -> Forward:
-    """Give an op's forward with the settings that a network has for it.
+    """Return an op's forward with the settings that a network has for it.
 
     Args:
         op: The op; it keeps its own settings.

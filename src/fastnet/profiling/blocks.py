@@ -50,7 +50,7 @@ class Blocks:
         return cls(np.flatnonzero(rounds), period)
 
     def medians(self, times: NDArray[np.float64]) -> tuple[float, ...]:
-        """Give the median of each block, in order.
+        """Return the median of each block, in order.
 
         Args:
             times: What each step takes.

@@ -44,7 +44,7 @@ class StampCost:
         return cls(kernel / _STAMPS, python / _STAMPS)
 
     def of(self, in_kernel: bool) -> float:
-        """Give what one stamp takes.
+        """Return what one stamp takes.
 
         Args:
             in_kernel: Whether the kernel makes it.

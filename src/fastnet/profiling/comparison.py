@@ -100,7 +100,7 @@ class ComparedRow:
         )
 
     def judged(self, chance: float | None) -> ComparedRow:
-        """Give the row with its verdict.
+        """Return the row with its verdict.
 
         Args:
             chance: How likely so large a difference is by chance, among all that are looked at.
@@ -125,7 +125,7 @@ class ComparedRow:
         return key_title(self.kind, self.name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the row as a dict of plain values."""
+        """Return the row as a dict of plain values."""
         return asdict(self)
 
 
@@ -238,7 +238,7 @@ class Comparison:
         return tuple(row for row in self.rows if row.changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the comparison as a dict of plain values; times are in seconds."""
+        """Return the comparison as a dict of plain values; times are in seconds."""
         return {
             "schema": "fastnet.comparison/2",
             "level": _LEVEL,
@@ -285,7 +285,7 @@ class Comparison:
 
 
 def _slower(one: Section, other: Section, same_clockwork: bool) -> float:
-    """Tell how many times slower the machine may have been in one profile than in the other."""
+    """Return how many times slower the machine may have been in one profile than in the other."""
     if one.pace is None or other.pace is None or not same_clockwork:
         slower = max(one.slowness, other.slowness)
     else:

@@ -22,7 +22,7 @@ class Event(Protocol):
         """Note when the device gets here with what it was told on a stream."""
 
     def elapsed_time(self, other: Any) -> float:
-        """Give the milliseconds from this to a later event."""
+        """Return the milliseconds from this to a later event."""
 
 
 class DeviceEvents:
@@ -86,13 +86,13 @@ class DeviceEvents:
         self._pending.clear()
 
     def spans(self) -> list[DeviceSpan]:
-        """Give what ops took, after one wait for the device."""
+        """Return what ops took, after one wait for the device."""
         self._read()
         return self._spans
 
 
 def device_events_for(network: BaseNetwork) -> Callable[[], DeviceEvents] | None:
-    """Give what makes events for a network's device.
+    """Return what makes events for a network's device.
 
     Args:
         network: The network.

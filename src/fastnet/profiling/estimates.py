@@ -60,20 +60,20 @@ class Estimate:
         return cls(float(values.mean()), sqrt(variance / worth), worth - 1)
 
     def __sub__(self, other: Estimate) -> Estimate:
-        """Give the difference of two runs (with the freedom of Welch and Satterthwaite)."""
+        """Return the difference of two runs (with the freedom of Welch and Satterthwaite)."""
         error = hypot(self.error, other.error)
         parts = sum(one.error**4 / one.freedom for one in (self, other))
         freedom = error**4 / parts if parts else inf
         return Estimate(self.mean - other.mean, error, freedom)
 
     def chance(self) -> float:
-        """Give how likely a mean as far from nought as this one is where the true one is nought."""
+        """Return how likely a mean as far from 0 as this one is where the true one is 0."""
         if not self.error:
             return float(not self.mean)
         return chance(abs(self.mean) / self.error, self.freedom)
 
     def reach(self, level: float = 0.95) -> float:
-        """Give how far the interval goes to either side of the mean.
+        """Return how far the interval goes to either side of the mean.
 
         Args:
             level: How often such an interval holds the true mean.
@@ -82,7 +82,7 @@ class Estimate:
 
 
 def chance(distance: float, freedom: float) -> float:
-    """Give the chance that Student's t is farther from nought than a distance.
+    """Return the chance that Student's t is farther from nought than a distance.
 
     Args:
         distance: The distance, not negative.
@@ -112,7 +112,7 @@ def _whole(freedom: float) -> int:
 
 
 def quantile(level: float, freedom: float) -> float:
-    """Give the distance from nought that Student's t keeps within.
+    """Return the distance from nought that Student's t keeps within.
 
     Args:
         level: How often it does.

@@ -45,13 +45,13 @@ class Pace:
         self._taken.append(self._last - started)
 
     def best(self) -> float | None:
-        """Give what the work takes at full pace, in seconds; None if it was never done."""
+        """Return what the work takes at full pace, in seconds; None if it was never done."""
         taken = np.array(self._taken)
         taken = taken[~np.isnan(taken)]
         return float(np.quantile(taken, _BEST)) if len(taken) else None
 
     def slowness(self) -> float:
-        """Give how many times as long as at full pace the work took, but for a twentieth of it."""
+        """Return how many times as long as at full pace the work took, a twentieth of it aside."""
         best, taken = self.best(), np.array(self._taken)
         if not best:
             return 1.0

@@ -207,14 +207,14 @@ def _bar(
 
 
 def _ink(color: str) -> str:
-    """Give what can be read on a colour: black or white."""
+    """Return what can be read on a colour: black or white."""
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     # how bright an eye takes each of them for
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 160 else "white"
 
 
 def _fitting(name: str, share: float) -> str:
-    """Give a line with as much of a name as there is room for in a part of a bar."""
+    """Return a line with as much of a name as there is room for in a part of a bar."""
     for text in (name, name.partition("(")[0]):
         if len(text) * _CHARACTER < share:
             return f"{text}\n"

@@ -92,7 +92,7 @@ class SectionRecorder:
     # ------------------------------------------------------------------ what a network calls
 
     def row(self, kind: str, name: str, place: int | None = None) -> int:
-        """Give the number that stamps of a part have: the same one for the same part.
+        """Return the number that stamps of a part have: the same one for the same part.
 
         Args:
             kind: The part's kind.
@@ -109,7 +109,7 @@ class SectionRecorder:
         return self._rows[key]
 
     def plan_rows(self, plan: Plan) -> int:
-        """Give the first number of the stamps that a plan makes.
+        """Return the first number of the stamps that a plan makes.
 
         Args:
             plan: The plan.
@@ -130,7 +130,7 @@ class SectionRecorder:
         return self._plans[id(plan)]
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Give what runs a step and measures it; not while another thread is at it.
+        """Return what runs a step and measures it; not while another thread is at it.
 
         Args:
             step: Runs a step, with stamps.
@@ -233,12 +233,12 @@ class SectionRecorder:
         return section and replace(section, trains=trains)
 
     def _round(self) -> int:
-        """Give after how many steps the ops come round: some update once in several steps."""
+        """Return after how many steps the ops come round: some update once in several steps."""
         merged = (getattr(op, "merge_grad", 1) for op in self.layout.ops)
         return lcm(*(count for count in merged if isinstance(count, int) and count > 0))
 
     def timeline(self, name: str) -> Timeline:
-        """Give the stamps of the first steps.
+        """Return the stamps of the first steps.
 
         Args:
             name: What the section is called.
@@ -294,7 +294,7 @@ class Recorder:
         self._openings[mode, "open"].append(seconds)
 
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> SectionRecorder:
-        """Give what takes the times of an opening's steps.
+        """Return what takes the times of an opening's steps.
 
         Args:
             layout: What it runs; openings of one layout are one section.

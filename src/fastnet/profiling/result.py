@@ -99,7 +99,7 @@ class Profile:
         raise KeyError(f"no section '{name}' in this profile; there are: {there}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the profile as a dict of plain values; times are in seconds."""
+        """Return the profile as a dict of plain values; times are in seconds."""
         return {
             "schema": _SCHEMA,
             "about": self.about,
@@ -129,7 +129,7 @@ class Profile:
         )
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Give the profile as JSON.
+        """Return the profile as JSON.
 
         Args:
             path: A file to write it into too, or None.
@@ -157,7 +157,7 @@ class Profile:
         return cls.from_dict(json.loads(str(source) if is_text else Path(source).read_text()))
 
     def to_dataframe(self) -> Any:
-        """Give the rows as a pandas DataFrame, one a row.
+        """Return the rows as a pandas DataFrame, one a row.
 
         Raises:
             ImportError: If pandas is not there.
@@ -199,7 +199,7 @@ class Profile:
         return draw_profile(self.sections, path)
 
     def compare(self, other: Profile, least: float = LEAST) -> Comparison:
-        """Say what became slower or faster from this profile to another one.
+        """Compare this profile with another one: what became slower or faster.
 
         It goes by the steps that were run while the machine was at full pace, and has a verdict
         where a change is beyond its noise at 95 % and at least as large as asked for.

@@ -136,7 +136,7 @@ class Row:
         return key_title(self.kind, self.name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the row as a dict of plain values."""
+        """Return the row as a dict of plain values."""
         return {**asdict(self), "blocks": list(self.blocks)}
 
     @classmethod
@@ -188,7 +188,7 @@ class Section:
         return (self.pace or 0.0) * self.slowness
 
     def share(self, row: Row) -> float:
-        """Give how much of the step a row takes.
+        """Return how much of the step a row takes.
 
         Args:
             row: A row of the section.
@@ -199,7 +199,7 @@ class Section:
         return row.total / self.step.total if self.step.total else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the section as a dict of plain values."""
+        """Return the section as a dict of plain values."""
         return {
             "name": self.name,
             "mode": self.mode,

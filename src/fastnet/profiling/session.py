@@ -195,7 +195,7 @@ def profile(
 
 
 def _some(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, Any]]:
-    """Give the batches of the steps to skip, and of those to measure."""
+    """Return the batches of the steps to skip, and of those to measure."""
     if isinstance(batches, Mapping):
         return islice(_again([batches]), skip + (_STEPS if steps is None else steps))
     if not isinstance(batches, Iterable) or isinstance(batches, str):

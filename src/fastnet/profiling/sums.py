@@ -253,12 +253,12 @@ class Sums:
         ]
 
     def first_stamps(self) -> NDArray[Any]:
-        """Give the stamps of the first steps, one by one."""
+        """Return the stamps of the first steps, one by one."""
         return np.concatenate([np.empty(0, _STAMP), *self._kept])
 
 
 def _place_on_device(part: Part, parts: Sequence[Part]) -> int | None:
-    """Give the place that a device's times of a part have, or None if it has none."""
+    """Return the place that a device's times of a part have, or None if it has none."""
     if part.kind == "deferred":
         return sum(other.kind == "op" for other in parts)
     return part.place if part.kind == "op" else None

@@ -44,7 +44,7 @@ class Table:
 
 
 def seconds_text(seconds: float) -> str:
-    """Give a time with a unit that fits it.
+    """Return a time with a unit that fits it.
 
     Args:
         seconds: The time.
@@ -65,7 +65,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def bytes_text(count: int | None) -> str:
-    """Give an amount of memory with a unit that fits it.
+    """Return an amount of memory with a unit that fits it.
 
     Args:
         count: How many bytes, or None.
@@ -88,7 +88,7 @@ def bytes_text(count: int | None) -> str:
 def profile_tables(
     sections: Sequence[Section], openings: Sequence[Row], update: bool = True
 ) -> list[Table]:
-    """Give the tables of a profile: one for each section, and one for the openings.
+    """Return the tables of a profile: one for each section, and one for the openings.
 
     Args:
         sections: Its sections.
@@ -129,7 +129,7 @@ def _cells(row: Row, share: str) -> list[str]:
 
 
 def to_plain(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
-    """Give tables as plain text.
+    """Return tables as plain text.
 
     Args:
         tables: The tables.
@@ -152,7 +152,7 @@ def _aligned(table: Table) -> str:
 
 
 def to_rich_table(tables: Sequence[Table], notes: Sequence[str] = ()) -> Any:
-    """Give tables as something that rich prints.
+    """Return tables as something that rich prints.
 
     Args:
         tables: The tables.

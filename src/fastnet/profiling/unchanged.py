@@ -18,7 +18,7 @@ __all__ = ["unchanged"]
 
 @contextmanager
 def unchanged(network: BaseNetwork) -> Iterator[None]:
-    """Give a block after which models, optimizers and random numbers are as they were before it.
+    """Return a block after which models, optimizers and random numbers are as they were before it.
 
     Of the models it is weights, gradients and buffers; of the optimizers (those that a scheduler
     gives in other epochs as well) their state and settings; of `UpdateOp` what it has merged; and

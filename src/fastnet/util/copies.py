@@ -77,7 +77,7 @@ class _Named:
 
 
 def saved_attributes(item: object) -> dict[str, Any]:
-    """Give the attributes of an object in a form that `copy` and `pickle` can take.
+    """Return the attributes of an object in a form that `copy` and `pickle` can take.
 
     Args:
         item: The object.
@@ -95,7 +95,7 @@ def saved_attributes(item: object) -> dict[str, Any]:
 
 
 def put_attributes(item: object, saved: Mapping[str, Any]) -> None:
-    """Give an object the attributes of another one, past any `__setattr__`.
+    """Copy the attributes of one object to another, past any `__setattr__`.
 
     Args:
         item: The object.

@@ -29,7 +29,7 @@ SPEC = tf.TensorSpec((None,), tf.float32)
 
 @pytest.fixture(params=["shortest", "public"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give `caller`, as it is and as it is where TensorFlow lacks what it goes by."""
+    """Return `caller`, as it is and as it is where TensorFlow lacks what it goes by."""
 
     def make_caller(concrete: Any, explained: Explained | None = None) -> Any:
         def explain(error: BaseException, graph: Any) -> None:

@@ -56,7 +56,7 @@ def run(
 
 
 def is_swapped(fe: Any) -> bool:
-    """Tell whether fastnet is in FastEstimator's place now."""
+    """Return whether fastnet is in FastEstimator's place now."""
     return str(fe.Network.__module__).startswith("fastnet.")
 
 

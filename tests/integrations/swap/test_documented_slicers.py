@@ -80,7 +80,7 @@ def test_a_slicer_must_be_able_to_slice_what_it_is_given(fe: Fe) -> None:
 
 
 def fit(shapes: list[Any], *expected: tuple[int, ...]) -> bool:
-    """Tell whether shapes are some that are expected, lengths that are open aside."""
+    """Return whether shapes are some that are expected, lengths that are open aside."""
     return bool(shapes) and all(
         any(
             len(shape) == len(one) and all(a in (0, b) for a, b in zip(shape, one, strict=True))

@@ -58,7 +58,7 @@ class Thing:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Say whether two nests are of the same types and hold the same."""
+    """Return whether two nests are of the same types and hold the same."""
     if hasattr(one, "numpy") and not hasattr(one, "values"):
         return tf.is_tensor(two) and one.dtype == two.dtype and np.array_equal(one, two)
     if type(one) is not type(two):

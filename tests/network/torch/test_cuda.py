@@ -176,7 +176,7 @@ class TestWaiting:
 
 
 def slow(x: torch.Tensor) -> torch.Tensor:
-    """Give back the same values, late: a row of 2048 times 2**-11 sums up to 1."""
+    """Return the same values, late: a row of 2048 times 2**-11 sums up to 1."""
     for _ in range(50):
         x = x @ torch.full_like(x, 2.0**-11)
     return x

@@ -40,7 +40,7 @@ def lambertw(tensor: Array) -> Array:
 
 
 def series(root: Any) -> Any:
-    """Tell how far w is above -1, near the end of the branch.
+    """Return how far w is above -1, near the end of the branch.
 
     Args:
         root: The root of 2 * (e * z + 1), a tensor of any framework.

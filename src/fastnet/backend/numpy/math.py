@@ -47,7 +47,7 @@ def argmax(tensor: Array, axis: int) -> Any:
 
 
 def check_nan(val: Any) -> Any:
-    """Tell whether any value is NaN or infinite."""
+    """Return whether any value is NaN or infinite."""
     return np.logical_not(np.isfinite(val).all())
 
 
@@ -88,7 +88,7 @@ def pow(tensor: Array, power: float | Array) -> Any:
 
 
 def sign(tensor: Array) -> Any:
-    """Tell the sign of each element: -1, 0 or 1."""
+    """Return the sign of each element: -1, 0 or 1."""
     return np.sign(tensor)
 
 

@@ -60,7 +60,7 @@ def stack(tensors: Sequence[Array], axis: int) -> Array:
 
 
 def expand_dims(tensor: Array, axis: int) -> Array:
-    """Give an array a new axis of length 1."""
+    """Return an array a new axis of length 1."""
     return np.expand_dims(tensor, axis)
 
 
@@ -96,7 +96,7 @@ def zeros_like(tensor: Array, dtype: DTypeLike | None) -> Array:
 
 
 def is_integral(tensor: Array) -> bool:
-    """Tell whether an array holds ints or booleans."""
+    """Return whether an array holds ints or booleans."""
     return tensor.dtype.kind in "iub"
 
 
@@ -168,7 +168,7 @@ def permute(tensor: Array, permutation: Sequence[int]) -> Array:
 
 
 def reshape(tensor: Array, shape: Sequence[int]) -> Array:
-    """Give an array another shape."""
+    """Return an array another shape."""
     return np.reshape(tensor, tuple(shape))
 
 

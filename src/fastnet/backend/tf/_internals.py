@@ -85,7 +85,7 @@ COMPOSITES: tuple[type, ...] = (_composite,) if _composite else (*_known, tf.dat
 
 
 def is_composite(value: Any) -> bool:
-    """Tell whether a value is one that TensorFlow makes of several tensors.
+    """Return whether a value is one that TensorFlow makes of several tensors.
 
     Args:
         value: No container.
@@ -116,7 +116,7 @@ _knows_autograph = _convert is not None and _status is not None
 
 
 def autograph_status() -> AbstractContextManager[Any]:
-    """Tell whether AutoGraph is on.
+    """Return whether AutoGraph is on.
 
     Returns:
         A context in which it is as it is now. Where that cannot be told it changes nothing, and
@@ -316,7 +316,7 @@ def direct_call(concrete: Any) -> DirectCall | None:
 
 
 def is_recording(tape: tf.GradientTape | None) -> bool | None:
-    """Tell whether a tape records now.
+    """Return whether a tape records now.
 
     Saves the context manager that finds out by trying, in each step that takes gradients.
 
@@ -340,7 +340,7 @@ _trace_events: Any = look_up("tensorflow.python.profiler.trace", _has_a_switch)
 
 
 def profiler_is_on() -> bool:
-    """Tell whether TensorFlow's profiler is on.
+    """Return whether TensorFlow's profiler is on.
 
     Saves the ranges around ops in steps that are measured while it is not. Where it cannot be told
     they are always there, which only costs time.

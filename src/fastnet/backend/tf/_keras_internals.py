@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from fastnet.backend.private_names import look_up, read
-from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.backend.tf.keras_version import is_keras3, keras_of
 
 __all__ = [
     "INSIDE",
@@ -85,7 +85,7 @@ def sublayers(layer: Any, recursive: bool) -> list[Any]:
 
 
 def keeps_places(model: Any) -> bool:
-    """Tell whether `sublayers` has the order of Keras, so that layers can be told by their places.
+    """Return whether `sublayers` has Keras's order, so that layers can be told by their places.
 
     Args:
         model: The model.
@@ -166,7 +166,7 @@ def _thawed(model: Any, layers: list[Any]) -> set[int]:
 
 
 def is_compiled(model: Any) -> bool:
-    """Tell whether a program has called a model's `compile`.
+    """Return whether a program has called a model's `compile`.
 
     Args:
         model: The model.
@@ -190,7 +190,7 @@ def _inner(optimizer: Any) -> Any:
 
 
 def is_built(optimizer: Any) -> bool:
-    """Tell whether an optimizer with a method `build` has its variables.
+    """Return whether an optimizer with a method `build` has its variables.
 
     Args:
         optimizer: The optimizer. Building one of Keras 2 again does nothing, so that one which
@@ -312,7 +312,7 @@ def schedule_of(optimizer: Any) -> Any:
 
 
 def lacks_its_rate(optimizer: Any) -> bool:
-    """Tell whether a schedule was set whose rate Keras 2 puts into a variable yet to be made.
+    """Return whether a schedule was set whose rate Keras 2 puts into a variable yet to be made.
 
     Args:
         optimizer: The optimizer, inside of all that scales losses.
@@ -374,7 +374,7 @@ def seed_states(layer: Any) -> list[Any]:
 
 
 def has_unreadable_seeds(layer: Any) -> bool:
-    """Tell whether a layer of Keras 2 has a generator whose state cannot be read.
+    """Return whether a layer of Keras 2 has a generator whose state cannot be read.
 
     Args:
         layer: The layer.
@@ -441,7 +441,7 @@ _LAYERS = "layers"
 
 
 def is_beside(path: str) -> bool:
-    """Tell whether an array in a file of weights is not of the layers, but saved beside them.
+    """Return whether an array in a file of weights is not of the layers, but saved beside them.
 
     Args:
         path: Its path in the file.

@@ -79,7 +79,7 @@ class Look:
     goes_on: bool = True
 
     def names(self, owner: Any, values: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Give the values that matter, each with its name, if it has one.
+        """Return the values that matter, each with its name, if it has one.
 
         Args:
             owner: The object.
@@ -113,7 +113,7 @@ class Look:
 
 
 def _is_own_method(owner: Any, name: Any, value: Any) -> bool:
-    """Tell whether an attribute is the class's own method, as Keras 2 leaves it after saving."""
+    """Return whether an attribute is the class's own method, as Keras 2 leaves it after saving."""
     return (
         type(value) is MethodType
         and value.__self__ is owner
@@ -122,19 +122,19 @@ def _is_own_method(owner: Any, name: Any, value: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value is nothing but a value: a number, a string, None and the like."""
+    """Return whether a value is nothing but a value: a number, a string, None and the like."""
     return isinstance(value, _PLAIN)
 
 
 def is_variable(value: Any) -> bool:
-    """Tell whether something is a variable, of TensorFlow or of Keras 3."""
+    """Return whether something is a variable, of TensorFlow or of Keras 3."""
     return isinstance(value, tf.Variable) or (
         _is_of_keras(value.__class__) and hasattr(value, "overwrite_with_gradient")
     )
 
 
 def looks_at_variables(owner: Any) -> bool:
-    """Tell whether the variables that something holds are its to say what they are like.
+    """Return whether the variables that something holds are its to say what they are like.
 
     Args:
         owner: The object.

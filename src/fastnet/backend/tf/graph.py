@@ -192,7 +192,7 @@ def source_of(graph: Any, node: str) -> str | None:
 
 
 def _is_foreign(filename: str) -> bool:
-    """Tell whether a file is no part of the user's program."""
+    """Return whether a file is no part of the user's program."""
     return filename.startswith(_PACKAGE) or any(name in filename for name in _FRAMEWORKS)
 
 
@@ -218,7 +218,7 @@ def forget_gradients(concrete: Any) -> None:
 def caller(
     concrete: Any, explain: Callable[[BaseException, Any], None]
 ) -> Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]:
-    """Give the shortest way to call a traced function.
+    """Return the shortest way to call a traced function.
 
     Args:
         concrete: A concrete function of flat tensors, which returns a list of tensors.

@@ -70,7 +70,7 @@ def _root(z: tf.Tensor) -> tf.Tensor:
 
 
 def _digits(dtype: tf.DType) -> int:
-    """Tell how many binary digits numbers of a type have."""
+    """Return how many binary digits numbers of a type have."""
     return 53 if dtype == tf.float64 else 24
 
 

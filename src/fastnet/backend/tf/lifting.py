@@ -27,11 +27,11 @@ class Lifted:
         self.made: list[tf.Variable] = []
 
     def scope(self) -> Any:
-        """Give the context to trace in."""
+        """Return the context to trace in."""
         return tf.variable_creator_scope(self._make)
 
     def are_of(self, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
-        """Tell whether all that were made belong to models, or their optimizers.
+        """Return whether all that were made belong to models, or their optimizers.
 
         Args:
             models: The models.

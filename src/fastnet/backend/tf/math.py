@@ -41,7 +41,7 @@ def argmax(tensor: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def check_nan(val: tf.Tensor) -> tf.Tensor:
-    """Tell whether any value is NaN or infinite."""
+    """Return whether any value is NaN or infinite."""
     if not val.dtype.is_floating:
         return tf.constant(False)
     return tf.logical_not(tf.reduce_all(tf.math.is_finite(val)))
@@ -87,7 +87,7 @@ def pow(tensor: tf.Tensor, power: float | tf.Tensor) -> tf.Tensor:
 
 
 def sign(tensor: tf.Tensor) -> tf.Tensor:
-    """Tell the sign of each element: -1, 0 or 1."""
+    """Return the sign of each element: -1, 0 or 1."""
     return tf.sign(tensor)
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fastnet.backend import to_tensor
 from fastnet.backend.tf._keras_internals import sublayers
-from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.types import State
 
 __all__ = [
@@ -43,7 +43,7 @@ def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
 
 
 def takes_several_arguments(model: Any) -> bool:
-    """Tell whether a model's `call` takes its inputs as several arguments.
+    """Return whether a model's `call` takes its inputs as several arguments.
 
     Args:
         model: The model.
@@ -104,7 +104,7 @@ class LayerCapture:
             object.__setattr__(self._layer, "call", self._own)
 
     def result(self) -> Any:
-        """Give what the layer returned when it last ran.
+        """Return what the layer returned when it last ran.
 
         Returns:
             Its output.
@@ -173,7 +173,7 @@ class SquaredWeights:
         self._model = model
 
     def __call__(self, loss: tf.Tensor, beta: float, state: State) -> tf.Tensor:
-        """Do it.
+        """Add the squares to a loss.
 
         Args:
             loss: The loss.

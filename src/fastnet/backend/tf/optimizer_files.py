@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fastnet.backend.tf._keras_internals import loss_scale_variables
 from fastnet.backend.tf.claims import require_claims_of_npz
-from fastnet.backend.tf.generation import is_keras3
+from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizers import (
     has_schedule,
     inner_optimizer,
@@ -115,7 +115,7 @@ def read_states(
 
 
 def facts_of(optimizer: Any) -> dict[str, Any]:
-    """Give what an optimizer has besides its variables.
+    """Return what an optimizer has besides its variables.
 
     Args:
         optimizer: The optimizer.
@@ -133,7 +133,7 @@ def facts_of(optimizer: Any) -> dict[str, Any]:
 
 
 def complaint_about(state: dict[str, Any], optimizer: Any) -> str | None:
-    """Say why a state is not that of an optimizer.
+    """Return why a state is not that of an optimizer.
 
     Args:
         state: What `facts_of` gave, with the arrays of the variables as "values".
@@ -168,7 +168,7 @@ def complaint_about(state: dict[str, Any], optimizer: Any) -> str | None:
 
 
 def load_state(optimizer: Any, state: dict[str, Any]) -> None:
-    """Give an optimizer its state back.
+    """Restore the state of an optimizer.
 
     Args:
         optimizer: The optimizer.
@@ -185,7 +185,7 @@ def load_state(optimizer: Any, state: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_optimizer(optimizer: Any) -> Iterator[None]:
-    """Give an optimizer its state back if something fails meanwhile.
+    """Restore the state of an optimizer if something fails meanwhile.
 
     Args:
         optimizer: The optimizer, with its variables made.
@@ -211,7 +211,7 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 def array_of(variable: Any) -> np.ndarray[Any, Any]:
-    """Give the value of a variable in a type that numpy can write, float32 for bfloat16.
+    """Return the value of a variable in a type that numpy can write, float32 for bfloat16.
 
     Args:
         variable: The variable.

@@ -62,7 +62,7 @@ def inner_optimizer(optimizer: Any) -> Any:
 
 
 def has_schedule(optimizer: Any) -> bool:
-    """Tell whether a schedule decides an optimizer's learning rate."""
+    """Return whether a schedule decides an optimizer's learning rate."""
     return schedule_of(optimizer) is not None or callable(optimizer.learning_rate)
 
 

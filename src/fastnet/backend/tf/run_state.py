@@ -47,7 +47,7 @@ _STRENGTHS = ("dropout", "rate", "recurrent_dropout", "stddev")
 
 
 def state_of_model(model: Any) -> dict[str, Any]:
-    """Give what a model and its optimizers remember.
+    """Return what a model and its optimizers remember.
 
     Args:
         model: The model.
@@ -110,7 +110,7 @@ def check_model(model: Any, state: Any, source: str) -> dict[str, Any]:
 
 
 def load_model(model: Any, state: dict[str, Any], source: str) -> None:
-    """Give a model and its optimizers their state back.
+    """Restore the state of a model and its optimizers.
 
     Args:
         model: The model.
@@ -125,7 +125,7 @@ def load_model(model: Any, state: dict[str, Any], source: str) -> None:
 
 @contextmanager
 def kept_model(model: Any) -> Iterator[None]:
-    """Give a model and its optimizers their state back if something fails meanwhile.
+    """Restore the state of a model and its optimizers if something fails meanwhile.
 
     Args:
         model: The model.
@@ -138,7 +138,7 @@ def kept_model(model: Any) -> Iterator[None]:
 
 
 def random_state(models: list[Any]) -> dict[str, Any]:
-    """Give the states of TensorFlow's global generator, and of those of Keras and of layers.
+    """Return the states of TensorFlow's global generator, and of those of Keras and of layers.
 
     Args:
         models: The models whose layers count.
@@ -193,7 +193,7 @@ def check_random(models: list[Any], state: Any, source: str) -> None:
 
 
 def load_random(models: list[Any], state: dict[str, Any]) -> None:
-    """Give these generators their states back.
+    """Restore the states of these generators.
 
     Args:
         models: The models whose layers count.
@@ -209,7 +209,7 @@ def load_random(models: list[Any], state: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_random(models: list[Any]) -> Iterator[None]:
-    """Give these generators their states back if something fails meanwhile.
+    """Restore the states of these generators if something fails meanwhile.
 
     Args:
         models: The models whose layers count.
@@ -221,7 +221,7 @@ def kept_random(models: list[Any]) -> Iterator[None]:
 
 
 def give(value: Any) -> Block | None:
-    """Give a tensor as it is in a file.
+    """Return a tensor as it is in a file.
 
     Args:
         value: The tensor or variable, or anything else.
@@ -257,7 +257,7 @@ def _require_variables(model: Any, what: str) -> None:
 
 
 def _name_of(variable: Any) -> str:
-    """Give the last part of a variable's name: Keras numbers the others as a process goes on."""
+    """Return the last part of a variable's name: Keras numbers the others as a process goes on."""
     return str(variable.name).rpartition("/")[2].partition(":")[0]
 
 

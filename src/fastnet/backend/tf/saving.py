@@ -11,7 +11,7 @@ from typing import Any
 from fastnet.backend.facts import fact, taken_names
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import optimizers_of
-from fastnet.backend.tf.generation import is_keras3
+from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizer_files import (
     kept_optimizer,
     load_state,

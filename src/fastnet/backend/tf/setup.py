@@ -21,7 +21,7 @@ from fastnet.backend.tf._keras_internals import (
     sublayers,
     updatable,
 )
-from fastnet.backend.tf.generation import is_keras3, keras_of
+from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
@@ -257,7 +257,7 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
 
 
 def is_ready(optimizer: Any) -> bool:
-    """Tell whether an optimizer has its variables, or makes them when it comes to need them."""
+    """Return whether an optimizer has its variables, or makes them when it comes to need them."""
     if not hasattr(optimizer, "build"):
         return True
     return is_built(optimizer) and not lacks_its_rate(inner_optimizer(optimizer))

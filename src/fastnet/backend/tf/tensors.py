@@ -61,7 +61,7 @@ def stack(tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
 
 
 def expand_dims(tensor: tf.Tensor, axis: int) -> tf.Tensor:
-    """Give a tensor a new axis of length 1."""
+    """Insert an axis of length 1 into a tensor."""
     return tf.expand_dims(tensor, axis)
 
 
@@ -123,7 +123,7 @@ def zeros_like(tensor: tf.Tensor, dtype: str | tf.DType | None) -> tf.Tensor:
 
 
 def is_integral(tensor: tf.Tensor) -> bool:
-    """Tell whether a tensor holds ints or booleans."""
+    """Return whether a tensor holds ints or booleans."""
     return bool(tensor.dtype.is_integer or tensor.dtype.is_bool)
 
 
@@ -158,12 +158,12 @@ def convert(value: Any) -> Any:
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether a value is TensorFlow's: a tensor, a variable, or made of several tensors."""
+    """Return whether a value is TensorFlow's: a tensor, a variable, or made of several tensors."""
     return bool(tf.is_tensor(value)) or isinstance(value, tf.distribute.DistributedValues)
 
 
 def cast(tensor: Any, dtype: str | tf.DType) -> tf.Tensor:
-    """Give a tensor another type."""
+    """Convert a tensor to another type."""
     try:
         return tf.cast(tensor, dtype)
     except TypeError:
@@ -222,7 +222,7 @@ def permute(tensor: tf.Tensor, permutation: Sequence[int] | tf.Tensor) -> tf.Ten
 
 
 def reshape(tensor: tf.Tensor, shape: Sequence[Any]) -> tf.Tensor:
-    """Give a tensor another shape."""
+    """Reshape a tensor."""
     return tf.reshape(tensor, shape)
 
 

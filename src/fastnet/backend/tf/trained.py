@@ -42,7 +42,7 @@ class Trained:
         self._unscale = getattr(optimizer, "get_unscaled_gradients", None)
 
     def holds(self, optimizer: Any) -> bool:
-        """Tell whether the next step can go by this.
+        """Return whether the next step can go by this.
 
         Layers may have been frozen, or added.
 

@@ -84,7 +84,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def kept_variables(variables: Iterable[Any]) -> Iterator[None]:
-    """Give variables their values back if something fails meanwhile.
+    """Restore the values of variables if something fails meanwhile.
 
     Args:
         variables: The variables.

@@ -97,7 +97,7 @@ are always there, which only costs time.
 
 
 def is_torchs(function: Any) -> bool:
-    """Tell whether a function is torch's own, and not one that was put in its place.
+    """Return whether a function is torch's own, and not one that was put in its place.
 
     Args:
         function: What is found under a name of torch.
@@ -112,7 +112,7 @@ _is_known = not PUBLIC_ONLY and is_torchs(_zero_grad)
 
 
 def is_bare_zero_grad(zero_grad: Any) -> bool:
-    """Tell whether an optimizer's `zero_grad` does nothing but drop gradients.
+    """Return whether an optimizer's `zero_grad` does nothing but drop gradients.
 
     Torch's own does that inside of a profiler range, which costs more than the work: 24
     microseconds in place of 1 for a model of four parameters. Where this is False it is called.

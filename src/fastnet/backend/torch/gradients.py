@@ -45,7 +45,7 @@ _grad = _own(torch.autograd.grad)
 
 
 def is_direct(loss: torch.Tensor) -> bool:
-    """Tell whether autograd's engine alone does what the loss's own `backward` would do.
+    """Return whether autograd's engine alone does what the loss's own `backward` would do.
 
     Args:
         loss: The loss.

@@ -104,7 +104,7 @@ def _copy(value: Any) -> Any:
 
 
 def _filled(value: Any, copy: Any) -> Any:
-    """Give the very tensor that was there, with what it held; of anything else the copy."""
+    """Return the very tensor that was there, with what it held; of anything else the copy."""
     if not isinstance(value, torch.Tensor):
         return deepcopy(copy)
     value.detach().copy_(copy)

@@ -87,5 +87,5 @@ def _root(z: Tensor) -> Tensor:
 
 
 def _digits(tensor: Tensor) -> int:
-    """Tell how many binary digits numbers of a type have."""
+    """Return how many binary digits numbers of a type have."""
     return 53 if tensor.dtype is torch.float64 else 24

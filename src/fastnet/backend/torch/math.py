@@ -46,7 +46,7 @@ def argmax(tensor: Tensor, axis: int) -> Tensor:
 
 
 def check_nan(val: Tensor) -> Tensor:
-    """Tell whether any value is NaN or infinite."""
+    """Return whether any value is NaN or infinite."""
     return val.isfinite().logical_not().any()
 
 
@@ -89,7 +89,7 @@ def pow(tensor: Tensor, power: float | Tensor) -> Tensor:
 
 
 def sign(tensor: Tensor) -> Tensor:
-    """Tell the sign of each element: -1, 0 or 1."""
+    """Return the sign of each element: -1, 0 or 1."""
     return tensor.sign()
 
 

@@ -133,7 +133,7 @@ class SquaredWeights:
         self._model = model
 
     def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
-        """Do it.
+        """Add the squares to a loss.
 
         Args:
             loss: The loss.

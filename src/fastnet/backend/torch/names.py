@@ -50,7 +50,7 @@ def innermost(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any]:
-    """Give weights the names that a model has for them.
+    """Rename weights as a model names them.
 
     Args:
         state: Weights by name, as a model's `state_dict` gives them.

@@ -26,7 +26,7 @@ _MAY_BE_NONE = "momentum_buffer"
 
 
 def state_of(optimizer: Any) -> dict[str, Any]:
-    """Give all that an optimizer and its scaler remember.
+    """Return all that an optimizer and its scaler remember.
 
     Args:
         optimizer: The optimizer.
@@ -41,7 +41,7 @@ def state_of(optimizer: Any) -> dict[str, Any]:
 
 
 def load_state(optimizer: Any, state: dict[str, Any]) -> None:
-    """Give an optimizer its state back, and its scaler.
+    """Restore the state of an optimizer, and its scaler.
 
     Args:
         optimizer: The optimizer. One without a scaler takes none, and a scaler stays as it is
@@ -61,7 +61,7 @@ def load_state(optimizer: Any, state: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_optimizer(optimizer: Any) -> Iterator[None]:
-    """Give an optimizer its state back if something fails meanwhile.
+    """Restore the state of an optimizer if something fails meanwhile.
 
     Args:
         optimizer: The optimizer. What it remembers is not written to but replaced when it is given
@@ -87,7 +87,7 @@ def kept_optimizer(optimizer: Any) -> Iterator[None]:
 
 
 def complaint_about(state: Any, optimizer: Any) -> str | None:
-    """Say why a state is not that of an optimizer, or would make its next step fail.
+    """Return why a state is not that of an optimizer, or would make its next step fail.
 
     Args:
         state: What is said to be a state.
@@ -169,7 +169,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def _is_alike(value: Any, own: Any) -> bool:
-    """Tell whether two settings are of one kind, where None may stand for anything."""
+    """Return whether two settings are of one kind, where None may stand for anything."""
     if value is None or own is None:
         return True
     if isinstance(own, (list, tuple)):
@@ -199,7 +199,7 @@ def _is_sane(name: str, value: Any, own: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """Give a real number as a float, and None for anything else."""
+    """Return a real number as a float, and None for anything else."""
     if isinstance(value, torch.Tensor):
         plain = value.numel() == 1 and not value.is_complex() and not value.is_quantized
         if not plain or value.is_meta or value.layout != torch.strided:

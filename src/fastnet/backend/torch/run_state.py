@@ -40,7 +40,7 @@ _CPU, _CUDA = "cpu", "cuda"
 
 
 def state_of_model(model: Any) -> dict[str, Any]:
-    """Give what a model and its optimizers remember.
+    """Return what a model and its optimizers remember.
 
     Args:
         model: The model, wrapped or not.
@@ -87,7 +87,7 @@ def check_model(model: Any, state: Any, source: str) -> dict[str, Any]:
 
 
 def load_model(model: Any, state: dict[str, Any], source: str) -> None:
-    """Give a model and its optimizers their state back.
+    """Restore the state of a model and its optimizers.
 
     Args:
         model: The model.
@@ -101,7 +101,7 @@ def load_model(model: Any, state: dict[str, Any], source: str) -> None:
 
 @contextmanager
 def kept_model(model: Any) -> Iterator[None]:
-    """Give a model and its optimizers their state back if something fails meanwhile.
+    """Restore the state of a model and its optimizers if something fails meanwhile.
 
     Args:
         model: The model.
@@ -114,7 +114,7 @@ def kept_model(model: Any) -> Iterator[None]:
 
 
 def random_state(models: list[Any]) -> dict[str, Any]:
-    """Give the states of torch's generators.
+    """Return the states of torch's generators.
 
     Args:
         models: Not used; in torch no model has a generator of its own.
@@ -149,7 +149,7 @@ def check_random(models: list[Any], state: Any, source: str) -> None:
 
 
 def load_random(models: list[Any], state: dict[str, Any]) -> None:
-    """Give torch's generators their states back, as far as there are devices.
+    """Restore the states of torch's generators, as far as there are devices.
 
     Args:
         models: Not used.
@@ -163,7 +163,7 @@ def load_random(models: list[Any], state: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_random(models: list[Any]) -> Iterator[None]:
-    """Give torch's generators their states back if something fails meanwhile.
+    """Restore the states of torch's generators if something fails meanwhile.
 
     Args:
         models: Not used.
@@ -177,7 +177,7 @@ def kept_random(models: list[Any]) -> Iterator[None]:
 
 
 def give(value: Any) -> Block | None:
-    """Give a tensor as it is in a file.
+    """Return a tensor as it is in a file.
 
     Args:
         value: The tensor, or anything else.

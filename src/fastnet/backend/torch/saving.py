@@ -97,7 +97,7 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
 
 
 def _states_of(model: Any) -> dict[str, Any]:
-    """Give the state of the optimizer in force, as torch does, and with it those of the others."""
+    """Return the state of the optimizer in force, as torch does, and with it all others'."""
     state = state_of(fact(model, "current_optimizer"))
     optimizers = optimizers_of(model)
     if len(optimizers) > 1 and current_place(model) is not None:
@@ -106,7 +106,7 @@ def _states_of(model: Any) -> dict[str, Any]:
 
 
 def _read_states(model: Any, path: str) -> list[tuple[Any, Any]]:
-    """Give each optimizer that a file has a state for, and that state."""
+    """Return each optimizer that a file has a state for, and that state."""
     held = read_file(
         path,
         "optimizer file",

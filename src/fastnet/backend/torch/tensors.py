@@ -59,7 +59,7 @@ def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def expand_dims(tensor: Tensor, axis: int) -> Tensor:
-    """Give a tensor a new axis of length 1."""
+    """Insert an axis of length 1 into a tensor."""
     return tensor.unsqueeze(axis)
 
 
@@ -96,7 +96,7 @@ def zeros_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:
 
 
 def is_integral(tensor: Tensor) -> bool:
-    """Tell whether a tensor holds ints or booleans."""
+    """Return whether a tensor holds ints or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -144,12 +144,12 @@ def convert(value: Any, shared_memory: bool = False) -> Any:
 
 
 def cast(tensor: Tensor, dtype: str | torch.dtype) -> Tensor:
-    """Give a tensor another type."""
+    """Convert a tensor to another type."""
     return tensor.to(dtype_of(dtype))
 
 
 def cast_like(value: Any, like: Tensor) -> Tensor:
-    """Give a value the type of a tensor; what is no tensor comes onto its device as well."""
+    """Return a value the type of a tensor; what is no tensor comes onto its device as well."""
     if isinstance(value, Tensor):
         return value if value.dtype is like.dtype else value.to(like.dtype)
     return torch.as_tensor(to_number(value), dtype=like.dtype, device=like.device)
@@ -194,7 +194,7 @@ def permute(tensor: Tensor, permutation: Sequence[int]) -> Tensor:
 
 
 def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Give a tensor another shape."""
+    """Reshape a tensor."""
     return tensor.reshape(tuple(shape))
 
 

@@ -96,7 +96,7 @@ def fill(model: torch.nn.Module, state: Mapping[str, Any], source: str) -> None:
 
 @contextmanager
 def kept_weights(model: torch.nn.Module) -> Iterator[None]:
-    """Give a model its weights back if something fails meanwhile.
+    """Restore the weights of a model if something fails meanwhile.
 
     Args:
         model: The model, wrapped or not.

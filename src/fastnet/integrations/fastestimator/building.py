@@ -87,7 +87,7 @@ def build(
 def compile_model(
     model: Any, optimizer_fn: Any, weight: str | None, name: str, mixed_precision: Precision
 ) -> Any:
-    """Give a model what a network needs of it.
+    """Put on a model what a network needs of it.
 
     Args:
         model: The model.

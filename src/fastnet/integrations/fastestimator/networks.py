@@ -9,15 +9,15 @@ import fastnet.network
 from fastnet.integrations.fastestimator import reseeding
 from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
-from fastnet.network.binding import collect_models as list_models
 from fastnet.network.choose import framework_for
+from fastnet.network.models import collect_models as list_models
 from fastnet.util import get_device
 
 __all__ = ["Network", "collect_models", "network_class"]
 
 
 def network_class(name: str) -> Any:
-    """Give a class of networks.
+    """Return a class of networks.
 
     Args:
         name: "BaseNetwork", "TorchNetwork" or "TFNetwork".

@@ -32,7 +32,7 @@ _known: dict[str, list[Any]] = {name: [] for name in _DEFINED}
 
 
 def know(name: str, *values: Any) -> None:
-    """Tell what is no patch.
+    """Return what is no patch.
 
     Args:
         name: A name in FastEstimator's network module.

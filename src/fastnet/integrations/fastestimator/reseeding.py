@@ -16,7 +16,7 @@ _reseeds = False
 
 
 def reseed(on: bool) -> None:
-    """Say whether networks in TensorFlow start their random numbers over when they are left.
+    """Return whether networks in TensorFlow start their random numbers over when they are left.
 
     Args:
         on: Whether they do, from now on.

@@ -86,7 +86,7 @@ class Fingerprint:
         _ALIVE.add(self)
 
     def holds(self) -> bool:
-        """Tell whether all is as it was."""
+        """Return whether all is as it was."""
         return not any(True for _ in self._changed())
 
     def changes(self) -> Iterator[Change]:
@@ -202,7 +202,7 @@ def _matches(one: Any, other: Any) -> bool:
 
 
 def _same_value(one: Any, other: Any) -> bool:
-    """Tell whether two values of one class are the same constant: 0.0 and -0.0 are not."""
+    """Return whether two values of one class are the same constant: 0.0 and -0.0 are not."""
     if isinstance(one, float):
         same_sign = math.copysign(1.0, one) == math.copysign(1.0, other)
         return same_sign and (one == other or (one != one and other != other))

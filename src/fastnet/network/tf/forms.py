@@ -106,7 +106,7 @@ def open_lengths(keys: list[str], forms: list[Any], open_axes: set[Axis]) -> lis
 
 
 def covers(wide: Any, narrow: Any) -> bool:
-    """Tell whether all that fits one form fits another form too.
+    """Return whether all that fits one form fits another form too.
 
     Args:
         wide: The form that is to take more.
@@ -122,7 +122,7 @@ def covers(wide: Any, narrow: Any) -> bool:
 
 
 def difference(keys: list[str], forms: list[Any], before: list[Any]) -> tuple[str | None, str]:
-    """Say why a batch does not fit what was traced.
+    """Return why a batch does not fit what was traced.
 
     Args:
         keys: The keys that are read.

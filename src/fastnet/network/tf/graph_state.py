@@ -35,7 +35,7 @@ class GraphState:
         self._fingerprint = Fingerprint([*models, *self._optimizers, *ops])
 
     def holds(self) -> bool:
-        """Tell whether nothing has changed since."""
+        """Return whether nothing has changed since."""
         return same_items(self._optimizers_now(), self._optimizers) and self._fingerprint.holds()
 
     def ran(self, after: GraphState) -> None:
@@ -47,7 +47,7 @@ class GraphState:
         self._fingerprint.moves_to(after._fingerprint)
 
     def difference(self) -> str:
-        """Say what has changed since.
+        """Return what has changed since.
 
         Returns:
             The difference, in words; nothing if there is none.

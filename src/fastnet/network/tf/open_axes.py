@@ -36,7 +36,7 @@ class OpenAxes:
             self._all = _read(axes)
 
     def of(self, key: str, rank: int) -> set[int]:
-        """Tell which axes of a tensor may be left open.
+        """Return which axes of a tensor may be left open.
 
         Args:
             key: The key that the tensor is under.

@@ -75,7 +75,7 @@ class TraceRecord:
 
 
 class _NoTensor:
-    """A class of no value."""
+    """The class of nothing: every value of a batch is looked at as if it were no tensor."""
 
 
 class Program:
@@ -169,7 +169,7 @@ class Program:
             self._steps.append(static)
 
     def first_reason(self) -> str:
-        """Say why there is no trace for the ops and the models as they are now.
+        """Return why there is no trace for the ops and the models as they are now.
 
         Returns:
             The reason, in words.
@@ -549,7 +549,7 @@ def _scope(op: Any, place: int) -> str:
 
 
 def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
-    """Give what a graph takes, under names that errors show."""
+    """Return what a graph takes, under names that errors show."""
     named = [
         (re.sub("[^A-Za-z0-9_]", "_", key), slot)
         for key, form in zip(keys, forms, strict=True)
@@ -562,7 +562,7 @@ def _specs(keys: list[str], forms: list[Any]) -> list[tf.TensorSpec]:
 
 
 def _static(slot: Slot) -> list[int | None] | None:
-    """Give the shape of a slot as far as a graph is to know it."""
+    """Return the shape of a slot as far as a graph is to know it."""
     if slot.shape is None:
         return None
     return [None if length == UNKNOWN else length for length in slot.shape]

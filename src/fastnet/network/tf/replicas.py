@@ -30,7 +30,7 @@ class Replicas:
 
     @classmethod
     def in_force(cls) -> Replicas | None:
-        """Give the devices of the strategy in force; None without one, or on one of its devices."""
+        """Return the devices of the strategy in force; None without one, or on a single device."""
         if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
             return None
         return cls(tf.distribute.get_strategy())
@@ -208,12 +208,12 @@ def join_values(parts: Sequence[Any]) -> Any:
 
 
 def is_distributed(value: Any) -> bool:
-    """Tell whether a value has a part for each device."""
+    """Return whether a value has a part for each device."""
     return isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, tf.Variable)
 
 
 def part_of(value: Any, place: int) -> Any:
-    """Give a device's part of a distributed value, or all of any other.
+    """Return a device's part of a distributed value, or all of any other.
 
     Args:
         value: The value.

@@ -71,22 +71,22 @@ class TFRunner(Runner):
         return BoundPlan(layout.plan, {**state, "trained": {}}, _make_tape, "tape")
 
     def ranges(self) -> Ranges:
-        """Give what names the ops to TensorFlow's profiler."""
+        """Return what names the ops to TensorFlow's profiler."""
         return op_ranges(partial(titles, self.opening.layout.ops))
 
     def slicers(self) -> list[Any]:
-        """Give the slicers in force, which cut the parts of all devices alike."""
+        """Return the slicers in force, which cut the parts of all devices alike."""
         slicers = self.opening.layout.slicers
         if self._replicas is None:
             return slicers
         return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
 
     def whole(self, run: RunStep) -> RunStep:
-        """Give a step whose results are put together from those of the devices."""
+        """Return a step whose results are put together from those of the devices."""
         return run if self._replicas is None else lambda batch: to_global(run(batch))
 
     def can_spread(self, batch: Mapping[str, Any]) -> bool:
-        """Tell whether there are devices to spread a batch over that is not spread yet.
+        """Return whether there are devices to spread a batch over that is not spread yet.
 
         Args:
             batch: The batch.
@@ -96,7 +96,7 @@ class TFRunner(Runner):
         return not any(map(is_distributed, leaves_of(batch)))
 
     def step(self, meter: StepMeter | None) -> RunStep:
-        """Give what runs a minibatch.
+        """Return what runs a minibatch.
 
         Args:
             meter: What takes the times of its parts, or None.

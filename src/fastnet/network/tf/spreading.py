@@ -80,7 +80,7 @@ def spread(
 
 
 def _bounds(size: int, count: int) -> list[tuple[int, int]]:
-    """Give each device's first sample and the one after its last, the first devices having more."""
+    """Return each device's first sample and the one after its last; the first devices have more."""
     if 0 < size < count:
         # there and back again, as in a mirror
         order = [*range(size), *reversed(range(size))]
@@ -118,7 +118,7 @@ def _first(value: Any) -> Any:
 
 
 def _drops_batch(slicer: Any, minibatch: Mapping[str, Any]) -> bool:
-    """Tell whether a slicer has cut along the axis of the batch, and taken it out."""
+    """Return whether a slicer has cut along the axis of the batch, and taken it out."""
     if not slicer.slice_inputs:
         return False
     if 0 in getattr(slicer, "auto_squeeze", ()):

@@ -62,7 +62,7 @@ class WithFramework(OfFramework):
         self.function = function
 
     def of(self, framework: str, asker: str) -> Any:
-        """Give the function with the package of a framework.
+        """Return the function with the package of a framework.
 
         Args:
             framework: The framework's name.

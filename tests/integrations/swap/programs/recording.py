@@ -26,7 +26,7 @@ class Record(Trace):
 
 
 def as_logged(value: Any) -> Any:
-    """Give a number as a float, a learning rate as it is printed, and text as it is."""
+    """Return a number as a float, a learning rate as it is printed, and text as it is."""
     if isinstance(value, np.float32):
         return str(value)
     return float(value) if np.ndim(value) == 0 and not isinstance(value, str) else value

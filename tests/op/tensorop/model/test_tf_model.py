@@ -221,7 +221,7 @@ class Dropping(keras.Model):
 @pytest.mark.parametrize("make", [dropping, Dropping])
 class TestTraining:
     def run(self, make: Any, eager: bool, mode: str, **op: Any) -> tuple[bool, bool]:
-        """Tell whether values were dropped, and whether averages moved."""
+        """Return whether values were dropped, and whether averages moved."""
         model = make()
         model(X)
         before = weights(model)

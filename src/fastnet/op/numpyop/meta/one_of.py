@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.op.meta_checks import require_same_keys, require_shares
+from fastnet.op.meta_checks import parse_op_probabilities, require_same_keys
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -38,7 +38,7 @@ class OneOf(MetaNumpyOp):
     def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
         self.require_ops(numpy_ops, AssertionError)
         require_same_keys(numpy_ops)
-        self.probs = require_shares(probs, len(numpy_ops))
+        self.probs = parse_op_probabilities(probs, len(numpy_ops))
         first = numpy_ops[0]
         super().__init__(numpy_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list

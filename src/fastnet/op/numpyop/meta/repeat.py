@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastnet.op.around import AroundOne
-from fastnet.op.meta_checks import require_times
+from fastnet.op.meta_checks import parse_repeat
 from fastnet.op.numpyop.meta.meta_op import MetaNumpyOp
 from fastnet.types import State
 
@@ -41,7 +41,7 @@ class Repeat(AroundOne, MetaNumpyOp):
         self, op: Any, repeat: int | Callable[..., bool] = 1, max_iter: int | None = None
     ) -> None:
         self.require_ops([op])
-        self.repeat_inputs = require_times(repeat, max_iter)
+        self.repeat_inputs = parse_repeat(repeat, max_iter)
         read = list(op.inputs)
         read += [key for key in self.repeat_inputs if key not in [*op.outputs, *read]]
         super().__init__([op], read, op.outputs)

@@ -47,7 +47,7 @@ class GradientTaker(TensorOp):
         return self.retain_graph
 
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
-        """Give a forward with the settings that a network has for the op, which keeps its own.
+        """Return a forward with the settings that a network has for the op, which keeps its own.
 
         Args:
             defer: Not used: the op updates nothing.

@@ -46,7 +46,7 @@ class Watch(GradientTaker):
             raise ValueError("Watch has nothing to watch: give it the key of a tensor.")
 
     def make_take(self, retain_graph: bool) -> Forward:
-        """Settle what watches.
+        """Return the function that watches the inputs.
 
         Args:
             retain_graph: Not used: nothing is differentiated here.

@@ -28,7 +28,7 @@ def lengths(tensor: Tensor) -> Shape | None:
 
 
 def has_classes_last(functions: Any, tensor: Tensor) -> bool:
-    """Tell where a framework has its classes.
+    """Return where a framework has its classes.
 
     Args:
         functions: The package of its functions.

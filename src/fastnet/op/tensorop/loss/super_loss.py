@@ -155,7 +155,7 @@ class SuperLoss(LossOp):
         return self._averages[mode].update(mean, keep=not state["warmup"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what the op remembers from step to step, to save it in a checkpoint.
+        """Return what the op remembers from step to step, to save it in a checkpoint.
 
         Returns:
             Under "averages" the moving average of each mode: a float, or None if it has none yet.

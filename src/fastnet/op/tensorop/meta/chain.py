@@ -19,7 +19,7 @@ Step = tuple[Callable[..., Any], Any, Any, bool, tuple[Any, int, tuple[str, ...]
 
 
 def chain(steps: Iterable[Step], inputs: Sequence[str], outputs: Sequence[str]) -> Forward:
-    """Give what runs ops one after the other.
+    """Return what runs ops one after the other.
 
     Args:
         steps: What `step_of` says of each op.
@@ -77,7 +77,7 @@ def step_of(op: Any, place: int, retain_graph: bool) -> Step:
 
 
 def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:
-    """Give an op's forward, with what is settled for it.
+    """Return an op's forward, with what is settled for it.
 
     Args:
         op: The op.

@@ -115,7 +115,7 @@ class MetaOp(AroundOps, TensorOp):
                 op.abandon()
 
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
-        """Give a forward with the settings that a network has for the op, which keeps its own.
+        """Return a forward with the settings that a network has for the op, which keeps its own.
 
         Args:
             defer: Whether the network wants updates after its last op.

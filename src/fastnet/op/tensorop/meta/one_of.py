@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fastnet.op.meta_checks import require_same_keys, require_shares
+from fastnet.op.meta_checks import parse_op_probabilities, require_same_keys
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State
@@ -38,7 +38,7 @@ class OneOf(MetaOp):
         self.require_ops(tensor_ops, AssertionError)
         require_same_keys(tensor_ops)
         count = len(tensor_ops)
-        self.probs = require_shares(probs, count) or [1 / count] * count
+        self.probs = parse_op_probabilities(probs, count) or [1 / count] * count
         first = tensor_ops[0]
         super().__init__(tensor_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list

@@ -70,7 +70,7 @@ class ModelUpdate(ABC):
 
     @abstractmethod
     def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
-        """Say why gradients cannot be gone on from.
+        """Return why gradients cannot be gone on from.
 
         Args:
             times: Of how many steps they are said to be.

@@ -12,8 +12,8 @@ from fastnet.backend import to_tensor
 from fastnet.backend.facts import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf._keras_internals import keeps_places
-from fastnet.backend.tf.generation import is_keras3
 from fastnet.backend.tf.gradients import replica_count
+from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
 from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State

@@ -147,7 +147,7 @@ class TFUpdate(ModelUpdate):
             update()
 
     def _target(self, loss: Any, trained: Trained, tape: tf.GradientTape | None) -> tf.Tensor:
-        """Give what is differentiated: the mean, with the model's own losses, scaled."""
+        """Return what is differentiated: the mean, with the model's own losses, scaled."""
         if tape is None:
             raise no_tape()
         if not tf.is_tensor(loss):
@@ -162,7 +162,7 @@ class TFUpdate(ModelUpdate):
         return loss / trained.replicas if trained.replicas > 1 else loss
 
     def _unscaled(self, gradients: Sequence[Any], trained: Trained) -> list[Any]:
-        """Give gradients of the loss as the optimizer wants them."""
+        """Return gradients of the loss as the optimizer wants them."""
         gradients = list(trained.unscaled(gradients))
         if all(gradient is None for gradient in gradients):
             raise ValueError(
@@ -173,7 +173,7 @@ class TFUpdate(ModelUpdate):
         return gradients
 
     def _shared(self, gradients: Any, optimizer: Any, trained: Trained) -> Sequence[Any]:
-        """Give gradients that were handed in as the optimizer wants them."""
+        """Return gradients that were handed in as the optimizer wants them."""
         self._require_gradients(gradients, len(trained.variables))
         if trained.replicas > 1:
             # those of the replicas are added up
@@ -223,7 +223,7 @@ class TFUpdate(ModelUpdate):
                     self._sums[id(variable)] = _Sum(variable)
 
     def merged(self) -> tuple[int, list[Any]]:
-        """Give the gradients that were added up since the last update.
+        """Return the gradients that were added up since the last update.
 
         Returns:
             Of how many steps, and the sum for each trainable variable: an array, or None.
@@ -233,7 +233,7 @@ class TFUpdate(ModelUpdate):
         return times, [None if one is None else _array(one.total) for one in sums]
 
     def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
-        """Say why gradients cannot be gone on from.
+        """Return why gradients cannot be gone on from.
 
         Args:
             times: Of how many steps they are said to be; a graph that fails may count too many.
@@ -322,7 +322,7 @@ def _array(variable: tf.Variable) -> np.ndarray[Any, Any]:
 
 
 def _share(gradient: Any) -> Any:
-    """Give one replica's share of a gradient."""
+    """Return one replica's share of a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / replica_count()
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

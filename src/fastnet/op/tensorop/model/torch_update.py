@@ -184,7 +184,7 @@ class TorchUpdate(ModelUpdate):
             self._merged = merged
 
     def merged(self) -> tuple[int, list[Any]]:
-        """Give the gradients that were added up since the last update.
+        """Return the gradients that were added up since the last update.
 
         Returns:
             Of how many steps, and the sum for each trainable parameter, of the model and then of
@@ -194,7 +194,7 @@ class TorchUpdate(ModelUpdate):
         return self._merged.times, [None if one is None else one.clone() for one in sums]
 
     def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
-        """Say why gradients cannot be gone on from.
+        """Return why gradients cannot be gone on from.
 
         Args:
             times: Of how many steps they are said to be.
@@ -363,7 +363,7 @@ class TorchUpdate(ModelUpdate):
         )
 
     def _reaches(self, data: Any, optimizer: Any) -> bool:
-        """Tell whether gradients came, though a hook may have taken them."""
+        """Return whether gradients came, though a hook may have taken them."""
         if self._given:
             return False
         leaves, hidden = reached(data)

@@ -162,7 +162,7 @@ class UpdateOp(HoldsModel):
         self._update(data, state, self, False, self.retain_graph)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what the op remembers from step to step, to save it in a checkpoint.
+        """Return what the op remembers from step to step, to save it in a checkpoint.
 
         Returns:
             Under "merged" of how many steps gradients were added up since the last update; under
@@ -215,7 +215,7 @@ class UpdateOp(HoldsModel):
         self._update.abandon()
 
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
-        """Give a forward with the settings that a network has for the op, which keeps its own.
+        """Return a forward with the settings that a network has for the op, which keeps its own.
 
         Args:
             defer: Whether the network wants the update after its last op; the op's own `defer`

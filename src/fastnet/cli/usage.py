@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Mistake"]
+__all__ = ["UsageError"]
 
 
-class Mistake(Exception):
+class UsageError(Exception):
     """An argument that names what is not there, or that asks for what cannot be done.
 
     Its text says what, where, and what to do; it is all that the user is shown, for a traceback

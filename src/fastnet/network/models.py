@@ -1,4 +1,4 @@
-"""What a network takes from its ops: their models."""
+"""The models that the ops of a network hold."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def keras_of(thing: Any) -> Any:
 
 
 def is_keras3(thing: Any) -> bool:
-    """Tell whether something is of Keras 3 rather than of Keras 2.
+    """Return whether something is of Keras 3 rather than of Keras 2.
 
     Args:
         thing: A model, a layer or an optimizer.
