@@ -156,7 +156,7 @@ def _loss(channels_last: bool) -> Arrays:
 
 
 def _op(name: str, *args: Any, **options: Any) -> Callable[[Modules, Build], list[Any]]:
-    """Return what makes a network of one op.
+    """Return the function that makes a network of one op.
 
     Args:
         name: The class, with the package in `op.tensorop` that it lies in: "loss.Hinge".

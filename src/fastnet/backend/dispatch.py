@@ -112,7 +112,7 @@ def _dispatch(function: Any, part: str, by: str) -> Any:
 
 
 def _with_defaults(body: Any, function: Any) -> Any:
-    """Return a function the defaults of another one, which has the same first parameters."""
+    """Return a function with the defaults of another one, which has the same first parameters."""
     defaults = function.__defaults__
     if defaults is None or not isinstance(body, FunctionType):
         return body

@@ -115,7 +115,7 @@ class Explanation:
         return rendered
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as data that JSON takes.
+        """Return the explanation as data that JSON takes.
 
         Returns:
             A dict. "version" says how it is made up; it grows when that changes.

@@ -198,7 +198,7 @@ def _compile(
     name: str,
     mixed_precision: Precision,
 ) -> Any:
-    """Return one model its optimizer, weights and name."""
+    """Put on one model its optimizer, weights and name."""
     setup = part_of(framework, "setup", "build")
     model = setup.prepare(model)
     setup.reserve_names(model, source)

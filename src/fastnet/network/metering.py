@@ -53,7 +53,7 @@ class StepMeter(Protocol):
         """Return the first number of the stamps that a plan makes."""
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return what runs a step.
+        """Return the function that runs a step.
 
         Args:
             step: Runs a step, with stamps.
@@ -71,7 +71,7 @@ class Meter(Protocol):
         """Take down what opening the network took."""
 
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> StepMeter:
-        """Return what takes the times of an opening's steps."""
+        """Return the meter that takes the times of an opening's steps."""
 
 
 class RangeMeter:
@@ -96,7 +96,7 @@ class RangeMeter:
         return 0
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return what runs a step with ranges; one in another thread meanwhile has none."""
+        """Return the function that runs a step with ranges; in another thread meanwhile without."""
         lock, log = self._lock, self.log
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:

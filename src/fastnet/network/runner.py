@@ -46,11 +46,11 @@ class Runner:
         return BoundPlan(self.opening.layout.plan, self.opening.state)
 
     def ranges(self) -> Ranges | None:
-        """Return what names the ops to the framework's profiler, or None if it has none."""
+        """Return the object that names the ops to the framework's profiler, None without one."""
         return None
 
     def waiter(self) -> Callable[[], None] | None:
-        """Return what waits for the copies that a step has queued, or None if it queues none."""
+        """Return the function that waits for the copies that a step has queued; None if none is."""
         return None
 
     def slicers(self) -> list[Any]:
@@ -64,7 +64,7 @@ class Runner:
     # ------------------------------------------------------------------ how a step is run
 
     def step(self, meter: StepMeter | None) -> RunStep:
-        """Return what runs a minibatch.
+        """Return the function that runs a minibatch.
 
         Args:
             meter: What takes the times of its parts, or None.

@@ -124,7 +124,7 @@ def _postprocessed(
 
 
 def _stamped(op: Any, place: int, around: int, meter: StepMeter) -> Forward:
-    """Return what runs a postprocessing op, with stamps before and after it."""
+    """Return the function that runs a postprocessing op, with stamps before and after it."""
     log, forward = meter.log, batch_forward(op)
     row = meter.row("postprocessing", op_title(op), place)
 

@@ -92,7 +92,7 @@ class DeviceEvents:
 
 
 def device_events_for(network: BaseNetwork) -> Callable[[], DeviceEvents] | None:
-    """Return what makes events for a network's device.
+    """Return the function that makes events for a network's device.
 
     Args:
         network: The network.

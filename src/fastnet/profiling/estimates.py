@@ -82,7 +82,7 @@ class Estimate:
 
 
 def chance(distance: float, freedom: float) -> float:
-    """Return the chance that Student's t is farther from nought than a distance.
+    """Return the chance that Student's t is farther from 0 than a distance.
 
     Args:
         distance: The distance, not negative.
@@ -112,7 +112,7 @@ def _whole(freedom: float) -> int:
 
 
 def quantile(level: float, freedom: float) -> float:
-    """Return the distance from nought that Student's t keeps within.
+    """Return the distance from 0 that Student's t keeps within.
 
     Args:
         level: How often it does.

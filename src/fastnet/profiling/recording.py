@@ -130,7 +130,7 @@ class SectionRecorder:
         return self._plans[id(plan)]
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return what runs a step and measures it; not while another thread is at it.
+        """Return the function that runs a step and measures it; not while another thread is at it.
 
         Args:
             step: Runs a step, with stamps.
@@ -294,7 +294,7 @@ class Recorder:
         self._openings[mode, "open"].append(seconds)
 
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> SectionRecorder:
-        """Return what takes the times of an opening's steps.
+        """Return the meter that takes the times of an opening's steps.
 
         Args:
             layout: What it runs; openings of one layout are one section.

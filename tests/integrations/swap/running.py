@@ -87,7 +87,7 @@ def matrix_of(model: Any) -> Any:
 
 
 def gradient_descent(framework: str, rate: float) -> Any:
-    """Return what makes plain gradient descent, as `build` asks for it."""
+    """Return the function that makes plain gradient descent, as `build` asks for it."""
     if framework == "torch":
         import torch
 

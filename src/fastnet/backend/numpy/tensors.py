@@ -60,7 +60,7 @@ def stack(tensors: Sequence[Array], axis: int) -> Array:
 
 
 def expand_dims(tensor: Array, axis: int) -> Array:
-    """Return an array a new axis of length 1."""
+    """Insert an axis of length 1 into an array."""
     return np.expand_dims(tensor, axis)
 
 
@@ -168,7 +168,7 @@ def permute(tensor: Array, permutation: Sequence[int]) -> Array:
 
 
 def reshape(tensor: Array, shape: Sequence[int]) -> Array:
-    """Return an array another shape."""
+    """Reshape an array."""
     return np.reshape(tensor, tuple(shape))
 
 

@@ -13,7 +13,7 @@ __all__ = ["op_ranges", "profiler_is_on"]
 
 
 def op_ranges(names: Callable[[], Sequence[str]]) -> OpRanges:
-    """Return what names ops in TensorFlow's profiler. Those in graphs have name scopes.
+    """Return the object that names ops in TensorFlow's profiler. Those in graphs have name scopes.
 
     Args:
         names: Gives the name of each op, when there is a range to name.

@@ -18,7 +18,7 @@ _nvtx: Any = torch.cuda.nvtx
 
 
 def op_ranges(names: Callable[[], Sequence[str]]) -> OpRanges:
-    """Return what names ops in `torch.profiler`, and to NVTX under its `emit_nvtx`.
+    """Return the object that names ops in `torch.profiler`, and to NVTX under its `emit_nvtx`.
 
     Args:
         names: Gives the name of each op, when there is a range to name.

@@ -118,5 +118,5 @@ def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bo
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """Return a tensor the type that its sum would have."""
+    """Convert a tensor to the type that its sum would have."""
     return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.long()

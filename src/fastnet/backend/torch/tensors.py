@@ -149,7 +149,7 @@ def cast(tensor: Tensor, dtype: str | torch.dtype) -> Tensor:
 
 
 def cast_like(value: Any, like: Tensor) -> Tensor:
-    """Return a value the type of a tensor; what is no tensor comes onto its device as well."""
+    """Convert a value to the type of a tensor; what is no tensor comes onto its device as well."""
     if isinstance(value, Tensor):
         return value if value.dtype is like.dtype else value.to(like.dtype)
     return torch.as_tensor(to_number(value), dtype=like.dtype, device=like.device)

@@ -124,7 +124,7 @@ def _replacement(module: str, name: str, original: Any) -> Any:
 
 
 def _special(module: str, name: str) -> Callable[[Any], Any] | None:
-    """Return what makes a replacement that is more than fastnet's own."""
+    """Return the function that makes a replacement that is more than fastnet's own."""
     place = {
         "Network": ("networks", "Network"),
         "_collect_models": ("networks", "collect_models"),

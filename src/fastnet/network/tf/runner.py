@@ -71,7 +71,7 @@ class TFRunner(Runner):
         return BoundPlan(layout.plan, {**state, "trained": {}}, _make_tape, "tape")
 
     def ranges(self) -> Ranges:
-        """Return what names the ops to TensorFlow's profiler."""
+        """Return the object that names the ops to TensorFlow's profiler."""
         return op_ranges(partial(titles, self.opening.layout.ops))
 
     def slicers(self) -> list[Any]:
@@ -96,7 +96,7 @@ class TFRunner(Runner):
         return not any(map(is_distributed, leaves_of(batch)))
 
     def step(self, meter: StepMeter | None) -> RunStep:
-        """Return what runs a minibatch.
+        """Return the function that runs a minibatch.
 
         Args:
             meter: What takes the times of its parts, or None.

@@ -66,11 +66,11 @@ class TorchRunner(Runner):
         return BoundPlan(plan, self._state(), partial(torch.autocast, self._device.type, dtype))
 
     def ranges(self) -> Ranges:
-        """Return what names the ops to torch's profiler."""
+        """Return the object that names the ops to torch's profiler."""
         return op_ranges(partial(titles, self.opening.layout.ops))
 
     def waiter(self) -> Callable[[], None] | None:
-        """Return what waits for the stream that the caller runs a step on; None without CUDA."""
+        """Return the function that waits for the stream of the caller; None without CUDA."""
         if self._device.type != "cuda":
             return None
         device = self._device

@@ -436,7 +436,7 @@ def forward_numpyop(
 
 
 def batch_forward(op: Any) -> Forward:
-    """Return what runs an op on a batch: its own way, or its forward on each sample.
+    """Return the function that runs an op on a batch: its own way, or its forward on each sample.
 
     Args:
         op: The op.

@@ -28,7 +28,7 @@ def lengths(tensor: Tensor) -> Shape | None:
 
 
 def has_classes_last(functions: Any, tensor: Tensor) -> bool:
-    """Return where a framework has its classes.
+    """Return whether a framework has its classes last.
 
     Args:
         functions: The package of its functions.

@@ -19,7 +19,7 @@ Step = tuple[Callable[..., Any], Any, Any, bool, tuple[Any, int, tuple[str, ...]
 
 
 def chain(steps: Iterable[Step], inputs: Sequence[str], outputs: Sequence[str]) -> Forward:
-    """Return what runs ops one after the other.
+    """Return the function that runs ops one after the other.
 
     Args:
         steps: What `step_of` says of each op.
