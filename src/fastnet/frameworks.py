@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from fastnet.errors import nearest_name
@@ -188,7 +189,8 @@ def part_in(package: str, part: str, owner: str, asker: str) -> Any:
     home = import_late(package)
     if not part:
         return home
-    module, _, name = part.rpartition(".")
+    *modules, name = _names_in(part)
+    module = ".".join(modules)
     inner = _import_if_there(f"{package}.{module}") if module else home
     found = getattr(inner, name, _NOTHING)
     if found is _NOTHING and not module:
@@ -213,9 +215,15 @@ def _import_if_there(name: str) -> Any:
 
 
 def _find(found: Any, names: str) -> Any:
-    for name in names.split("."):
+    for name in _names_in(names):
         found = getattr(found, name)
     return found
+
+
+@cache
+def _names_in(place: str) -> tuple[str, ...]:
+    # the same strings each time: Python keeps some of those that attributes were looked up by
+    return tuple(place.split("."))
 
 
 register(
