@@ -1,13 +1,17 @@
 """Whether anything was written to: what a network remembers of its ops is compared by one number.
 
 Each write to an attribute of an op moves one count, and leaves it on the op. So an opening sees by
-one comparison that nothing was written at all, and by one for each op what was.
+one comparison that nothing was written at all, and by one for each op what was. What leaves no mark,
+as the modules of a model, is compared itself: see `Contents`.
 """
 
 cimport cython
 from cpython.object cimport PyObject
 
 cdef extern from "Python.h":
+    int PyDict_Next(PyObject*, Py_ssize_t*, PyObject**, PyObject**)
+    PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
+    Py_ssize_t PyDict_Size(PyObject*)
     ctypedef struct PyTypeObject:
         PyObject* tp_mro
         void* tp_setattro
@@ -213,6 +217,66 @@ cdef class Lookout:
                     return False
                 place += 1
         return True
+
+
+@cython.final
+cdef class Contents:
+    """Tells whether dicts hold what they held: the very same objects.
+
+    Args:
+        entries: A dict and a key of it, for each value that counts.
+        tables: The dicts of which every value counts, and their order.
+
+    Raises:
+        KeyError: If a dict has no such key.
+    """
+
+    cdef list _entries
+    cdef list _tables
+
+    def __init__(self, list entries not None, list tables not None):
+        cdef dict table
+        # a value stands right behind where it was found
+        self._entries = []
+        for table, key in entries:
+            self._entries += (table, key, table[key])
+        self._tables = []
+        for table in tables:
+            self._tables += (table, tuple(table.values()))
+
+    def are_still(self):
+        """Return whether they do.
+
+        Returns:
+            Whether each entry, and each value of each table, is the same object as before.
+        """
+        cdef PyObject* found
+        cdef Py_ssize_t place
+        for place in range(0, len(self._entries), 3):
+            found = PyDict_GetItemWithError(
+                PyList_GET_ITEM(self._entries, place), PyList_GET_ITEM(self._entries, place + 1)
+            )
+            if found != PyList_GET_ITEM(self._entries, place + 2):
+                return False
+        for place in range(0, len(self._tables), 2):
+            if not holds(
+                PyList_GET_ITEM(self._tables, place), PyList_GET_ITEM(self._tables, place + 1)
+            ):
+                return False
+        return True
+
+
+cdef bint holds(PyObject* table, PyObject* values) noexcept:
+    """Return whether the values of a dict are those of a tuple, in this order."""
+    cdef Py_ssize_t place = 0, index = 0
+    cdef PyObject* value
+    if PyDict_Size(table) != PyTuple_GET_SIZE(values):
+        return False
+    while PyDict_Next(table, &place, NULL, &value):
+        if value != PyTuple_GET_ITEM(values, index):
+            return False
+        index += 1
+    return True
 
 
 cdef object find(cls, name):

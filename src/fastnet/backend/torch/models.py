@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from fastnet._watch import Contents
 from fastnet.backend import to_tensor
-from fastnet.backend.torch._internals import lister_of_children
+from fastnet.backend.torch._internals import parts_of
 from fastnet.types import State
 
 __all__ = [
@@ -50,13 +51,14 @@ class TrainingSwitch:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._mode: bool | None = None
-        self._flags: tuple[tuple[dict[str, Any], bool], ...] = ()
-        # what lists the parts of each module that has any, and what these were
-        self._children: tuple[tuple[Callable[[], Iterable[Any]], list[Any]], ...] = ()
+        # whether the modules are as `train` left them
+        self._are_still: Callable[[], bool] = Contents([], []).are_still
+        # the parts of modules whose tables cannot be had
+        self._parts: list[tuple[torch.nn.Module, list[torch.nn.Module]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy of the model has flags of its own
-        return {**vars(self), "_mode": None, "_flags": (), "_children": ()}
+        return {**vars(self), "_mode": None, "_are_still": None, "_parts": []}
 
     def refresh(self) -> None:
         """Ask the model anew at the next call."""
@@ -68,24 +70,22 @@ class TrainingSwitch:
         Args:
             training: Whether it is training.
         """
-        if training is self._mode:
-            for attributes, flag in self._flags:
-                if attributes["training"] is not flag:
+        if training is self._mode and self._are_still():
+            for module, parts in self._parts:
+                if [*module.children()] != parts:
                     break
             else:
-                for list_children, before in self._children:
-                    if [*list_children()] != before:
-                        break
-                else:
-                    return
+                return
         self._mode = None
         self._model.train(training)
         modules = list(self._model.modules())
         if all("training" in vars(module) for module in modules):
-            self._flags = tuple((vars(module), module.training) for module in modules)
-            listers = [lister_of_children(module) for module in modules]
-            children = [(list_children, [*list_children()]) for list_children in listers]
-            self._children = tuple(pair for pair in children if pair[1])
+            tables = [parts_of(module) for module in modules]
+            flags = [(vars(module), "training") for module in modules]
+            known = [table for table in tables if table is not None]
+            self._are_still = Contents(flags, known).are_still
+            seen = zip(modules, tables, strict=True)
+            self._parts = [(one, [*one.children()]) for one, table in seen if table is None]
             self._mode = training
         # else a scripted module keeps its flag where it cannot be seen
 
