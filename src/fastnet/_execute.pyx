@@ -36,7 +36,7 @@ cdef extern from "Python.h":
     PyObject* PyMethod_GET_FUNCTION(object)
     PyObject* PyMethod_GET_SELF(object)
     bint PyObject_IsInstance(object, object) except -1
-    object PyObject_CallNoArgs(object)
+    PyObject* PyObject_CallNoArgs(object) except NULL
     object PyObject_CallOneArg(object, object)
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
@@ -491,8 +491,7 @@ cdef class Plan:
         cdef PyObject* on_stack[STACK_SLOTS]
         cdef PyObject** slots = on_stack
         cdef Py_ssize_t index = -1
-        cdef object setting = None
-        cdef bint set_up = False
+        cdef PyObject* setting = NULL
         cdef bint inside = False
         cdef PyObject* found
         cdef PyObject* value
@@ -512,16 +511,15 @@ cdef class Plan:
             stamp(times, DISPATCH)
             if self._write_setting is not None:
                 setting = PyObject_CallNoArgs(self._read_setting)
-                set_up = True
-                if setting is not self._needed_setting:
+                if setting != <PyObject*> self._needed_setting:
                     PyObject_CallOneArg(self._write_setting, self._needed_setting)
                 stamp(times, SETTING)
             if self._arrays is None:
                 self._fill(slots, batch, times)
             else:
                 batch = self._fill_adopting(slots, batch, times)
+            step = self._steps
             for index in range(self._n_steps):
-                step = &self._steps[index]
                 value = self._read(step, index, slots)
                 stamp(times, DISPATCH)
                 inside = before_op(times, index)
@@ -535,6 +533,7 @@ cdef class Plan:
                     slots[self._n_slots] = NULL
                     stamp(times, MEASURING)
                 self._write(step, index, slots, value)
+                step += 1
             index = -1
             stamp(times, DISPATCH)
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
@@ -557,12 +556,19 @@ cdef class Plan:
         finally:
             self._clear(slots, on_stack)
             stamp(times, RELEASE)
-            if set_up:
+            if setting != NULL:
                 # an op may have changed it too
-                PyObject_CallOneArg(self._write_setting, setting)
+                self._set_back(setting)
                 stamp(times, SETTING)
         # not inside the try: a result on its way out is lost if what comes last in it raises
         return result
+
+    cdef int _set_back(self, PyObject* setting) except -1:
+        try:
+            PyObject_CallOneArg(self._write_setting, <object> setting)
+        finally:
+            Py_XDECREF(setting)
+        return 0
 
     cdef int _give_up(self, dict state, object error) except -1:
         """Leave nothing of a step that failed to a later one, even if this is interrupted."""
