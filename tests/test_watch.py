@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import pickle
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fastnet._watch import Lookout, Noticing, touch, writes
+from fastnet._watch import Contents, Lookout, Noticing, touch, writes
 from fastnet.util.noticed import NoticedList, NoticedSet
 
 
@@ -237,3 +238,61 @@ class TestObjects:
             module: Any = type("Both", bases, {})()
             module.line = torch.nn.Linear(1, 1)
             assert len(list(module.parameters())) == 2
+
+
+class TestContents:
+    @pytest.mark.parametrize(
+        ("change", "is_still"),
+        [
+            (lambda flags, table: None, True),
+            (lambda flags, table: flags.update(other=2), True),
+            (lambda flags, table: flags.update(on=1), False),  # equal, but another object
+            (lambda flags, table: flags.pop("on"), False),
+            (lambda flags, table: table.update(a=[]), False),
+            (lambda flags, table: table.update(c=None), False),
+            (lambda flags, table: table.pop("b"), False),
+            (lambda flags, table: table.update(a=table.pop("a")), False),  # another order
+            (lambda flags, table: table.clear(), False),
+        ],
+    )
+    def test_what_is_a_change(
+        self, change: Callable[[dict[str, Any], dict[str, Any]], Any], is_still: bool
+    ) -> None:
+        flags, table, empty = {"on": True, "other": 1}, {"a": [], "b": None}, {}
+        contents = Contents([(flags, "on")], [table, empty])
+        assert contents.are_still()
+        change(flags, table)
+        assert contents.are_still() is is_still
+
+    def test_a_table_of_another_order(self) -> None:
+        table = OrderedDict(a=[], b=None)
+        table.move_to_end("a")
+        contents = Contents([(table, "a")], [table])
+        assert contents.are_still()
+        table["b"] = 1
+        assert not contents.are_still()
+
+    def test_a_table_that_was_empty(self) -> None:
+        table: dict[str, Any] = {}
+        contents = Contents([], [table])
+        table["a"] = None
+        assert not contents.are_still()
+
+    def test_what_is_not_there_or_no_dict(self) -> None:
+        with pytest.raises(KeyError, match="off"):
+            Contents([({}, "off")], [])
+        wrong: Any = []
+        with pytest.raises(TypeError, match="list stands where a dict"):
+            Contents([], [wrong])
+        with pytest.raises(TypeError, match="list stands where a dict"):
+            Contents([(wrong, "off")], [])
+
+    def test_it_holds_on_to_what_it_compares_with(self) -> None:
+        flags: dict[str, Any] = {"on": Thing()}
+        watched = weakref.ref(flags["on"])
+        contents = Contents([(flags, "on")], [{"a": flags["on"]}])
+        del flags["on"]
+        assert watched() is not None
+        assert not contents.are_still()
+        del contents
+        assert watched() is None

@@ -1,8 +1,8 @@
 """Whether anything was written to: what a network remembers of its ops is compared by one number.
 
 Each write to an attribute of an op moves one count, and leaves it on the op. So an opening sees by
-one comparison that nothing was written at all, and by one for each op what was. What leaves no mark,
-as the modules of a model, is compared itself: see `Contents`.
+one comparison that nothing was written at all, and by one for each op what was. What leaves no
+mark, as the modules of a model, is compared itself: see `Contents`.
 """
 
 cimport cython
@@ -229,20 +229,20 @@ cdef class Contents:
 
     Raises:
         KeyError: If a dict has no such key.
+        TypeError: If something is no dict.
     """
 
     cdef list _entries
     cdef list _tables
 
     def __init__(self, list entries not None, list tables not None):
-        cdef dict table
         # a value stands right behind where it was found
         self._entries = []
         for table, key in entries:
-            self._entries += (table, key, table[key])
+            self._entries += (as_dict(table), key, table[key])
         self._tables = []
         for table in tables:
-            self._tables += (table, tuple(table.values()))
+            self._tables += (table, values_of(as_dict(table)))
 
     def are_still(self):
         """Return whether they do.
@@ -264,6 +264,22 @@ cdef class Contents:
             ):
                 return False
         return True
+
+
+cdef object as_dict(table):
+    if not isinstance(table, dict):
+        raise TypeError(f"{type(table).__name__} stands where a dict is expected")
+    return table
+
+
+cdef tuple values_of(table):
+    """List the values of a dict in the order of its entries, whatever order a subclass has."""
+    cdef list values = []
+    cdef Py_ssize_t place = 0
+    cdef PyObject* value
+    while PyDict_Next(<PyObject*> table, &place, NULL, &value):
+        values.append(<object> value)
+    return tuple(values)
 
 
 cdef bint holds(PyObject* table, PyObject* values) noexcept:

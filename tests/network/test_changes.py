@@ -138,6 +138,17 @@ class TestModels:
         assert torch.equal(result["h"], result["y"])
         assert [len(layer._forward_hooks) for layer in model] == [0, 1]
 
+    @pytest.mark.parametrize("plain", [False, True])
+    def test_layers_named_in_the_list_that_there_is(self, plain: bool) -> None:
+        model = built(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), None)
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="0")
+        network = TorchNetwork([op])
+        if plain:
+            op.intermediate_layers = ["0"]
+        assert torch.equal(run(network, {"x": X})["h"], model[0](X))
+        op.intermediate_layers[0] = "1"
+        assert torch.equal(run(network, {"x": X})["h"], model(X))
+
     def test_gradients_that_were_added_up_stay(self) -> None:
         """Of two steps, with a setting changed in between that has no say in them."""
         weights = []

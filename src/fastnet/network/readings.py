@@ -208,7 +208,7 @@ def _settings(item: Any) -> list[Any]:
 
 
 def _is_whole(value: Any) -> bool:
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, NoticedList)):
         return all(map(_is_whole, value))
     return isinstance(value, _WHOLE) or is_built(value)
 

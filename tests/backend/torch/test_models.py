@@ -30,48 +30,75 @@ class TestTrainingSwitch:
     def test_asks_the_model_when_something_differs_and_only_then(self) -> None:
         model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
         switch = TrainingSwitch(model)
-        switch(True)
+        switch.set(True)
         assert model.calls == 1  # it knows nothing of the model yet
         for _ in range(5):
-            switch(True)
+            switch.set(True)
         assert model.calls == 1
-        switch(False)
+        switch.set(False)
         assert model.calls == 2
         assert not model[1][0].training
-        switch(False)
+        switch.set(False)
         assert model.calls == 2
         model[1][0].train()
-        switch(False)
+        switch.set(False)
         assert model.calls == 3
         assert not model[1][0].training
 
     def test_a_refresh_asks_anew(self) -> None:
         model = Counting(nn.Dropout())
         switch = TrainingSwitch(model)
-        switch(True)
+        switch.set(True)
         switch.refresh()
-        switch(True)
+        switch.set(True)
         assert model.calls == 2
         model.append(nn.Dropout().eval())
         switch.refresh()
-        switch(True)
+        switch.set(True)
         assert model[1].training
 
     def test_a_layer_that_was_replaced_added_or_taken_away(self) -> None:
         model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
         switch = TrainingSwitch(model)
-        switch(False)
+        switch.set(False)
         model[1][0] = nn.Dropout()
-        switch(False)
+        switch.set(False)
         assert not model[1][0].training
         model[1].append(nn.Dropout())
-        switch(False)
+        switch.set(False)
         assert not model[1][1].training
         del model[1][0]
         calls = model.calls
-        switch(False)
-        switch(False)
+        switch.set(False)
+        switch.set(False)
         assert model.calls == calls + 1
+
+    def test_a_first_layer_in_what_had_none(self) -> None:
+        model = Counting(nn.Sequential())
+        switch = TrainingSwitch(model)
+        switch.set(False)
+        model[0].append(nn.Dropout())
+        switch.set(False)
+        assert not model[0][0].training
+
+    def test_another_table_of_layers(self) -> None:
+        model = Counting(nn.Sequential(nn.Dropout()))
+        switch = TrainingSwitch(model)
+        switch.set(False)
+        model[0].__dict__.update(nn.Sequential(nn.Dropout()).__dict__, training=False)
+        switch.set(False)
+        assert not model[0][0].training
+
+    def test_layers_in_another_order_and_a_flag_that_was_deleted(self) -> None:
+        model = Counting(nn.Dropout(), nn.Linear(1, 1))
+        switch = TrainingSwitch(model)
+        switch.set(False)
+        model[0], model[1] = model[1], model[0]
+        switch.set(False)
+        assert model.calls == 2
+        del model[0].training
+        switch.set(False)
+        assert not model[0].training
 
     def test_a_model_that_raises_is_asked_again(self) -> None:
         class Moody(Counting):
@@ -84,10 +111,10 @@ class TestTrainingSwitch:
 
         model = Moody(nn.Dropout())
         switch = TrainingSwitch(model)
-        switch(True)
+        switch.set(True)
         with pytest.raises(OSError, match="as told"):
-            switch(False)
-        switch(False)
+            switch.set(False)
+        switch.set(False)
         assert not model[0].training
 
     def test_a_model_that_keeps_a_part_in_evaluation(self) -> None:
@@ -100,11 +127,11 @@ class TestTrainingSwitch:
         model = Frozen()
         switch = TrainingSwitch(model)
         for _ in range(3):
-            switch(True)
+            switch.set(True)
             assert (model.training, model.norm.training) == (True, False)
             model.norm.train()  # somebody meddles
         model.norm.eval()
-        switch(False)
+        switch.set(False)
         assert not model.training
 
     @pytest.mark.filterwarnings("ignore")
@@ -112,7 +139,7 @@ class TestTrainingSwitch:
         model = torch.jit.script(nn.Sequential(nn.Dropout()))
         switch = TrainingSwitch(model)
         for training in (True, True, False, False, True):
-            switch(training)
+            switch.set(training)
             assert model.training == training
             model.train(not training)
 

@@ -9,7 +9,7 @@ import torch
 
 from fastnet._watch import Contents
 from fastnet.backend import to_tensor
-from fastnet.backend.torch._internals import parts_of
+from fastnet.backend.torch._internals import PARTS, parts_of
 from fastnet.types import State
 
 __all__ = [
@@ -54,24 +54,24 @@ class TrainingSwitch:
         # whether the modules are as `train` left them
         self._are_still: Callable[[], bool] = Contents([], []).are_still
         # the parts of modules whose tables cannot be had
-        self._parts: list[tuple[torch.nn.Module, list[torch.nn.Module]]] = []
+        self._unseen: list[tuple[torch.nn.Module, list[torch.nn.Module]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy of the model has flags of its own
-        return {**vars(self), "_mode": None, "_are_still": None, "_parts": []}
+        return {**vars(self), "_mode": None, "_are_still": None, "_unseen": []}
 
     def refresh(self) -> None:
         """Ask the model anew at the next call."""
         self._mode = None
 
-    def __call__(self, training: bool) -> None:
+    def set(self, training: bool) -> None:
         """Set the mode.
 
         Args:
             training: Whether it is training.
         """
         if training is self._mode and self._are_still():
-            for module, parts in self._parts:
+            for module, parts in self._unseen:
                 if [*module.children()] != parts:
                     break
             else:
@@ -80,12 +80,16 @@ class TrainingSwitch:
         self._model.train(training)
         modules = list(self._model.modules())
         if all("training" in vars(module) for module in modules):
-            tables = [parts_of(module) for module in modules]
-            flags = [(vars(module), "training") for module in modules]
-            known = [table for table in tables if table is not None]
-            self._are_still = Contents(flags, known).are_still
-            seen = zip(modules, tables, strict=True)
-            self._parts = [(one, [*one.children()]) for one, table in seen if table is None]
+            entries = [(vars(module), "training") for module in modules]
+            tables, self._unseen = [], []
+            for module in modules:
+                table = parts_of(module)
+                if table is None:
+                    self._unseen.append((module, [*module.children()]))
+                else:
+                    entries.append((vars(module), PARTS))
+                    tables.append(table)
+            self._are_still = Contents(entries, tables).are_still
             self._mode = training
         # else a scripted module keeps its flag where it cannot be seen
 

@@ -86,6 +86,8 @@ class TorchRunner(Runner):
             return state
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self._models, *layout.models)}
+        if len(models) < 2:
+            return state
         trained = [one for one in models.values() if fact(one, "optimizer") is not None]
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 

@@ -13,6 +13,7 @@ from fastnet.frameworks import framework_named
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
 from fastnet.types import Model, State, Tensor
 from fastnet.util import to_list
+from fastnet.util.noticed import NoticedList
 
 
 class ModelPass(Protocol):
@@ -85,7 +86,7 @@ class ModelOp(HoldsModel):
         self.model = model
         self.trainable = trainable
         self.gradients = gradients
-        self.intermediate_layers = layers
+        self.intermediate_layers = NoticedList(layers)
         self._pass = _make_pass(self, framework_of(model))
         self._settled = self._settings()
 

@@ -69,7 +69,7 @@ class TorchPass:
             data = to_tensor(data, "torch")
         if state is not self._opened:
             self._open(data, state)
-        self._switch(self._trainable and state["mode"] == "train")
+        self._switch.set(self._trainable and state["mode"] == "train")
         if self._captures:
             return self._run_capturing(data)
         return self._run(data)
