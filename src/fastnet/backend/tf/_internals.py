@@ -49,10 +49,10 @@ def _is_kind_of_tensor(found: Any) -> bool:
 EAGER: Any = look_up("tensorflow.__internal__.EagerTensor", _is_kind_of_tensor) or _NoTensor
 """The class of tensors that have values.
 
-Saves what is asked of other values, in each step for each tensor of a batch and of a loss: 0.1
-microseconds where `isinstance` and a look for arrays take 2. Without it every tensor is asked. (The
-class of a tensor that is made here would do, but to make one starts TensorFlow's runtime, after
-which a program cannot set up its devices any more.)
+By one comparison the kernel knows a tensor of a batch, 0.015 microseconds sooner than others, and
+`shape_of_eager` and `type_of_eager` are told where they may be called, which saves more. Without it
+every tensor is asked. (The class of a tensor that is made here would do, but to make one starts
+TensorFlow's runtime, after which a program cannot set up its devices any more.)
 """
 
 
