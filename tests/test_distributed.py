@@ -20,7 +20,7 @@ dist = pytest.importorskip("torch.distributed")
 
 from fastnet import distributed
 from fastnet.errors import RankError
-from tests.ranks import ended, in_ranks
+from tests.launched import ended, in_ranks
 
 pytestmark = pytest.mark.slow
 
