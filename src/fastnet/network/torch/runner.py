@@ -16,6 +16,7 @@ from fastnet.backend.torch.ranges import op_ranges
 from fastnet.network.metering import Ranges, titles
 from fastnet.network.opening import Opening
 from fastnet.network.runner import Runner
+from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.types import Model, State
 from fastnet.util import NonContext
 
@@ -50,6 +51,8 @@ class TorchRunner(Runner):
     def open(self) -> None:
         """Bring the models in force, and what their optimizers keep, to the device."""
         self.opening.state["tape"] = NonContext()
+        if self.opening.state["mode"] == "train":
+            require_communicating(self.opening.layout)
         self._move_to(self._device)
 
     def close(self) -> None:
@@ -87,6 +90,9 @@ class TorchRunner(Runner):
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self._models, *layout.models)}
         trained = [one for one in models.values() if fact(one, "optimizer") is not None]
+        exchanges = exchanges_of(layout, trained)
+        if exchanges is not None:
+            state = {**state, EXCHANGES: exchanges}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
     def _move_to(self, device: torch.device) -> None:

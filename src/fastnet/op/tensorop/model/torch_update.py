@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.companions import TRAINED, Aside, backward_apart
+from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.gradients import (
     DeferredStep,
     apply_gradients,
@@ -24,7 +25,6 @@ from fastnet.backend.torch.gradients import (
 from fastnet.backend.torch.graph import reached
 from fastnet.op.tensorop.model.model_update import ModelUpdate
 from fastnet.types import State
-from fastnet.util import get_num_gpus
 
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
@@ -73,13 +73,13 @@ class TorchUpdate(ModelUpdate):
         op: The op.
 
     Raises:
-        ValueError: If `merge_grad` is more than 1 on several GPUs.
+        ValueError: If `merge_grad` is more than 1 in DataParallel on several GPUs.
     """
 
     trained = "parameters"
 
     def __init__(self, op: UpdateOp) -> None:
-        super().__init__(op, get_num_gpus())
+        super().__init__(op, torch.cuda.device_count() if engine_of(op.model) == "dp" else 1)
         self._named = holder_of(op.model, "model_name")
         self._merged = _Merged(0, {})
         self._unsettled: _Merged | None = None
@@ -301,9 +301,16 @@ class TorchUpdate(ModelUpdate):
         counted = [parameter for parameter in everything if parameter in sums]
         if len(counted) < len(sums):
             self._warn_lost(len(sums) - len(counted))
+        self._apply_merged(counted, sums)
+        return _Merged(0, {})
+
+    def _apply_merged(
+        self,
+        counted: Sequence[torch.nn.Parameter],
+        sums: Mapping[torch.nn.Parameter, torch.Tensor],
+    ) -> None:
         # a parameter may be of another type than when it was added up
         apply_gradients(counted, [(sums[one] / self._merge).to(one) for one in counted])
-        return _Merged(0, {})
 
     def _gradients(
         self,

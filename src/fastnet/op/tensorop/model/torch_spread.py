@@ -1,0 +1,274 @@
+"""What ModelOp and UpdateOp do with a torch model that is spread over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastnet.backend.torch.averaging import average, like_parameter
+from fastnet.backend.torch.companions import Aside
+from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, sharded_modules
+from fastnet.backend.torch.exchange import EXCHANGES, Exchange
+from fastnet.backend.torch.gradients import (
+    apply_gradients,
+    backward,
+    owned,
+    parameters_of,
+)
+from fastnet.backend.torch.sharded import accumulates_apart, gather_no_more, not_communicating
+from fastnet.op.tensorop.model.torch_pass import TorchPass
+from fastnet.op.tensorop.model.torch_update import TorchUpdate
+from fastnet.types import State
+
+if TYPE_CHECKING:
+    from fastnet.op.tensorop.model.update import UpdateOp
+
+__all__ = ["SpreadPass", "SpreadUpdate", "make_pass", "make_update"]
+
+
+def make_pass(model: torch.nn.Module, **settings: Any) -> TorchPass:
+    """Make what runs a model.
+
+    Args:
+        model: The model.
+        settings: The settings of the op, as for `TorchPass`.
+
+    Returns:
+        The pass that fits the engine of the model.
+    """
+    cls = SpreadPass if engine_of(model) == "ddp" else TorchPass
+    return cls(model, **settings)
+
+
+def make_update(op: UpdateOp) -> TorchUpdate:
+    """Make what updates a model.
+
+    Args:
+        op: The op.
+
+    Returns:
+        The update that fits the engine of the model.
+
+    Raises:
+        ValueError: If `merge_grad` is more than 1 for a model in DataParallel.
+    """
+    return SpreadUpdate(op) if engine_of(op.model) in ("ddp", "fsdp") else TorchUpdate(op)
+
+
+class SpreadPass(TorchPass):
+    """What a ModelOp does with a model in DistributedDataParallel.
+
+    Only steps of training communicate: else the model in the wrapper is run by itself.
+    """
+
+    _exchange: Exchange | None = None
+
+    def _open(self, data: Any, state: State) -> None:
+        exchanges = state.get(EXCHANGES)
+        self._exchange = None if exchanges is None else exchanges.of.get(id(self._model))
+        super()._open(data, state)
+
+    def _run(self, data: Any) -> Any:
+        exchange = self._exchange
+        if exchange is None or not self._gradients:
+            model = self._inner
+        else:
+            model = exchange.model()
+        if self._gradients:
+            return model(*data) if self._spread else model(data)
+        with torch.no_grad():
+            return model(*data) if self._spread else model(data)
+
+    @property
+    def _inner(self) -> torch.nn.Module:
+        wrapped: Any = self._model
+        inner: torch.nn.Module = (
+            wrapped.module
+            if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
+            else wrapped
+        )
+        return inner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_exchange": None}
+
+
+class SpreadUpdate(TorchUpdate):
+    """What an UpdateOp does with a model in DistributedDataParallel, or one that FSDP2 has sharded.
+
+    Gradients are averaged over the processes when an update needs them, and not before: of
+    gradients that are merged, the sums.
+
+    Args:
+        op: The op.
+    """
+
+    _exchanges: Any = None
+
+    def __init__(self, op: UpdateOp) -> None:
+        super().__init__(op)
+        self._is_sharded = engine_of(op.model) == "fsdp"
+        gather_no_more(op.model)
+        self._own = list(op.model.parameters()) if self._is_sharded else []
+        self._groups = groups_of(op.model)
+        self._accumulates_apart = self._is_sharded and accumulates_apart(op.model)
+
+    def __call__(
+        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+    ) -> None:
+        """Take gradients, average them, and update or put the update off.
+
+        Args:
+            data: The loss, or a list of gradients.
+            state: The step's context.
+            op: The op, or a copy of it, with a `defer` of its own.
+            defer: Whether to put the optimizer's step off, whatever the op says.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Raises:
+            ValueError: If the model has no optimizer in this epoch, or nothing to train.
+            RuntimeError: If the gradients cannot be taken.
+        """
+        self._exchanges = state.get(EXCHANGES)
+        if self._given:
+            # so that the model has its own parameters again
+            gather_no_more(self._model)
+        super().__call__(data, state, op, defer, retain_graph)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_exchanges": None}
+
+    def abandon(self) -> None:
+        """Let go of what a step that failed has left, wherever it did; there may be nothing."""
+        super().abandon()
+        for module in sharded_modules(self._model):
+            if hasattr(module, "reset_iter_state"):
+                module.reset_iter_state()
+
+    def _backward(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        self._backward_here(data, optimizer, retain_graph)
+        trained = self._trained()
+        if self._is_sharded:
+            # the engine has averaged what it shards
+            trained = [one for one in trained if not is_sharded(one)]
+        self._average_held(trained)
+
+    def _backward_here(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Take gradients; whatever the engine does not average is this process's own."""
+        if not self._has_shards():
+            super()._backward(data, optimizer, retain_graph)
+            return
+        loss = self._loss(data, optimizer)
+        with self._others_aside():
+            # The leaves are not the parameters, which are put together for a while: the engine
+            # takes gradients from there.
+            backward(loss, None, retain_graph)
+
+    def _has_shards(self) -> bool:
+        return self._is_sharded or any(engine_of(other) == "fsdp" for other in self._others)
+
+    @contextmanager
+    def _others_aside(self) -> Iterator[None]:
+        own = set(map(id, self._trained()))
+        try:
+            for other in self._others:
+                optimizer = getattr(other, "current_optimizer", None)
+                Aside.of(other).put_aside(
+                    one for one in parameters_of(other, optimizer) if id(one) not in own
+                )
+            yield
+        finally:
+            for other in self._others:
+                Aside.of(other).give_back()
+
+    def _average_held(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        exchange = self._exchange()
+        if exchange is not None:
+            exchange.average(parameters)
+        elif parameters:
+            averages = average([one.grad for one in parameters], parameters, self._groups)
+            for parameter, gradient in zip(parameters, averages, strict=True):
+                parameter.grad = gradient
+
+    def _exchange(self) -> Exchange | None:
+        found: Exchange | None = (
+            None if self._exchanges is None else self._exchanges.of.get(id(self._model))
+        )
+        return found
+
+    def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+        checked = super()._checked(gradients, parameters)
+        if self._merge > 1:
+            return checked
+        self._expect_buffers()
+        return checked if self._are_averages() else self._averaged(checked, parameters)
+
+    def _are_averages(self) -> bool:
+        return self._exchanges is not None and id(self._op) in self._exchanges.averaged
+
+    def _averaged(
+        self, gradients: Sequence[Any], parameters: Sequence[torch.nn.Parameter]
+    ) -> list[Any]:
+        """Average gradients that are this process's own, and not sharded by the engine."""
+        averaged = list(gradients)
+        places = [place for place, one in enumerate(averaged) if not is_sharded(one)]
+        if places:
+            wholes = average(
+                [averaged[place] for place in places],
+                [parameters[place] for place in places],
+                self._groups,
+            )
+            for place, whole in zip(places, wholes, strict=True):
+                averaged[place] = like_parameter(whole, parameters[place])
+        return averaged
+
+    def _gradients(
+        self,
+        data: Any,
+        optimizer: Any,
+        parameters: Sequence[torch.nn.Parameter],
+        retain_graph: bool,
+    ) -> list[torch.Tensor | None]:
+        own = Aside.of(self._model)
+        try:
+            own.put_aside(parameters)
+            if not self._accumulates_apart:
+                self._backward_here(data, optimizer, retain_graph)
+                return [parameter.grad for parameter in parameters]
+            with not_communicating([self._model, *self._others]):
+                self._backward_here(data, optimizer, retain_graph)
+                wholes = zip(map(id, self._own), self._model.parameters(), strict=True)
+                by_id = dict(wholes)
+                return [by_id.get(id(parameter), parameter).grad for parameter in parameters]
+        finally:
+            own.give_back()
+
+    def _apply_merged(
+        self,
+        counted: Sequence[torch.nn.Parameter],
+        sums: Mapping[torch.nn.Parameter, torch.Tensor],
+    ) -> None:
+        self._expect_buffers()
+        if self._given and self._are_averages():
+            super()._apply_merged(counted, sums)
+            return
+        # all of them, as another process may have sums of others
+        trained = self._trained()
+        means = [sums[one] / self._merge if one in sums else None for one in trained]
+        apply_gradients(trained, self._averaged(means, trained))
+
+    def _trained(self) -> list[torch.nn.Parameter]:
+        if not self._is_sharded:
+            return super()._trained()
+        # between a forward and a backward pass the model has others in the places of its own
+        own = {id(one): one for one in self._own}
+        own.update((id(one), one) for one in owned(self._optimizer()))
+        return [one for one in own.values() if one.requires_grad]
+
+    def _expect_buffers(self) -> None:
+        exchange = self._exchange()
+        if exchange is not None:
+            exchange.expect_buffers()
