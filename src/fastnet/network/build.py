@@ -160,9 +160,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
     return models, frameworks
 
 
-def _require_default(
-    framework: str, name: str, placement: tuple[Any, Any, dict[str, Any]]
-) -> None:
+def _require_default(framework: str, name: str, placement: tuple[Any, Any, dict[str, Any]]) -> None:
     device, parallel, options = placement
     given = [key for key, value in (("device", device), *options.items()) if value is not None]
     given += [] if parallel in ("auto", None) else ["parallel"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from fastnet.backend.torch.joining import join_results
 from fastnet.backend.torch.watching import Watch
-from fastnet.errors import shown
+from fastnet.errors import RankError, shown
 
 __all__ = [
     "barrier",
@@ -26,6 +27,7 @@ __all__ = [
     "start",
     "stop",
     "the_watch",
+    "together",
     "watch",
     "world_size",
 ]
@@ -183,6 +185,31 @@ def collect(value: Any) -> list[Any] | None:
     values: list[Any] | None = [None] * size if rank() == 0 else None
     dist.gather_object(_on_cpu(value), values, dst=0)
     return values
+
+
+@contextmanager
+def together(task: str) -> Iterator[None]:
+    """Let all processes fail where one of them does.
+
+    Args:
+        task: What they do, for the error's text.
+
+    Raises:
+        RankError: If another process has failed.
+        Exception: What this one has failed with.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    told = None if failure is None else f"{type(failure).__name__}: {failure}"
+    texts = exchange(told)
+    if failure is not None:
+        raise failure
+    for place, text in enumerate(texts):
+        if text is not None:
+            raise RankError(f"{task} has failed on rank {place}, and so here: {text}")
 
 
 def seed(number: int) -> None:

@@ -231,7 +231,9 @@ class TorchUpdate(ModelUpdate):
         self._merged = _Merged(
             times,
             {
-                parameter: torch.as_tensor(gradient).to(parameter, copy=True)
+                parameter: torch.as_tensor(gradient).to(
+                    parameter.device, parameter.dtype, copy=True
+                )
                 for parameter, gradient in zip(self._trained(), gradients, strict=True)
                 if gradient is not None
             },
