@@ -22,7 +22,7 @@ __all__ = ["Watch"]
 
 # all in seconds: how often to ask for news; how long a process has to leave by itself before it is
 # interrupted, and before it is ended; how long the one that failed waits for the others meanwhile
-_PERIOD, _GRACE, _END, _LINGER = 0.2, 2.0, 15.0, 8.0
+_PERIOD, _GRACE, _END, _LINGER = 0.2, 2.0, 15.0, 2.0
 
 _FAILED, _HEARD, _LEFT, _CLOSED = "failed", "heard", "left", "closed"
 
@@ -131,7 +131,7 @@ class Watch:
                 self.failure = first
                 return
             # the others are still to read it, from a store that one of the processes keeps
-            self._wait_until(lambda: self._count(_HEARD) >= self.world_size - 1, _LINGER / 2)
+            self._wait_until(lambda: self._count(_HEARD) >= self.world_size - 1, _LINGER)
 
     def _wait_for_all(self) -> None:
         """Wait until all have left; whoever fails meanwhile fails for this process too."""
@@ -139,6 +139,8 @@ class Watch:
             self._leave()
             while self.failure is None and self._count(_LEFT) < self.world_size:
                 sleep(_PERIOD / 4)
+            if self.failure is None and self._store.check([_FAILED]):
+                self.failure = self._store.get(_FAILED).decode()  # and left since
         except Exception:
             if self.failure is None:
                 self.failure = _GONE
@@ -152,7 +154,8 @@ class Watch:
         if not failed:
             shutdown()
             return
-        # breaks off what others wait for; a group that somebody else has made, too
+        # Breaks off what others wait for, unless something else holds the group, such as a model in
+        # DistributedDataParallel: then the end of the process does.
         with suppress(Exception):
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -213,16 +216,13 @@ class Watch:
                 dist.group.WORLD.abort()  # type: ignore[union-attr]
         if self._over.wait(_GRACE):
             return
+        print(f"Rank {self.rank} is to stop. {text}", file=sys.stderr, flush=True)
         if self._main and self._leaving.acquire(blocking=False):
             _thread.interrupt_main()
             self._leaving.release()
         if self._over.wait(_END - _GRACE):
             return
-        print(
-            f"Rank {self.rank} is ended, because it does not stop by itself. {text}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"Rank {self.rank} is ended: it has not stopped.", file=sys.stderr, flush=True)
         os._exit(1)
 
 

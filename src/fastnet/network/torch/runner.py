@@ -17,6 +17,7 @@ from fastnet.network.metering import Ranges, titles
 from fastnet.network.opening import Opening
 from fastnet.network.runner import Runner
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
+from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, State
 from fastnet.util import NonContext
 
@@ -51,6 +52,7 @@ class TorchRunner(Runner):
     def open(self) -> None:
         """Bring the models in force, and what their optimizers keep, to the device."""
         self.opening.state["tape"] = NonContext()
+        self.ranks = ranks_of(self.opening)
         if self.opening.state["mode"] == "train":
             require_communicating(self.opening.layout)
         self._move_to(self._device)
@@ -58,6 +60,8 @@ class TorchRunner(Runner):
     def close(self) -> None:
         """Bring them back to the CPU."""
         self._move_to(torch.device("cpu"))
+        if self.ranks is not None:
+            self.ranks.end()
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
