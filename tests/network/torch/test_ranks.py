@@ -103,9 +103,11 @@ DIFFERENT: dict[str, tuple[Callable[[int], Any], str, str]] = {
         "'fused': None, 'lr': 1.1, ",
     ),
     "a slicer": (
-        lambda rank: network_of(build(), slicers=[AxisSlicer(0, ["x", "t"], ["y", "loss"], "train")] * rank),
+        lambda rank: network_of(
+            build(), slicers=[AxisSlicer(0, ["x", "t"], ["y", "loss"], "train")] * rank
+        ),
         "model 'net', Sequential, spread by 'ddp'",
-        "AxisSlicer (slices ['x', 't'], un-slices ['y', 'loss']),
+        "AxisSlicer (slices ['x', 't'], un-slices ['y', 'loss'])",
     ),
     "frozen weights": (
         lambda rank: network_of(frozen(rank)),
@@ -397,3 +399,35 @@ def transforms_samples() -> Any:
         other.sampler.set_epoch(epoch)
         by_hand.append([one["x"][:, 0].tolist() for one in other])
     return seen, by_hand, ["transform" in bar.getvalue()]
+
+
+# --------------------------------------------------------------------------- explained
+
+
+class TestExplained:
+    def test_how_models_are_spread(self) -> None:
+        for rank, told in enumerate(ranks(2)(explains)):
+            own = [13, 8][rank]
+            assert told == {
+                "ddp": ", in DistributedDataParallel over 2 processes",
+                "fsdp": f", sharded by FSDP2 over 2 processes, {own} of 21 parameters in this one",
+                None: "",
+            }
+
+    def test_nothing_is_said_in_one_process(self) -> None:
+        explanation = network_of(build(parallel=None)).explain()
+        assert explanation.spread == {}
+        assert explanation.to_dict()["spread"] == {}
+        assert "processes" not in str(explanation)
+
+
+def explains() -> dict[Any, str]:
+    told = {}
+    for parallel in ("ddp", "fsdp", None):
+        explanation = network_of(build(parallel=parallel)).explain()
+        lines = [" ".join(line.split()) for line in str(explanation).splitlines()]
+        text = " ".join(lines)
+        start = text.index("model 'net' with SGD") + len("model 'net' with SGD")
+        told[parallel] = text[start : text.index(" Ops (", start)].partition(")")[2].rstrip()
+        assert set(explanation.spread) == ({"net"} if parallel else set())
+    return told

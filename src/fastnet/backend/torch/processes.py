@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastnet.backend.torch.engines import engine_of, groups_of, wrapper_of
 from fastnet.backend.torch.joining import join_results
 from fastnet.backend.torch.watching import Watch
+from fastnet.backend.torch.wholes import own_part
 from fastnet.errors import RankError, shown
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "stop",
     "the_watch",
     "together",
+    "told_spread",
     "watch",
     "world_size",
 ]
@@ -210,6 +214,29 @@ def together(task: str) -> Iterator[None]:
     for place, text in enumerate(texts):
         if text is not None:
             raise RankError(f"{task} has failed on rank {place}, and so here: {text}")
+
+
+def told_spread(model: torch.nn.Module) -> str | None:
+    """Say how a model is spread.
+
+    Args:
+        model: The model.
+
+    Returns:
+        By what, and over how many processes or devices; None for one that nothing spreads.
+    """
+    engine = engine_of(model)
+    if engine is None:
+        return None
+    if engine == "dp":
+        spread: Any = wrapper_of(model)
+        return f"in DataParallel over {max(len(spread.device_ids), 1)} devices"
+    count = math.prod(dist.get_world_size(group) for group in groups_of(model))
+    if engine == "ddp":
+        return f"in DistributedDataParallel over {count} processes"
+    whole = sum(one.numel() for one in model.parameters())
+    parts = sum(own_part(one).numel() for one in model.parameters())
+    return f"sharded by FSDP2 over {count} processes, {parts:,} of {whole:,} parameters in this one"
 
 
 def seed(number: int) -> None:
