@@ -431,3 +431,43 @@ def explains() -> dict[Any, str]:
         told[parallel] = text[start : text.index(" Ops (", start)].partition(")")[2].rstrip()
         assert set(explanation.spread) == ({"net"} if parallel else set())
     return told
+
+
+# --------------------------------------------------------------------------- profiled
+
+
+class TestProfiled:
+    def test_what_is_communicated_has_rows(self) -> None:
+        for told in ranks(2)(profiles):
+            (ddp,) = told["ddp"]
+            # one bucket in each of three steps
+            assert ddp[:3] == ("gloo:all_reduce", 3, False)
+            assert ddp[3]
+            names = {name for name, *_ in told["fsdp"]}
+            assert "gloo:all_gather" in " ".join(names) or "_allgather" in " ".join(names)
+            assert told["eval"] == told["nothing is skipped"] == told[None] == []
+
+    def test_there_are_none_in_one_process(self) -> None:
+        made = fastnet.profile(network_of(build(parallel=None)), batch(), steps=3)
+        assert communicated(made) == []
+
+
+def communicated(made: Any) -> list[Any]:
+    return [
+        (row.name, row.count, row.in_step, row.mean > 0 and row.name in str(made))
+        for row in made.rows
+        if row.kind == "communication"
+    ]
+
+
+def profiles() -> dict[Any, Any]:
+    told: dict[Any, Any] = {}
+    for parallel in ("ddp", "fsdp", None):
+        network = network_of(build(parallel=parallel))
+        made = fastnet.profile(network, batch(), steps=4)
+        told[parallel] = communicated(made)
+        assert type(made).from_dict(made.to_dict()).rows == made.rows
+    network = network_of(build())
+    told["eval"] = communicated(fastnet.profile(network, batch(), mode="eval", steps=3))
+    told["nothing is skipped"] = communicated(fastnet.profile(network, batch(), steps=3, skip=0))
+    return told

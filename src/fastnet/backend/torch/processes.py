@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.engines import engine_of, groups_of, wrapper_of
 from fastnet.backend.torch.joining import join_results
 from fastnet.backend.torch.watching import Watch
@@ -21,6 +22,7 @@ from fastnet.errors import RankError, shown
 __all__ = [
     "barrier",
     "collect",
+    "communication",
     "exchange",
     "gather",
     "is_started",
@@ -36,6 +38,8 @@ __all__ = [
     "world_size",
 ]
 
+# how torch begins the names of what its backends do
+_COLLECTIVES = ("gloo:", "nccl:", "xccl:")
 # what torchrun tells each process
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # read once: a launcher has set it before anything is imported
@@ -237,6 +241,27 @@ def told_spread(model: torch.nn.Module) -> str | None:
     whole = sum(one.numel() for one in model.parameters())
     parts = sum(own_part(one).numel() for one in model.parameters())
     return f"sharded by FSDP2 over {count} processes, {parts:,} of {whole:,} parameters in this one"
+
+
+@contextmanager
+def communication() -> Iterator[dict[str, list[float]]]:
+    """Take the times of collectives, where torch's profiler is not on already.
+
+    Yields:
+        A dict that has them when the context is left: seconds, by what torch calls each kind.
+    """
+    told: dict[str, list[float]] = {}
+    if profiler_is_on():
+        yield told
+        return
+    devices = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        devices.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=devices) as profile:
+        yield told
+    for event in profile.events():
+        if event.name.startswith(_COLLECTIVES):
+            told.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e6)
 
 
 def seed(number: int) -> None:
