@@ -69,8 +69,9 @@ def build(
             `broadcast_buffers`, `device_mesh`, `find_unused_parameters`,
             `gradient_as_bucket_view`, `process_group`, `static_graph`. To `fully_shard`:
             `device_mesh`, `ignored_params`, `mp_policy`, `offload_policy`,
-            `reshard_after_forward`, `shard_placement_fn`; and `blocks`, the classes of the modules
-            that are sharded by themselves, or a function that says it of a module.
+            `reshard_after_forward`, `shard_placement_fn`; `find_unused_parameters`, for parameters
+            that have no gradient on some ranks; and `blocks`, the classes of the modules that are
+            sharded by themselves, or a function that says it of a module.
 
     Returns:
         The model, or a list of the models if `model_fn` makes several. Each has the attributes

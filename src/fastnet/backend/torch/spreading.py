@@ -35,6 +35,7 @@ _OPTIONS: dict[str | None, tuple[str, ...]] = {
     "fsdp": (
         "blocks",
         "device_mesh",
+        "find_unused_parameters",
         "ignored_params",
         "mp_policy",
         "offload_policy",
@@ -279,6 +280,7 @@ def _shard(
     from torch.distributed.fsdp import fully_shard
 
     is_block = _policy(options.pop("blocks", ()), model, name)
+    finds_unused = options.pop("find_unused_parameters", False)
     mesh = options.pop("device_mesh", None)
     if mesh is None:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -288,7 +290,9 @@ def _shard(
     # the inner ones first, each of which keeps its own
     for module in reversed([one for one in model.modules() if one is not model and is_block(one)]):
         fully_shard(module, mesh=mesh, **options)
-    fully_shard(model, mesh=mesh, **options)
+    sharded: Any = fully_shard(model, mesh=mesh, **options)
+    if finds_unused:
+        sharded.set_reduce_scatter_unused_params(True)
     return model
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fastnet.backend.torch.averaging import average, like_parameter
 from fastnet.backend.torch.companions import Aside
-from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, sharded_modules
+from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
 from fastnet.backend.torch.gradients import (
     apply_gradients,
@@ -18,7 +18,12 @@ from fastnet.backend.torch.gradients import (
     owned,
     parameters_of,
 )
-from fastnet.backend.torch.sharded import accumulates_apart, gather_no_more, not_communicating
+from fastnet.backend.torch.sharded import (
+    accumulates_apart,
+    begin_anew,
+    gather_no_more,
+    not_communicating,
+)
 from fastnet.op.tensorop.model.torch_pass import TorchPass
 from fastnet.op.tensorop.model.torch_update import TorchUpdate
 from fastnet.types import State
@@ -144,9 +149,8 @@ class SpreadUpdate(TorchUpdate):
     def abandon(self) -> None:
         """Let go of what a step that failed has left, wherever it did; there may be nothing."""
         super().abandon()
-        for module in sharded_modules(self._model):
-            if hasattr(module, "reset_iter_state"):
-                module.reset_iter_state()
+        if self._is_sharded:
+            begin_anew(self._model)
 
     def _backward(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         self._backward_here(data, optimizer, retain_graph)
@@ -242,7 +246,7 @@ class SpreadUpdate(TorchUpdate):
                 self._backward_here(data, optimizer, retain_graph)
                 wholes = zip(map(id, self._own), self._model.parameters(), strict=True)
                 by_id = dict(wholes)
-                return [by_id.get(id(parameter), parameter).grad for parameter in parameters]
+                return [_own_gradient(one, by_id.get(id(one), one)) for one in parameters]
         finally:
             own.give_back()
 
@@ -272,3 +276,20 @@ class SpreadUpdate(TorchUpdate):
         exchange = self._exchange()
         if exchange is not None:
             exchange.expect_buffers()
+
+
+def _own_gradient(
+    parameter: torch.nn.Parameter, whole: torch.nn.Parameter
+) -> torch.Tensor | None:
+    """Return this process's gradient of a whole parameter.
+
+    Args:
+        parameter: The parameter; it may have a gradient of what an op has made of the shards.
+        whole: The parameter while it is put together, or itself.
+    """
+    gradient = whole.grad
+    if whole is parameter or parameter.grad is None:
+        return gradient
+    of_shards: Any = parameter.grad
+    added: torch.Tensor = of_shards.full_tensor()
+    return added if gradient is None else gradient + added
