@@ -118,7 +118,6 @@ class Merged(Program):
     steps = 7
     exact = False  # the loop divides each loss, fastnet their sum
 
-
     def ops(self, models: Models) -> list[Any]:
         *ops, update = super().ops(models)
         return [*ops, UpdateOp(update.model, "loss", merge_grad=self.merge)]
@@ -195,9 +194,7 @@ class ByHook(Program):
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         made = super().optimizer(parameters)
         owned = made.param_groups[0]["params"]
-        made.register_step_pre_hook(
-            lambda *_: [nn.utils.clip_grad_norm_(owned, 0.1), None][1]
-        )
+        made.register_step_pre_hook(lambda *_: [nn.utils.clip_grad_norm_(owned, 0.1), None][1])
         return made
 
 
@@ -464,8 +461,9 @@ class Penalised(Program):
     """The squares of the weights are a part of the loss."""
 
     def ops(self, models: Models) -> list[Any]:
-        *ops, update = super().ops(models)
-        return [*ops, L2Regularization("loss", "sum", update.model, beta=0.1), UpdateOp(update.model, "sum")]
+        *ops, _ = super().ops(models)
+        (model,) = models
+        return [*ops, L2Regularization("loss", "sum", model, beta=0.1), UpdateOp(model, "sum")]
 
     exact = False
     has_loop = False

@@ -156,9 +156,7 @@ def half(kind: str, merge: int) -> tuple[list[Any], list[float], list[Any]]:
     """Train with a scaled loss, of which one rank's is infinite in one step."""
     model = seeded(mlp)
     options = {"blocks": nn.Linear} if kind == "fsdp" else {}
-    built = fastnet.build(
-        lambda: model, sgd(), mixed_precision="float16", parallel=kind, **options
-    )
+    built = fastnet.build(lambda: model, sgd(), mixed_precision="float16", parallel=kind, **options)
     network = fastnet.Network(supervised(built, merge_grad=merge))
     scales, states = [], []
     rank = dist.get_rank()

@@ -55,7 +55,7 @@ def average(
         for group in groups[1:]:
             dist.all_reduce(flat, group=group)
         sizes = [parameters[place].numel() for place in places]
-        *values, counts = flat.split([*sizes, len(places)])
+        *values, counts = torch.split(flat, [*sizes, len(places)])
         for place, value, count in zip(places, values, counts.tolist(), strict=True):
             if count:
                 averages[place] = value.view(parameters[place].shape)
@@ -115,7 +115,7 @@ def hand_out_buffers(model: DistributedDataParallel) -> None:
         for buffers in by_type.values():
             flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
             dist.broadcast(flat, source, group=model.process_group)
-            parts = flat.split([buffer.numel() for buffer in buffers])
+            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
             for buffer, part in zip(buffers, parts, strict=True):
                 buffer.copy_(part.view(buffer.shape))
 

@@ -134,9 +134,9 @@ def known_to_engine(model: DistributedDataParallel) -> list[torch.nn.Parameter] 
     return None if known is None else [one for one in map(_called, known) if one is not None]
 
 
-_known: weakref.WeakKeyDictionary[
-    torch.nn.Module, list[weakref.ref[torch.nn.Parameter]]
-] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref[torch.nn.Parameter]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _called(reference: weakref.ref[torch.nn.Parameter]) -> torch.nn.Parameter | None:
@@ -235,9 +235,7 @@ def _require_group(engine: str, parallel: str | None, name: str) -> None:
 
 def _no_group(parallel: str | None, name: str) -> ValueError:
     launched = (
-        f"This process is one of {_launched()} of torchrun, but t"
-        if _launched() > 1
-        else "T"
+        f"This process is one of {_launched()} of torchrun, but t" if _launched() > 1 else "T"
     )
     return ValueError(
         f"{launched}here is no process group to spread model '{name}' over "
@@ -296,9 +294,7 @@ def _shard(
     return model
 
 
-def _policy(
-    blocks: Any, model: torch.nn.Module, name: str
-) -> Callable[[torch.nn.Module], bool]:
+def _policy(blocks: Any, model: torch.nn.Module, name: str) -> Callable[[torch.nn.Module], bool]:
     """Read which modules are sharded by themselves."""
     if isinstance(blocks, type):
         blocks = [blocks]

@@ -152,9 +152,20 @@ class SpreadUpdate(TorchUpdate):
         if self._is_sharded:
             begin_anew(self._model)
 
-    def _backward(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+    def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Add the averages of the gradients of the loss to those that parameters hold.
+
+        Args:
+            data: The loss.
+            optimizer: The optimizer in force.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Raises:
+            ValueError: If the loss is no tensor.
+            RuntimeError: If the gradients cannot be taken.
+        """
         self._backward_here(data, optimizer, retain_graph)
-        trained = self._trained()
+        trained = self.trained_now()
         if self._is_sharded:
             # the engine has averaged what it shards
             trained = [one for one in trained if not is_sharded(one)]
@@ -163,7 +174,7 @@ class SpreadUpdate(TorchUpdate):
     def _backward_here(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
         """Take gradients; whatever the engine does not average is this process's own."""
         if not self._has_shards():
-            super()._backward(data, optimizer, retain_graph)
+            super().add_gradients(data, optimizer, retain_graph)
             return
         loss = self._loss(data, optimizer)
         with self._others_aside():
@@ -176,7 +187,7 @@ class SpreadUpdate(TorchUpdate):
 
     @contextmanager
     def _others_aside(self) -> Iterator[None]:
-        own = set(map(id, self._trained()))
+        own = set(map(id, self.trained_now()))
         try:
             for other in self._others:
                 optimizer = getattr(other, "current_optimizer", None)
@@ -203,8 +214,20 @@ class SpreadUpdate(TorchUpdate):
         )
         return found
 
-    def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
-        checked = super()._checked(gradients, parameters)
+    def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+        """Check gradients that the update was given, and average those of one process.
+
+        Args:
+            gradients: The gradients.
+            parameters: What they are of.
+
+        Returns:
+            The gradients to go on with.
+
+        Raises:
+            ValueError: If there is not one for each parameter.
+        """
+        checked = super().checked(gradients, parameters)
         if self._merge > 1:
             return checked
         self._expect_buffers()
@@ -250,23 +273,34 @@ class SpreadUpdate(TorchUpdate):
         finally:
             own.give_back()
 
-    def _apply_merged(
+    def apply_merged(
         self,
         counted: Sequence[torch.nn.Parameter],
         sums: Mapping[torch.nn.Parameter, torch.Tensor],
     ) -> None:
+        """Average the sums of merged steps over the processes, and hand them to the parameters.
+
+        Args:
+            counted: The parameters that have sums in this process.
+            sums: The sums.
+        """
         self._expect_buffers()
         if self._given and self._are_averages():
-            super()._apply_merged(counted, sums)
+            super().apply_merged(counted, sums)
             return
         # all of them, as another process may have sums of others
-        trained = self._trained()
+        trained = self.trained_now()
         means = [sums[one] / self._merge if one in sums else None for one in trained]
         apply_gradients(trained, self._averaged(means, trained))
 
-    def _trained(self) -> list[torch.nn.Parameter]:
+    def trained_now(self) -> list[torch.nn.Parameter]:
+        """List what can be trained.
+
+        Returns:
+            The parameters of the model, and then what else its optimizer updates.
+        """
         if not self._is_sharded:
-            return super()._trained()
+            return super().trained_now()
         # between a forward and a backward pass the model has others in the places of its own
         own = {id(one): one for one in self._own}
         own.update((id(one), one) for one in owned(self._optimizer()))
@@ -278,9 +312,7 @@ class SpreadUpdate(TorchUpdate):
             exchange.expect_buffers()
 
 
-def _own_gradient(
-    parameter: torch.nn.Parameter, whole: torch.nn.Parameter
-) -> torch.Tensor | None:
+def _own_gradient(parameter: torch.nn.Parameter, whole: torch.nn.Parameter) -> torch.Tensor | None:
     """Return this process's gradient of a whole parameter.
 
     Args:
