@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -304,3 +305,65 @@ def kinds() -> list[str]:
 def test_which_engine() -> None:
     expected = ["ddp", "ddp", "fsdp", None, "dp", None, True]
     assert ranks(2)(kinds) == [expected] * 2
+
+
+def overlapped(change: str) -> tuple[int, bool, list[Any]]:
+    """Train a model that was wrapped before, and count who communicates."""
+    (model,) = Program().make()
+    wrapped = DistributedDataParallel(model)
+    if change == "frozen":
+        model[0].requires_grad_(False)
+    hooked: list[int] = []
+
+    # torch compares annotations, which are strings here
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        hooked.append(bucket.index())
+        return allreduce_hook(state, bucket)
+
+    wrapped.register_comm_hook(None, hook)
+    network = fastnet.Network(supervised(fastnet.build(wrapped, sgd())))
+    rank = dist.get_rank()
+    with network("train", 1), Counted() as names:
+        for parts in data(2, dist.get_world_size()):
+            network.run_step(parts[rank])
+    return reductions(names), bool(hooked), whole([model])
+
+
+@pytest.mark.parametrize("change", ["none", "frozen"])
+def test_hooks_of_the_user_are_called_where_the_engine_communicates(change: str) -> None:
+    for count, hooked, weights in ranks(2)(overlapped, change):
+        assert count == 2
+        assert hooked == (change == "none")
+        expected = seeded(mlp, 0)[0].weight
+        assert torch.equal(weights[0]["0.weight"], expected) == (change == "frozen")
+
+
+def through_compiled() -> list[Any]:
+    """Train a model that is compiled around, and inside of, its wrapper."""
+    states = []
+    for order in ("none", "outside", "inside"):
+        (model,) = Program().make()
+        inner = torch.compile(model, backend="eager") if order == "inside" else model
+        wrapped: Any = DistributedDataParallel(inner)
+        if order == "outside":
+            wrapped = torch.compile(wrapped, backend="eager")
+        built = fastnet.build(wrapped, sgd())
+        assert fastnet.backend.torch.engines.engine_of(built) == "ddp"
+        assert fastnet.backend.torch.engines.bare(built) is model
+        network = fastnet.Network(supervised(built))
+        rank = dist.get_rank()
+        with network("train", 1):
+            for parts in data(2, dist.get_world_size()):
+                network.run_step(parts[rank])
+        with network("eval", 1), Counted() as names:
+            network.run_step(parts[rank])
+        assert not names
+        states.append(whole([model]))
+    return states
+
+
+def test_compiled_models() -> None:
+    for plain, *others in ranks(2)(through_compiled):
+        for other in others:
+            for name, value in plain[0].items():
+                torch.testing.assert_close(other[0][name], value, rtol=0, atol=1e-6)

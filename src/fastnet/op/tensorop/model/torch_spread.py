@@ -10,7 +10,7 @@ import torch
 
 from fastnet.backend.torch.averaging import average, like_parameter
 from fastnet.backend.torch.companions import Aside
-from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded
+from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, wrapper_of
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
 from fastnet.backend.torch.gradients import (
     apply_gradients,
@@ -79,7 +79,7 @@ class SpreadPass(TorchPass):
     def _run(self, data: Any) -> Any:
         exchange = self._exchange
         if exchange is None or not self._gradients:
-            model = self._inner
+            model = self._inner()
         else:
             model = exchange.model()
         if self._gradients:
@@ -87,14 +87,9 @@ class SpreadPass(TorchPass):
         with torch.no_grad():
             return model(*data) if self._spread else model(data)
 
-    @property
     def _inner(self) -> torch.nn.Module:
-        wrapped: Any = self._model
-        inner: torch.nn.Module = (
-            wrapped.module
-            if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
-            else wrapped
-        )
+        wrapper: Any = wrapper_of(self._model)
+        inner: torch.nn.Module = wrapper.module
         return inner
 
     def __getstate__(self) -> dict[str, Any]:
