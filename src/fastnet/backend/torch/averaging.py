@@ -42,6 +42,8 @@ def average(
     share = 1.0
     for group in groups:
         share /= dist.get_world_size(group)
+    if share == 1.0:
+        return list(gradients)
     averages: list[torch.Tensor | None] = [None] * len(gradients)
     under_way = []
     for places in _buckets(parameters):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastnet.backend.torch.averaging import average, like_parameter
-from fastnet.backend.torch.companions import Aside
+from fastnet.backend.facts import fact
+from fastnet.backend.torch.averaging import average, average_held, like_parameter
+from fastnet.backend.torch.companions import TRAINED, Aside
 from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, wrapper_of
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
 from fastnet.backend.torch.gradients import (
@@ -71,6 +72,11 @@ class SpreadPass(TorchPass):
 
     _exchange: Exchange | None = None
 
+    def __init__(self, model: torch.nn.Module, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        wrapper: Any = wrapper_of(model)
+        self._inner: torch.nn.Module = wrapper.module
+
     def _open(self, data: Any, state: State) -> None:
         exchanges = state.get(EXCHANGES)
         self._exchange = None if exchanges is None else exchanges.of.get(id(self._model))
@@ -79,18 +85,13 @@ class SpreadPass(TorchPass):
     def _run(self, data: Any) -> Any:
         exchange = self._exchange
         if exchange is None or not self._gradients:
-            model = self._inner()
+            model = self._inner
         else:
             model = exchange.model()
         if self._gradients:
             return model(*data) if self._spread else model(data)
         with torch.no_grad():
             return model(*data) if self._spread else model(data)
-
-    def _inner(self) -> torch.nn.Module:
-        wrapper: Any = wrapper_of(self._model)
-        inner: torch.nn.Module = wrapper.module
-        return inner
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_exchange": None}
@@ -106,10 +107,9 @@ class SpreadUpdate(TorchUpdate):
         op: The op.
     """
 
-    _exchanges: Any = None
-
     def __init__(self, op: UpdateOp) -> None:
         super().__init__(op)
+        self._leave()
         self._is_sharded = engine_of(op.model) == "fsdp"
         gather_no_more(op.model)
         self._own = list(op.model.parameters()) if self._is_sharded else []
@@ -132,14 +132,42 @@ class SpreadUpdate(TorchUpdate):
             ValueError: If the model has no optimizer in this epoch, or nothing to train.
             RuntimeError: If the gradients cannot be taken.
         """
-        self._exchanges = state.get(EXCHANGES)
-        if self._given:
+        if state is not self._entered and not state["warmup"]:
+            self._enter(state)
+        if self._given and self._is_sharded:
             # so that the model has its own parameters again
             gather_no_more(self._model)
         super().__call__(data, state, op, defer, retain_graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_exchanges": None}
+        made = object.__new__(type(self))
+        made._leave()
+        # an opening is of one network
+        return {**super().__getstate__(), **vars(made)}
+
+    def _leave(self) -> None:
+        self._entered: State | None = None
+        self._exchange: Exchange | None = None
+        self._are_averages = False
+        self._meets_shards = False
+        # what is trained, and not by the engine
+        self._beside: list[torch.nn.Parameter] = []
+
+    def _enter(self, state: State) -> None:
+        """Do what is needed once each time that a network is opened."""
+        self._leave()
+        exchanges = state.get(EXCHANGES)
+        if exchanges is not None:
+            self._exchange = exchanges.of.get(id(self._model))
+            self._are_averages = id(self._op) in exchanges.averaged
+        models = [self._model, *state.get(TRAINED, ())]
+        self._meets_shards = any(engine_of(model) == "fsdp" for model in models)
+        everything = parameters_of(self._model, self._optimizer())
+        if self._is_sharded:
+            everything = [*self._own, *owned(self._optimizer())]
+        known = set() if self._exchange is None else set(map(id, self._exchange.known))
+        self._beside = [one for one in everything if not is_sharded(one) and id(one) not in known]
+        self._entered = state
 
     def abandon(self) -> None:
         """Let go of what a step that failed has left, wherever it did; there may be nothing."""
@@ -159,16 +187,18 @@ class SpreadUpdate(TorchUpdate):
             ValueError: If the loss is no tensor.
             RuntimeError: If the gradients cannot be taken.
         """
-        self._backward_here(data, optimizer, retain_graph)
-        trained = self.trained_now()
-        if self._is_sharded:
-            # the engine has averaged what it shards
-            trained = [one for one in trained if not is_sharded(one)]
-        self._average_held(trained)
+        self._add_here(data, optimizer, retain_graph)
+        exchange = self._exchange
+        if self._is_sharded or (exchange is not None and exchange.has_averaged()):
+            rest = [one for one in self._beside if one.requires_grad]
+        else:
+            rest = self.trained_now()
+        if rest:
+            average_held(rest, self._groups)
 
-    def _backward_here(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
-        """Take gradients; whatever the engine does not average is this process's own."""
-        if not self._has_shards():
+    def _add_here(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Add gradients; whatever the engine does not average is this process's own."""
+        if not self._meets_shards:
             super().add_gradients(data, optimizer, retain_graph)
             return
         loss = self._loss(data, optimizer)
@@ -177,15 +207,12 @@ class SpreadUpdate(TorchUpdate):
             # takes gradients from there.
             backward(loss, None, retain_graph)
 
-    def _has_shards(self) -> bool:
-        return self._is_sharded or any(engine_of(other) == "fsdp" for other in self._others)
-
     @contextmanager
     def _others_aside(self) -> Iterator[None]:
         own = set(map(id, self.trained_now()))
         try:
             for other in self._others:
-                optimizer = getattr(other, "current_optimizer", None)
+                optimizer = fact(other, "current_optimizer")
                 Aside.of(other).put_aside(
                     one for one in parameters_of(other, optimizer) if id(one) not in own
                 )
@@ -193,21 +220,6 @@ class SpreadUpdate(TorchUpdate):
         finally:
             for other in self._others:
                 Aside.of(other).give_back()
-
-    def _average_held(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        exchange = self._exchange()
-        if exchange is not None:
-            exchange.average(parameters)
-        elif parameters:
-            averages = average([one.grad for one in parameters], parameters, self._groups)
-            for parameter, gradient in zip(parameters, averages, strict=True):
-                parameter.grad = gradient
-
-    def _exchange(self) -> Exchange | None:
-        found: Exchange | None = (
-            None if self._exchanges is None else self._exchanges.of.get(id(self._model))
-        )
-        return found
 
     def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
         """Check gradients that the update was given, and average those of one process.
@@ -226,10 +238,7 @@ class SpreadUpdate(TorchUpdate):
         if self._merge > 1:
             return checked
         self._expect_buffers()
-        return checked if self._are_averages() else self._averaged(checked, parameters)
-
-    def _are_averages(self) -> bool:
-        return self._exchanges is not None and id(self._op) in self._exchanges.averaged
+        return checked if self._are_averages else self._averaged(checked, parameters)
 
     def _averaged(
         self, gradients: Sequence[Any], parameters: Sequence[torch.nn.Parameter]
@@ -258,10 +267,10 @@ class SpreadUpdate(TorchUpdate):
         try:
             own.put_aside(parameters)
             if not self._accumulates_apart:
-                self._backward_here(data, optimizer, retain_graph)
+                self._add_here(data, optimizer, retain_graph)
                 return [parameter.grad for parameter in parameters]
             with not_communicating([self._model, *self._others]):
-                self._backward_here(data, optimizer, retain_graph)
+                self._add_here(data, optimizer, retain_graph)
                 wholes = zip(map(id, self._own), self._model.parameters(), strict=True)
                 by_id = dict(wholes)
                 return [_own_gradient(one, by_id.get(id(one), one)) for one in parameters]
@@ -280,7 +289,7 @@ class SpreadUpdate(TorchUpdate):
             sums: The sums.
         """
         self._expect_buffers()
-        if self._given and self._are_averages():
+        if self._given and self._are_averages:
             super().apply_merged(counted, sums)
             return
         # all of them, as another process may have sums of others
@@ -302,9 +311,8 @@ class SpreadUpdate(TorchUpdate):
         return [one for one in own.values() if one.requires_grad]
 
     def _expect_buffers(self) -> None:
-        exchange = self._exchange()
-        if exchange is not None:
-            exchange.expect_buffers()
+        if self._exchange is not None:
+            self._exchange.expect_buffers()
 
 
 def _own_gradient(parameter: torch.nn.Parameter, whole: torch.nn.Parameter) -> torch.Tensor | None:
