@@ -224,13 +224,21 @@ class TestModels:
 
 
 class TestReturns:
+    @BOTH
     def test_on_the_device(self, machine: Machine) -> None:
         network = TorchNetwork(
             [LambdaOp(lambda x: x.requires_grad_() + 1, "x", "y")], returns="device"
         )
         result = run(network, {"x": torch.ones(1)}, "train")
-        assert machine.moves() == ["in", *["wait"] * (machine.device.type == "cuda")]
+        assert machine.moves() == ["in"]
         assert not result["y"].requires_grad
+
+    def test_nothing_waits_for_nothing(self, machine: Machine) -> None:
+        network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")], returns=None)
+        run(network, {"x": torch.ones(1)})
+        assert machine.moves() == ["in"]
+        run(network, {"x": torch.ones(1)}, desired_output_keys=["y"])
+        assert machine.moves() == ["in", "out", "wait"]
 
     @pytest.mark.filterwarnings("error")
     def test_nothing(self) -> None:

@@ -44,8 +44,9 @@ class TorchNetwork(BaseNetwork):
         keep_on_device: Whether models and what their optimizers keep stay on the device between
             openings. False to bring them to the CPU at each close, as FastEstimator does, which
             frees the device for others and costs two copies of all weights an opening.
-        returns: Where a step's outputs are returned: on the "cpu", on the "device" without a copy,
-            or None for no outputs but those that `desired_output_keys` names.
+        returns: Where a step's outputs are returned: on the "cpu"; on the "device", where a step of
+            a GPU is only queued when it returns; or None for no outputs but those that
+            `desired_output_keys` names.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.
@@ -162,8 +163,11 @@ class TorchNetwork(BaseNetwork):
         )
 
     def _make_runner(self, opening: Opening) -> TorchRunner:
+        brings = self._returns == "cpu" or (
+            self._returns is None and bool(opening.layout.plan.resolution.outputs.names())
+        )
         return TorchRunner(
-            opening, self.device, self.mixed_precision, self.models, self._keeps_on_device
+            opening, self.device, self.mixed_precision, self.models, self._keeps_on_device, brings
         )
 
 

@@ -34,6 +34,7 @@ class TorchRunner(Runner):
             on the device.
         models: The models of the network, in force or not.
         keeps: Whether models stay on the device when the opening ends.
+        brings: Whether outputs are copied from the device.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class TorchRunner(Runner):
         mixed_precision: Precision,
         models: Iterable[Model],
         keeps: bool,
+        brings: bool,
     ) -> None:
         super().__init__(opening)
         self._keeps = keeps
+        self._brings = brings
         self._device = device
         self._models = models
         self._mixed_precision = mixed_precision
@@ -86,8 +89,8 @@ class TorchRunner(Runner):
         return op_ranges(partial(titles, self.opening.layout.ops))
 
     def waiter(self) -> Callable[[], None] | None:
-        """Return the function that waits for the stream of the caller; None without CUDA."""
-        if self._device.type != "cuda":
+        """Return the function that waits for the stream of the caller; None without copies."""
+        if self._device.type != "cuda" or not self._brings:
             return None
         device = self._device
 
