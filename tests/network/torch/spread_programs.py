@@ -240,6 +240,34 @@ class Gan(Program):
         self.update(optimizers)
 
 
+class MergedGan(Gan):
+    """And two steps of each are averaged."""
+
+    has_loop = False
+
+    def ops(self, models: Models) -> list[Any]:
+        *ops, maker, judge = super().ops(models)
+        return [
+            *ops,
+            UpdateOp(maker.model, "maker_loss", merge_grad=2),
+            UpdateOp(judge.model, "judge_loss", merge_grad=2),
+        ]
+
+    def by_hand(self, models: Models, optimizers: Optimizers, batch: Batch, step: int) -> None:
+        maker, judge = models
+        fake = self.widen(maker(batch["z"]))
+        of_fake = judge(fake)
+        losses = self.of_maker(of_fake), self.of_judge(of_fake, judge(batch["x"]))
+        for model, loss in zip(models, losses, strict=True):
+            parameters = list(model.parameters())
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                before = 0 if parameter.grad is None else parameter.grad
+                parameter.grad = before + gradient / 2
+        if step % 2:
+            self.update(optimizers)
+
+
 class Trunk(Program):
     """A trunk with two heads; it is updated by the losses of both."""
 
@@ -324,6 +352,22 @@ class UnusedUnasked(Unused):
         return [*ops, LambdaOp(lambda y: y.mean(), "y", "m"), GradientOp("m", "g", "y"), update]
 
 
+class UnusedLater(Unused):
+    """And two steps are averaged: of a part there may be gradients of one rank's one step."""
+
+    options = {}  # noqa: RUF012
+    has_loop = False
+
+    def ops(self, models: Models) -> list[Any]:
+        *ops, update = super().ops(models)
+        return [*ops, UpdateOp(update.model, "loss", merge_grad=2)]
+
+    def in_one(self, models: Models, optimizers: Optimizers, parts: list[Batch], step: int) -> None:
+        (sum(self.loss(models, part) for part in parts) / len(parts) / 2).backward()
+        if step % 2:
+            self.update(optimizers)
+
+
 class Frozen(Program):
     """A layer is frozen when the model is built, is thawed later, and another one is frozen."""
 
@@ -372,6 +416,15 @@ class Buffers(Program):
             parameter.grad = torch.stack([one.grad for one in others]).sum(0)
         model.load_state_dict(dict(copies[0].named_buffers()), strict=False)
         self.update(optimizers)
+
+
+class NormedGan(Gan):
+    """A judge with BatchNorm that runs twice in a step: no buffer changes between its passes."""
+
+    has_loop = has_one = False
+
+    def make(self) -> Models:
+        return [seeded(mlp), seeded(Normed, 1)]
 
 
 class MergedBuffers(Merged, Buffers):

@@ -17,7 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import fastnet
 from fastnet.backend.private_names import PUBLIC_ONLY
-from fastnet.op.tensorop.model import UpdateOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import Batch, mlp, run, seeded, sgd, supervised
 from tests.network.torch import spread_programs
 from tests.network.torch.spread_programs import Program, build_in, data, spread_by_hand, whole
@@ -370,3 +371,85 @@ def test_compiled_models() -> None:
         for other in others:
             for name, value in plain[0].items():
                 torch.testing.assert_close(other[0][name], value, rtol=0, atol=1e-6)
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(16, 8)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.drop(self.body(x) + 0 * z.sum()))
+        return out
+
+
+def used(engine: str) -> dict[str, Any]:
+    """Look at all that a network does with a model, but for training it."""
+    model = seeded(Named)
+    options = {"blocks": nn.Linear} if engine == "fsdp" else {}
+    built = fastnet.build(lambda: model, "adam", model_name="m", parallel=engine, **options)
+    run_model = ModelOp(built, ["x", "z"], ["y", "h"], intermediate_layers="body")
+    loss = CrossEntropy(("y", "t"), "loss", from_logits=True)
+    network = fastnet.Network([run_model, loss, UpdateOp(built, "loss")])
+    ((batch,),) = data(1, 1)
+    training = {}
+    shapes = {}
+    for mode in ("train", "eval"):
+        with network(mode, 1):
+            result = network.run_step(batch)
+        training[mode] = {one.training for one in built.modules()}
+        shapes[mode] = [tuple(result[key].shape) for key in ("y", "h")]
+    return {
+        "name": built.model_name,
+        "optimizer": type(built.current_optimizer).__name__,
+        "loss": built.loss_name,
+        "spec": built.fe_input_spec.shape,
+        "training": training,
+        "shapes": shapes,
+        "explained": "ModelOp" in str(network.explain("train")),
+        "models": [one is built for one in network.models],
+        "engine": fastnet.backend.torch.engines.engine_of(built),
+        "bare": fastnet.backend.torch.engines.bare(built) is model,
+    }
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+def test_spread_models_are_used_like_others(engine: str) -> None:
+    expected = {
+        "name": "m",
+        "optimizer": "Adam",
+        "loss": {"loss"},
+        "spec": [(4, 16), (4, 16)],
+        "training": {"train": {True}, "eval": {False}},
+        "shapes": {"train": [(4, 4), (4, 8)], "eval": [(4, 4), (4, 8)]},
+        "explained": True,
+        "models": [True],
+        "engine": engine,
+        "bare": True,
+    }
+    assert ranks(2)(used, engine) == [expected] * 2
+
+
+def by_function() -> list[Any]:
+    """Update a model by the functions that ops are made of."""
+    (model,) = Program().make()
+    built = fastnet.build(lambda: model, sgd(), parallel="ddp")
+    rank = dist.get_rank()
+    for parts in data(3, dist.get_world_size()):
+        loss = Program().loss([model], parts[rank])
+        gradients = fastnet.backend.get_gradient(loss, list(model.parameters()))
+        fastnet.backend.update_model(built, gradients)
+    return whole([model])
+
+
+def test_an_update_by_function_is_of_averages() -> None:
+    (model,) = Program().make()
+    for parts in data(3, 2):
+        (sum(Program().loss([model], part) for part in parts) / 2).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        model.zero_grad()
+    for (weights,) in ranks(2)(by_function):
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(weights[name], value, rtol=0, atol=1e-6)

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.torch.engines import is_sharded
 
-__all__ = ["average", "average_held", "hand_out_buffers", "like_parameter"]
+__all__ = ["average", "average_held", "averaged", "hand_out_buffers"]
 
 # what DistributedDataParallel collects before it communicates
 _MOST_BYTES = 25 * 2**20
@@ -79,17 +79,37 @@ def average_held(parameters: Sequence[torch.nn.Parameter], groups: Iterable[Any]
         parameter.grad = gradient
 
 
-def like_parameter(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Cut out of an average what the process has of the parameter.
+def averaged(
+    gradients: Sequence[torch.Tensor | None],
+    parameters: Sequence[torch.Tensor],
+    groups: Iterable[Any],
+) -> list[torch.Tensor | None]:
+    """Average gradients that are this process's own; those that are sharded are averages already.
 
     Args:
-        gradient: The average, the same in each process; or None.
-        parameter: The parameter, sharded or not.
+        gradients: One for each parameter; None for none.
+        parameters: What they are of, in the same order in each process.
+        groups: The process groups.
 
     Returns:
-        The gradient itself for a parameter that is not sharded; else one that is sharded alike.
-        Nothing is communicated.
+        The averages, sharded as the parameters are.
+
+    Raises:
+        ValueError: If a gradient is sparse.
     """
+    found = list(gradients)
+    places = [place for place, one in enumerate(found) if not is_sharded(one)]
+    if places:
+        wholes = average(
+            [found[place] for place in places], [parameters[place] for place in places], groups
+        )
+        for place, whole in zip(places, wholes, strict=True):
+            found[place] = _like(whole, parameters[place])
+    return found
+
+
+def _like(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:
+    """Cut out of an average what the process has of the parameter; nothing is communicated."""
     if gradient is None or not is_sharded(parameter) or is_sharded(gradient):
         return gradient
     from torch.distributed.tensor import distribute_tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastnet.backend.facts import fact
-from fastnet.backend.torch.averaging import average, average_held, like_parameter
+from fastnet.backend.torch.averaging import average_held, averaged
 from fastnet.backend.torch.companions import TRAINED, Aside
 from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, wrapper_of
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
@@ -109,7 +109,12 @@ class SpreadUpdate(TorchUpdate):
 
     def __init__(self, op: UpdateOp) -> None:
         super().__init__(op)
-        self._leave()
+        self._entered: State | None = None
+        self._exchange: Exchange | None = None
+        self._are_averages = False
+        self._meets_shards = False
+        # what is trained, and not by the engine
+        self._beside: list[torch.nn.Parameter] = []
         self._is_sharded = engine_of(op.model) == "fsdp"
         gather_no_more(op.model)
         self._own = list(op.model.parameters()) if self._is_sharded else []
@@ -140,26 +145,14 @@ class SpreadUpdate(TorchUpdate):
         super().__call__(data, state, op, defer, retain_graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = object.__new__(type(self))
-        made._leave()
         # an opening is of one network
-        return {**super().__getstate__(), **vars(made)}
-
-    def _leave(self) -> None:
-        self._entered: State | None = None
-        self._exchange: Exchange | None = None
-        self._are_averages = False
-        self._meets_shards = False
-        # what is trained, and not by the engine
-        self._beside: list[torch.nn.Parameter] = []
+        return {**super().__getstate__(), **_OUTSIDE}
 
     def _enter(self, state: State) -> None:
         """Do what is needed once each time that a network is opened."""
-        self._leave()
         exchanges = state.get(EXCHANGES)
-        if exchanges is not None:
-            self._exchange = exchanges.of.get(id(self._model))
-            self._are_averages = id(self._op) in exchanges.averaged
+        self._exchange = None if exchanges is None else exchanges.of.get(id(self._model))
+        self._are_averages = exchanges is not None and id(self._op) in exchanges.averaged
         models = [self._model, *state.get(TRAINED, ())]
         self._meets_shards = any(engine_of(model) == "fsdp" for model in models)
         everything = parameters_of(self._model, self._optimizer())
@@ -238,23 +231,7 @@ class SpreadUpdate(TorchUpdate):
         if self._merge > 1:
             return checked
         self._expect_buffers()
-        return checked if self._are_averages else self._averaged(checked, parameters)
-
-    def _averaged(
-        self, gradients: Sequence[Any], parameters: Sequence[torch.nn.Parameter]
-    ) -> list[Any]:
-        """Average gradients that are this process's own, and not sharded by the engine."""
-        averaged = list(gradients)
-        places = [place for place, one in enumerate(averaged) if not is_sharded(one)]
-        if places:
-            wholes = average(
-                [averaged[place] for place in places],
-                [parameters[place] for place in places],
-                self._groups,
-            )
-            for place, whole in zip(places, wholes, strict=True):
-                averaged[place] = like_parameter(whole, parameters[place])
-        return averaged
+        return checked if self._are_averages else averaged(checked, parameters, self._groups)
 
     def _gradients(
         self,
@@ -295,7 +272,7 @@ class SpreadUpdate(TorchUpdate):
         # all of them, as another process may have sums of others
         trained = self.trained_now()
         means = [sums[one] / self._merge if one in sums else None for one in trained]
-        apply_gradients(trained, self._averaged(means, trained))
+        apply_gradients(trained, averaged(means, trained, self._groups))
 
     def trained_now(self) -> list[torch.nn.Parameter]:
         """List what can be trained.
@@ -313,6 +290,10 @@ class SpreadUpdate(TorchUpdate):
     def _expect_buffers(self) -> None:
         if self._exchange is not None:
             self._exchange.expect_buffers()
+
+
+# what an update has while no network is opened
+_OUTSIDE: dict[str, Any] = {"_entered": None, "_exchange": None, "_beside": []}
 
 
 def _own_gradient(parameter: torch.nn.Parameter, whole: torch.nn.Parameter) -> torch.Tensor | None:
