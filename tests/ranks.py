@@ -18,7 +18,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["LIMIT", "RankFailed", "Ranks", "rank_count", "ranks"]
+__all__ = ["LIMIT", "RankFailed", "Ranks", "ranks"]
 
 LIMIT = 300.0
 """Seconds that a call may take before it counts as one that hangs."""
@@ -29,14 +29,16 @@ class RankFailed(AssertionError):
 
 
 class Ranks:
-    """Processes that are the ranks of one process group over gloo.
+    """Processes that are the ranks of one process group.
 
     Args:
         count: How many.
+        backend: What they communicate over.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, backend: str = "gloo") -> None:
         self.count = count
+        self.backend = backend
         self._processes: list[Any] = []
         self._lines: list[Connection[Any, Any]] = []
 
@@ -98,7 +100,7 @@ class Ranks:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve,
-                args=(theirs, rank, self.count, os.path.join(folder, "store")),
+                args=(theirs, rank, self.count, os.path.join(folder, "store"), self.backend),
                 daemon=True,
             )
             process.start()
@@ -107,13 +109,17 @@ class Ranks:
             self._processes.append(process)
 
 
-def _serve(line: Connection[Any, Any], rank: int, count: int, store: str) -> None:
+def _serve(line: Connection[Any, Any], rank: int, count: int, store: str, backend: str) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if backend == "nccl":
+        # as torchrun says it; the whole of what it sets would have tests of one process fail
+        os.environ["LOCAL_RANK"] = str(rank)
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{store}",
         rank=rank,
         world_size=count,
@@ -131,23 +137,17 @@ def _serve(line: Connection[Any, Any], rank: int, count: int, store: str) -> Non
         line.send_bytes(pickle.dumps(reply))
 
 
-_pools: dict[int, Ranks] = {}
+_pools: dict[tuple[int, str], Ranks] = {}
 
 
-def ranks(count: int) -> Ranks:
+def ranks(count: int, backend: str = "gloo") -> Ranks:
     """Return the processes of a group of some size; they are started by the first call.
 
     Args:
         count: How many.
+        backend: What they communicate over.
     """
-    if count not in _pools:
-        _pools[count] = Ranks(count)
-        atexit.register(_pools[count].end)
-    return _pools[count]
-
-
-def rank_count() -> tuple[int, int]:
-    """Return this process's rank and how many there are."""
-    import torch.distributed as dist
-
-    return dist.get_rank(), dist.get_world_size()
+    if (count, backend) not in _pools:
+        _pools[count, backend] = Ranks(count, backend)
+        atexit.register(_pools[count, backend].end)
+    return _pools[count, backend]

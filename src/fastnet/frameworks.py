@@ -85,7 +85,7 @@ class Framework:
             what: The attribute that has the place: "network", "model_pass" or "update".
 
         Returns:
-            The class.
+            The class; for the last two it may be a function that makes what the class would.
 
         Raises:
             MissingPart: If the framework has none.

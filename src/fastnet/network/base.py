@@ -138,6 +138,10 @@ class BaseNetwork(Value):
         """Return what is done to values on their way, and around ops."""
         return Handling()
 
+    def _wanted(self, keys: Collection[str] | None) -> frozenset[str]:
+        """Read which keys are wanted back; none for all outputs."""
+        return desired_keys(keys)
+
     def _check_ops(self, layout: Layout) -> None:
         """Refuse ops that cannot run where the network is opened."""
 
@@ -184,7 +188,7 @@ class BaseNetwork(Value):
         self._configured.opening = None
         check_mode(mode)
         epoch = check_epoch(epoch, self._first_epoch)
-        layout = self._find_layout(mode, epoch, ds_id, desired_keys(desired_output_keys))
+        layout = self._find_layout(mode, epoch, ds_id, self._wanted(desired_output_keys))
         state: State = {
             "warmup": warmup,
             "mode": mode,

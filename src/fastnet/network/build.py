@@ -69,8 +69,9 @@ def build(
             `broadcast_buffers`, `device_mesh`, `find_unused_parameters`,
             `gradient_as_bucket_view`, `process_group`, `static_graph`. To `fully_shard`:
             `device_mesh`, `ignored_params`, `mp_policy`, `offload_policy`,
-            `reshard_after_forward`, `shard_placement_fn`; and `blocks`, the classes of the modules
-            that are sharded by themselves, or a function that says it of a module.
+            `reshard_after_forward`, `shard_placement_fn`; `find_unused_parameters`, for parameters
+            that have no gradient on some ranks; and `blocks`, the classes of the modules that are
+            sharded by themselves, or a function that says it of a module.
 
     Returns:
         The model, or a list of the models if `model_fn` makes several. Each has the attributes
@@ -107,12 +108,11 @@ def build(
             f"model_fn makes {len(models)} models, but there are {len(sources)} optimizers, "
             f"{len(paths)} weights paths and {len(names)} names. Give one of each for each model."
         )
-    built = [
-        _compile(model, framework, source, path, name, mixed_precision, (device, parallel, options))
-        for model, framework, source, path, name in zip(
-            models, frameworks, sources, paths, names, strict=True
-        )
-    ]
+    placement = device, parallel, options
+    built = []
+    # no comprehension: a hint says where it was called from
+    for each in zip(models, frameworks, sources, paths, names, strict=True):
+        built.append(_compile(*each, mixed_precision, placement))
     return built[0] if len(built) == 1 else built
 
 
@@ -163,7 +163,8 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
 def _require_default(framework: str, name: str, placement: tuple[Any, Any, dict[str, Any]]) -> None:
     device, parallel, options = placement
     given = [key for key, value in (("device", device), *options.items()) if value is not None]
-    given += [] if parallel in ("auto", None) else ["parallel"]
+    # over the devices of one process each framework has a way of its own
+    given += [] if parallel in ("auto", "dp", None) else ["parallel"]
     if given:
         raise TypeError(
             f"build got {given}, which are for torch, but model '{name}' is of {framework}. Leave "

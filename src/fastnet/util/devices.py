@@ -121,10 +121,8 @@ def _count(kind: str) -> int:
     if kind in ("cuda", "xpu"):
         module: Any = getattr(torch, kind)
         return int(module.device_count()) if module.is_available() else 0
-    module = getattr(torch, kind, None)
-    if module is not None and hasattr(module, "is_available") and not module.is_available():
-        return 0
-    return 1
+    other: Any = getattr(torch, kind, None)
+    return int(not hasattr(other, "is_available") or other.is_available())
 
 
 def _checked(given: Any, told: str) -> torch.device:
@@ -166,7 +164,8 @@ def _with_index(device: torch.device) -> torch.device:
 
     if device.type == "cpu":
         return torch.device("cpu")
-    if device.index is None and device.type in ("cuda", "xpu"):
+    index: int | None = device.index
+    if index is None and device.type in ("cuda", "xpu"):
         module: Any = getattr(torch, device.type)
         if os.environ.get(_LOCAL_RANK, "").isdigit():
             return torch.device(device.type, int(os.environ[_LOCAL_RANK]))

@@ -24,6 +24,7 @@ __all__ = [
     "is_bare_zero_grad",
     "is_torchs",
     "lister_of_children",
+    "parameter_count_of",
     "places_of",
     "profiler_is_on",
     "put_versions",
@@ -239,3 +240,19 @@ def reduces_in_another_type(module: torch.nn.Module) -> bool:
     state = read(module, "_get_fsdp_state", lambda: None)()
     policy = read(state, "_mp_policy")
     return policy is None or getattr(policy, "reduce_dtype", None) is not None
+
+
+def parameter_count_of(wrapper: torch.nn.parallel.DistributedDataParallel) -> int | None:
+    """Count the parameters whose gradients DistributedDataParallel communicates.
+
+    Where that cannot be told the update communicates them, after the backward pass.
+
+    Args:
+        wrapper: A model in its wrapper.
+
+    Returns:
+        Their number, or None.
+    """
+    told = read(wrapper, "_get_ddp_logging_data", dict)()
+    count = told.get("num_parameter_tensors")
+    return count if isinstance(count, int) else None

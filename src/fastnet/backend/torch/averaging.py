@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.torch.engines import is_sharded
 
-__all__ = ["average", "average_held", "hand_out_buffers", "like_parameter"]
+__all__ = ["average", "average_held", "averaged", "hand_out_buffers"]
 
 # what DistributedDataParallel collects before it communicates
 _MOST_BYTES = 25 * 2**20
@@ -42,6 +42,8 @@ def average(
     share = 1.0
     for group in groups:
         share /= dist.get_world_size(group)
+    if share == 1.0:
+        return list(gradients)
     averages: list[torch.Tensor | None] = [None] * len(gradients)
     under_way = []
     for places in _buckets(parameters):
@@ -55,7 +57,7 @@ def average(
         for group in groups[1:]:
             dist.all_reduce(flat, group=group)
         sizes = [parameters[place].numel() for place in places]
-        *values, counts = flat.split([*sizes, len(places)])
+        *values, counts = torch.split(flat, [*sizes, len(places)])
         for place, value, count in zip(places, values, counts.tolist(), strict=True):
             if count:
                 averages[place] = value.view(parameters[place].shape)
@@ -77,17 +79,37 @@ def average_held(parameters: Sequence[torch.nn.Parameter], groups: Iterable[Any]
         parameter.grad = gradient
 
 
-def like_parameter(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Cut out of an average what the process has of the parameter.
+def averaged(
+    gradients: Sequence[torch.Tensor | None],
+    parameters: Sequence[torch.Tensor],
+    groups: Iterable[Any],
+) -> list[torch.Tensor | None]:
+    """Average gradients that are this process's own; those that are sharded are averages already.
 
     Args:
-        gradient: The average, the same in each process; or None.
-        parameter: The parameter, sharded or not.
+        gradients: One for each parameter; None for none.
+        parameters: What they are of, in the same order in each process.
+        groups: The process groups.
 
     Returns:
-        The gradient itself for a parameter that is not sharded; else one that is sharded alike.
-        Nothing is communicated.
+        The averages, sharded as the parameters are.
+
+    Raises:
+        ValueError: If a gradient is sparse.
     """
+    found = list(gradients)
+    places = [place for place, one in enumerate(found) if not is_sharded(one)]
+    if places:
+        wholes = average(
+            [found[place] for place in places], [parameters[place] for place in places], groups
+        )
+        for place, whole in zip(places, wholes, strict=True):
+            found[place] = _like(whole, parameters[place])
+    return found
+
+
+def _like(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor | None:
+    """Cut out of an average what the process has of the parameter; nothing is communicated."""
     if gradient is None or not is_sharded(parameter) or is_sharded(gradient):
         return gradient
     from torch.distributed.tensor import distribute_tensor
@@ -115,7 +137,7 @@ def hand_out_buffers(model: DistributedDataParallel) -> None:
         for buffers in by_type.values():
             flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
             dist.broadcast(flat, source, group=model.process_group)
-            parts = flat.split([buffer.numel() for buffer in buffers])
+            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
             for buffer, part in zip(buffers, parts, strict=True):
                 buffer.copy_(part.view(buffer.shape))
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from fastnet.backend.torch.averaging import average_held, hand_out_buffers
+from fastnet.backend.torch.averaging import hand_out_buffers
 from fastnet.backend.torch.engines import wrapper_of
 from fastnet.backend.torch.spreading import known_to_engine
 
@@ -27,6 +25,9 @@ class Exchange:
     Args:
         model: The model, with the engine "ddp".
         by_engine: Whether all that takes gradients is one backward pass for one forward pass.
+
+    Attributes:
+        known: The parameters that the engine averages the gradients of.
     """
 
     def __init__(self, model: torch.nn.Module, by_engine: bool) -> None:
@@ -37,7 +38,7 @@ class Exchange:
         self._wrapper = wrapper
         known = known_to_engine(wrapper)
         self._by_engine = by_engine and known is not None
-        self._known = known or []
+        self.known = known or []
         self._is_armed = False
         # whether this process may have other buffers than the first one
         self._is_stale = True
@@ -52,7 +53,7 @@ class Exchange:
             self._by_engine
             # a program may have asked for no_sync
             and self._wrapper.require_backward_grad_sync
-            and all(one.requires_grad for one in self._known)
+            and all(one.requires_grad for one in self.known)
         )
         if self._is_armed:
             return self._whole
@@ -63,25 +64,15 @@ class Exchange:
         inner: torch.nn.Module = self._wrapper.module
         return inner
 
+    def has_averaged(self) -> bool:
+        """Return whether the engine has averaged the gradients of the backward pass that ended."""
+        was_armed, self._is_armed = self._is_armed, False
+        self._is_stale = True
+        return was_armed
+
     def expect_buffers(self) -> None:
         """Let the first process hand its buffers out before the next forward pass."""
         self._is_stale = True
-
-    def average(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average what parameters hold after a backward pass, unless the engine has done it.
-
-        Args:
-            parameters: All that is trained.
-        """
-        self._is_stale = True
-        if self._is_armed:
-            self._is_armed = False
-            known = set(map(id, self._known))
-            # what was frozen when the engine came, or is of the optimizer alone
-            parameters = [one for one in parameters if id(one) not in known]
-        parameters = list(parameters)
-        if parameters:
-            average_held(parameters, [self._wrapper.process_group])
 
 
 class Exchanges:

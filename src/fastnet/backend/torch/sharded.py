@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
 from fastnet.backend.torch._internals import reduces_in_another_type
-from fastnet.backend.torch.engines import is_sharded, sharded_modules
+from fastnet.backend.torch.engines import is_sharded, sharded_modules, wrapper_of
 
-__all__ = ["accumulates_apart", "gather_no_more", "not_communicating"]
+__all__ = ["accumulates_apart", "begin_anew", "gather_no_more", "not_communicating"]
 
 
 def gather_no_more(model: torch.nn.Module) -> None:
@@ -37,6 +38,19 @@ def accumulates_apart(model: torch.nn.Module) -> bool:
         elsewhere.
     """
     return not any(reduces_in_another_type(module) for module in sharded_modules(model))
+
+
+def begin_anew(model: torch.nn.Module) -> None:
+    """Let the engine forget a pass that was broken off.
+
+    Args:
+        model: A model that is sharded.
+    """
+    root: Any = wrapper_of(model)
+    if hasattr(root, "reset_iter_state"):
+        # a part of another sharded model is not the one to ask
+        with suppress(RuntimeError):
+            root.reset_iter_state()
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class _Averaging:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
+        self._groups = groups_of(model)
 
     def __call__(self, final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
         """Take gradients."""
@@ -57,7 +58,7 @@ class _Averaging:
         gradients = take(final, parameters, False, None, retain_graph)
         if state["mode"] != "train":
             return list(gradients)
-        return average(gradients, parameters, groups_of(self._model))
+        return average(gradients, parameters, self._groups)
 
 
 class _ByBackward:

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.facts import put_fact
-from fastnet.backend.torch.engines import bare, engine_of, process_count
+from fastnet.backend.torch._internals import parameter_count_of
+from fastnet.backend.torch.engines import bare, engine_of, process_count, wrapper_of
 from fastnet.errors import nearest_name, shown
 from fastnet.util.devices import get_num_gpus, read_device
 
@@ -35,6 +36,7 @@ _OPTIONS: dict[str | None, tuple[str, ...]] = {
     "fsdp": (
         "blocks",
         "device_mesh",
+        "find_unused_parameters",
         "ignored_params",
         "mp_policy",
         "offload_policy",
@@ -87,6 +89,12 @@ def spread(model: torch.nn.Module, how: Spread, name: str) -> torch.nn.Module:
     has = engine_of(model)
     if has is not None:
         _require_same(has, parallel, how, name)
+        wrapper = wrapper_of(model)
+        if isinstance(wrapper, DistributedDataParallel) and wrapper not in _known:
+            trained = [one for one in model.parameters() if one.requires_grad]
+            # else some were frozen or thawed since, and it cannot be told which
+            if parameter_count_of(wrapper) == len(trained):
+                _known[wrapper] = list(map(weakref.ref, trained))
         return model
     engine = _choose(parallel, model, name)
     _check_options(engine, parallel, how.options, name)
@@ -127,7 +135,7 @@ def known_to_engine(model: DistributedDataParallel) -> list[torch.nn.Parameter] 
 
     Returns:
         Those that were trained when the wrapper was made; None for a wrapper that `build` was
-        given, of which this is not known.
+        given, if this cannot be told of it.
     """
     known = _known.get(model)
     return None if known is None else [one for one in map(_called, known) if one is not None]
@@ -277,6 +285,7 @@ def _shard(
     from torch.distributed.fsdp import fully_shard
 
     is_block = _policy(options.pop("blocks", ()), model, name)
+    finds_unused = options.pop("find_unused_parameters", False)
     mesh = options.pop("device_mesh", None)
     if mesh is None:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -286,7 +295,9 @@ def _shard(
     # the inner ones first, each of which keeps its own
     for module in reversed([one for one in model.modules() if one is not model and is_block(one)]):
         fully_shard(module, mesh=mesh, **options)
-    fully_shard(model, mesh=mesh, **options)
+    sharded: Any = fully_shard(model, mesh=mesh, **options)
+    if finds_unused:
+        sharded.set_reduce_scatter_unused_params(True)
     return model
 
 

@@ -32,6 +32,8 @@ def exchanges_of(layout: Layout, trained: Sequence[Model]) -> Exchanges | None:
     Returns:
         The decision; None where no engine communicates.
     """
+    if process_count() < 2:
+        return None
     engines = {id(model): engine_of(model) for model in layout.models}
     if not {"ddp", "fsdp"} & set(engines.values()):
         return None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastnet.backend.torch.averaging import average, like_parameter
-from fastnet.backend.torch.companions import Aside
-from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, sharded_modules
+from fastnet.backend.facts import fact
+from fastnet.backend.torch.averaging import average_held, averaged
+from fastnet.backend.torch.companions import TRAINED, Aside
+from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, wrapper_of
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
 from fastnet.backend.torch.gradients import (
     apply_gradients,
@@ -18,7 +19,12 @@ from fastnet.backend.torch.gradients import (
     owned,
     parameters_of,
 )
-from fastnet.backend.torch.sharded import accumulates_apart, gather_no_more, not_communicating
+from fastnet.backend.torch.sharded import (
+    accumulates_apart,
+    begin_anew,
+    gather_no_more,
+    not_communicating,
+)
 from fastnet.op.tensorop.model.torch_pass import TorchPass
 from fastnet.op.tensorop.model.torch_update import TorchUpdate
 from fastnet.types import State
@@ -66,6 +72,11 @@ class SpreadPass(TorchPass):
 
     _exchange: Exchange | None = None
 
+    def __init__(self, model: torch.nn.Module, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        wrapper: Any = wrapper_of(model)
+        self._inner: torch.nn.Module = wrapper.module
+
     def _open(self, data: Any, state: State) -> None:
         exchanges = state.get(EXCHANGES)
         self._exchange = None if exchanges is None else exchanges.of.get(id(self._model))
@@ -82,16 +93,6 @@ class SpreadPass(TorchPass):
         with torch.no_grad():
             return model(*data) if self._spread else model(data)
 
-    @property
-    def _inner(self) -> torch.nn.Module:
-        wrapped: Any = self._model
-        inner: torch.nn.Module = (
-            wrapped.module
-            if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)
-            else wrapped
-        )
-        return inner
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_exchange": None}
 
@@ -106,10 +107,14 @@ class SpreadUpdate(TorchUpdate):
         op: The op.
     """
 
-    _exchanges: Any = None
-
     def __init__(self, op: UpdateOp) -> None:
         super().__init__(op)
+        self._entered: State | None = None
+        self._exchange: Exchange | None = None
+        self._are_averages = False
+        self._meets_shards = False
+        # what is trained, and not by the engine
+        self._beside: list[torch.nn.Parameter] = []
         self._is_sharded = engine_of(op.model) == "fsdp"
         gather_no_more(op.model)
         self._own = list(op.model.parameters()) if self._is_sharded else []
@@ -132,34 +137,62 @@ class SpreadUpdate(TorchUpdate):
             ValueError: If the model has no optimizer in this epoch, or nothing to train.
             RuntimeError: If the gradients cannot be taken.
         """
-        self._exchanges = state.get(EXCHANGES)
-        if self._given:
+        if state is not self._entered and not state["warmup"]:
+            self._enter(state)
+        if self._given and self._is_sharded:
             # so that the model has its own parameters again
             gather_no_more(self._model)
         super().__call__(data, state, op, defer, retain_graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_exchanges": None}
+        # an opening is of one network
+        return {**super().__getstate__(), **_OUTSIDE}
+
+    def _enter(self, state: State) -> None:
+        """Do what is needed once each time that a network is opened."""
+        exchanges = state.get(EXCHANGES)
+        self._exchange = None if exchanges is None else exchanges.of.get(id(self._model))
+        self._are_averages = exchanges is not None and id(self._op) in exchanges.averaged
+        models = [self._model, *state.get(TRAINED, ())]
+        self._meets_shards = any(engine_of(model) == "fsdp" for model in models)
+        everything = parameters_of(self._model, self._optimizer())
+        if self._is_sharded:
+            everything = [*self._own, *owned(self._optimizer())]
+        known = set() if self._exchange is None else set(map(id, self._exchange.known))
+        self._beside = [one for one in everything if not is_sharded(one) and id(one) not in known]
+        self._entered = state
 
     def abandon(self) -> None:
         """Let go of what a step that failed has left, wherever it did; there may be nothing."""
         super().abandon()
-        for module in sharded_modules(self._model):
-            if hasattr(module, "reset_iter_state"):
-                module.reset_iter_state()
-
-    def _backward(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
-        self._backward_here(data, optimizer, retain_graph)
-        trained = self._trained()
         if self._is_sharded:
-            # the engine has averaged what it shards
-            trained = [one for one in trained if not is_sharded(one)]
-        self._average_held(trained)
+            begin_anew(self._model)
 
-    def _backward_here(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
-        """Take gradients; whatever the engine does not average is this process's own."""
-        if not self._has_shards():
-            super()._backward(data, optimizer, retain_graph)
+    def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Add the averages of the gradients of the loss to those that parameters hold.
+
+        Args:
+            data: The loss.
+            optimizer: The optimizer in force.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Raises:
+            ValueError: If the loss is no tensor.
+            RuntimeError: If the gradients cannot be taken.
+        """
+        self._add_here(data, optimizer, retain_graph)
+        exchange = self._exchange
+        if self._is_sharded or (exchange is not None and exchange.has_averaged()):
+            rest = [one for one in self._beside if one.requires_grad]
+        else:
+            rest = self.trained_now()
+        if rest:
+            average_held(rest, self._groups)
+
+    def _add_here(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Add gradients; whatever the engine does not average is this process's own."""
+        if not self._meets_shards:
+            super().add_gradients(data, optimizer, retain_graph)
             return
         loss = self._loss(data, optimizer)
         with self._others_aside():
@@ -167,15 +200,12 @@ class SpreadUpdate(TorchUpdate):
             # takes gradients from there.
             backward(loss, None, retain_graph)
 
-    def _has_shards(self) -> bool:
-        return self._is_sharded or any(engine_of(other) == "fsdp" for other in self._others)
-
     @contextmanager
     def _others_aside(self) -> Iterator[None]:
-        own = set(map(id, self._trained()))
+        own = set(map(id, self.trained_now()))
         try:
             for other in self._others:
-                optimizer = getattr(other, "current_optimizer", None)
+                optimizer = fact(other, "current_optimizer")
                 Aside.of(other).put_aside(
                     one for one in parameters_of(other, optimizer) if id(one) not in own
                 )
@@ -184,46 +214,24 @@ class SpreadUpdate(TorchUpdate):
             for other in self._others:
                 Aside.of(other).give_back()
 
-    def _average_held(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        exchange = self._exchange()
-        if exchange is not None:
-            exchange.average(parameters)
-        elif parameters:
-            averages = average([one.grad for one in parameters], parameters, self._groups)
-            for parameter, gradient in zip(parameters, averages, strict=True):
-                parameter.grad = gradient
+    def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+        """Check gradients that the update was given, and average those of one process.
 
-    def _exchange(self) -> Exchange | None:
-        found: Exchange | None = (
-            None if self._exchanges is None else self._exchanges.of.get(id(self._model))
-        )
-        return found
+        Args:
+            gradients: The gradients.
+            parameters: What they are of.
 
-    def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
-        checked = super()._checked(gradients, parameters)
+        Returns:
+            The gradients to go on with.
+
+        Raises:
+            ValueError: If there is not one for each parameter.
+        """
+        checked = super().checked(gradients, parameters)
         if self._merge > 1:
             return checked
         self._expect_buffers()
-        return checked if self._are_averages() else self._averaged(checked, parameters)
-
-    def _are_averages(self) -> bool:
-        return self._exchanges is not None and id(self._op) in self._exchanges.averaged
-
-    def _averaged(
-        self, gradients: Sequence[Any], parameters: Sequence[torch.nn.Parameter]
-    ) -> list[Any]:
-        """Average gradients that are this process's own, and not sharded by the engine."""
-        averaged = list(gradients)
-        places = [place for place, one in enumerate(averaged) if not is_sharded(one)]
-        if places:
-            wholes = average(
-                [averaged[place] for place in places],
-                [parameters[place] for place in places],
-                self._groups,
-            )
-            for place, whole in zip(places, wholes, strict=True):
-                averaged[place] = like_parameter(whole, parameters[place])
-        return averaged
+        return checked if self._are_averages else averaged(checked, parameters, self._groups)
 
     def _gradients(
         self,
@@ -236,39 +244,68 @@ class SpreadUpdate(TorchUpdate):
         try:
             own.put_aside(parameters)
             if not self._accumulates_apart:
-                self._backward_here(data, optimizer, retain_graph)
+                self._add_here(data, optimizer, retain_graph)
                 return [parameter.grad for parameter in parameters]
             with not_communicating([self._model, *self._others]):
-                self._backward_here(data, optimizer, retain_graph)
+                self._add_here(data, optimizer, retain_graph)
                 wholes = zip(map(id, self._own), self._model.parameters(), strict=True)
                 by_id = dict(wholes)
-                return [by_id.get(id(parameter), parameter).grad for parameter in parameters]
+                return [_own_gradient(one, by_id.get(id(one), one)) for one in parameters]
         finally:
             own.give_back()
 
-    def _apply_merged(
+    def apply_merged(
         self,
         counted: Sequence[torch.nn.Parameter],
         sums: Mapping[torch.nn.Parameter, torch.Tensor],
     ) -> None:
+        """Average the sums of merged steps over the processes, and hand them to the parameters.
+
+        Args:
+            counted: The parameters that have sums in this process.
+            sums: The sums.
+        """
         self._expect_buffers()
-        if self._given and self._are_averages():
-            super()._apply_merged(counted, sums)
+        if self._given and self._are_averages:
+            super().apply_merged(counted, sums)
             return
         # all of them, as another process may have sums of others
-        trained = self._trained()
+        trained = self.trained_now()
         means = [sums[one] / self._merge if one in sums else None for one in trained]
-        apply_gradients(trained, self._averaged(means, trained))
+        apply_gradients(trained, averaged(means, trained, self._groups))
 
-    def _trained(self) -> list[torch.nn.Parameter]:
+    def trained_now(self) -> list[torch.nn.Parameter]:
+        """List what can be trained.
+
+        Returns:
+            The parameters of the model, and then what else its optimizer updates.
+        """
         if not self._is_sharded:
-            return super()._trained()
+            return super().trained_now()
         # between a forward and a backward pass the model has others in the places of its own
         own = {id(one): one for one in self._own}
         own.update((id(one), one) for one in owned(self._optimizer()))
         return [one for one in own.values() if one.requires_grad]
 
     def _expect_buffers(self) -> None:
-        exchange = self._exchange()
-        if exchange is not None:
-            exchange.expect_buffers()
+        if self._exchange is not None:
+            self._exchange.expect_buffers()
+
+
+# what an update has while no network is opened
+_OUTSIDE: dict[str, Any] = {"_entered": None, "_exchange": None, "_beside": []}
+
+
+def _own_gradient(parameter: torch.nn.Parameter, whole: torch.nn.Parameter) -> torch.Tensor | None:
+    """Return this process's gradient of a whole parameter.
+
+    Args:
+        parameter: The parameter; it may have a gradient of what an op has made of the shards.
+        whole: The parameter while it is put together, or itself.
+    """
+    gradient = whole.grad
+    if whole is parameter or parameter.grad is None:
+        return gradient
+    of_shards: Any = parameter.grad
+    added: torch.Tensor = of_shards.full_tensor()
+    return added if gradient is None else gradient + added
