@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Ended", "ended", "free_port", "in_ranks"]
+__all__ = ["Ended", "ended", "free_port", "in_ranks", "rank_count"]
 
 SECONDS = 120.0
 _context = multiprocessing.get_context("forkserver")
@@ -138,3 +138,10 @@ def _serve(
         pipe.send_bytes(came_to)
     finally:
         pipe.close()
+
+
+def rank_count() -> tuple[int, int]:
+    """Return this process's rank, and how many there are."""
+    import torch.distributed as dist
+
+    return dist.get_rank(), dist.get_world_size()

@@ -21,8 +21,8 @@ from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.slicer import AxisSlicer
-from tests.launched import ended, in_ranks
-from tests.ranks import rank_count, ranks
+from tests.launched import ended, in_ranks, rank_count
+from tests.ranks import ranks
 
 pytestmark = pytest.mark.slow
 

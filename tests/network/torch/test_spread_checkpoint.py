@@ -22,7 +22,8 @@ from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
-from tests.ranks import rank_count, ranks
+from tests.launched import rank_count
+from tests.ranks import ranks
 
 pytestmark = pytest.mark.slow
 
