@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf setup test test-fast test-public lint typecheck build fe-packages test-fe
+.PHONY: help demo demo-tf demo-distributed setup test test-fast test-public lint typecheck build fe-packages test-fe
 .PHONY: bench-packages bench bench-quick instructions annotate sanitize dist clean
 
 help:  ## list the targets
@@ -40,6 +40,9 @@ demo: $(VENV)/.has-demo build  ## set up, and train a network on real data
 
 demo-tf: $(VENV)/.has-demo-tf build  ## the same in TensorFlow
 	$(BIN)/fastnet demo --framework tf
+
+demo-distributed: $(VENV)/.has-demo build  ## train in two processes, and in one
+	$(ONE_THREAD) $(BIN)/torchrun --standalone --nproc_per_node=2 examples/distributed.py
 
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 

@@ -51,7 +51,9 @@ def test_what_there_is() -> None:
 @pytest.mark.parametrize("what", ["network", "model_pass", "update"])
 def test_places_lead_somewhere(name: str, what: str) -> None:
     pytest.importorskip(framework_named(name).library)
-    assert isinstance(framework_named(name).load(what), type)
+    found = framework_named(name).load(what)
+    # of what ops are run by, a function that chooses a class will do
+    assert callable(found) if what != "network" else isinstance(found, type)
 
 
 def test_values_are_of_the_framework_that_claims_them(other: Framework) -> None:

@@ -15,6 +15,7 @@ MODULES = (
     "fastnet",
     "fastnet.backend",
     "fastnet.compat.v1",
+    "fastnet.distributed",
     "fastnet.errors",
     "fastnet.network",
     "fastnet.network.base",

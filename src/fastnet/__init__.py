@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
-    from fastnet import backend, network, op, profiling, schedule, slicer, types, util
+    from fastnet import backend, distributed, network, op, profiling, schedule, slicer, types, util
     from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
     from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
     from fastnet.profiling import profile
@@ -17,6 +17,7 @@ __all__ = [
     "TorchNetwork",
     "backend",
     "build",
+    "distributed",
     "load_checkpoint",
     "network",
     "op",
@@ -39,7 +40,17 @@ _load, __dir__ = attach(
         "save_checkpoint": "network.checkpoint",
         **dict.fromkeys(_OF_NETWORK, "network"),
     },
-    submodules=("backend", "network", "op", "profiling", "schedule", "slicer", "types", "util"),
+    submodules=(
+        "backend",
+        "distributed",
+        "network",
+        "op",
+        "profiling",
+        "schedule",
+        "slicer",
+        "types",
+        "util",
+    ),
 )
 
 

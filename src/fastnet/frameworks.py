@@ -85,7 +85,7 @@ class Framework:
             what: The attribute that has the place: "network", "model_pass" or "update".
 
         Returns:
-            The class.
+            The class; for the last two it may be a function that makes what the class would.
 
         Raises:
             MissingPart: If the framework has none.
@@ -171,6 +171,28 @@ def part_of(framework: str, part: str = "", asker: str = "fastnet") -> Any:
     return part_in(package, part, f"framework '{framework}'", asker)
 
 
+def part_if_any(framework: str, part: str) -> Any:
+    """Find something that a framework may have in its package.
+
+    Args:
+        framework: The framework's name.
+        part: What to find, as for `part_of`.
+
+    Returns:
+        What was found, or None.
+
+    Raises:
+        ValueError: If there is no framework of this name.
+
+    >>> part_if_any("np", "spread_taking.taker_of") is None
+    True
+    """
+    try:
+        return part_of(framework, part)
+    except MissingPart:
+        return None
+
+
 def part_in(package: str, part: str, owner: str, asker: str) -> Any:
     """Find something in the package of a framework, by the package's name.
 
@@ -234,8 +256,8 @@ register(
         package="fastnet.backend.torch",
         models=("torch:nn.Module",),
         network="fastnet.network.torch:TorchNetwork",
-        model_pass="fastnet.op.tensorop.model.torch_pass:TorchPass",
-        update="fastnet.op.tensorop.model.torch_update:TorchUpdate",
+        model_pass="fastnet.op.tensorop.model.torch_spread:make_pass",
+        update="fastnet.op.tensorop.model.torch_spread:make_update",
     )
 )
 # after torch: a model of Keras may be a module of torch too, if Keras computes with that

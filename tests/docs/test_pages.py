@@ -85,6 +85,28 @@ def test_program_of_the_page_about_checkpoints(
     assert told.count("epoch") == 4
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None:
+    """It runs in one process and in two, where the first one alone prints and writes."""
+    pytest.importorskip("torch.distributed")
+    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    done = subprocess.run(
+        [sys.executable, *torchrun, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    losses = re.findall(r"^epoch \d: loss (.*)$", done.stdout, re.MULTILINE)
+    assert len(losses) == 3
+    assert (tmp_path / "run.ckpt").exists()
+
+
 def test_programs_of_the_migration_page() -> None:
     torch = pytest.importorskip("torch")
     from fastnet.compat import v1

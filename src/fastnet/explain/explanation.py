@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class Explanation:
         unneeded_postprocessing: The places of the postprocessing ops that nothing needs.
         schedules: What changes with the epoch.
         findings: What is worth a look.
+        spread: How models are spread over processes or devices, where something does that.
     """
 
     network: str
@@ -70,6 +71,7 @@ class Explanation:
     unneeded_postprocessing: frozenset[int]
     schedules: Schedules
     findings: tuple[Finding, ...]
+    spread: dict[str, str] = field(default_factory=dict)
 
     @property
     def inputs(self) -> set[str]:
@@ -177,6 +179,7 @@ def explain_subject(subject: Subject) -> Explanation:
     idle = [*idle_ops, *idle_postprocessing]
     schedules = find_schedules(subject)
     plan = subject.plan
+    models = _models(subject, ops)
     return Explanation(
         network=subject.network,
         framework=subject.framework,
@@ -194,7 +197,7 @@ def explain_subject(subject: Subject) -> Explanation:
             "postprocessing": tuple(idle_postprocessing),
             "slicers": tuple(idle_slicers),
         },
-        models=_models(subject, ops),
+        models=models,
         keys=tuple(keys),
         outputs=() if plan is None else tuple(sorted(plan.resolution.outputs.names())),
         unneeded=unneeded,
@@ -211,6 +214,7 @@ def explain_subject(subject: Subject) -> Explanation:
                 schedules,
             )
         ),
+        spread={name: how for name, how in subject.spread.items() if name in models},
     )
 
 

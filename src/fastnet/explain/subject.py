@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastnet._execute import Plan
@@ -32,6 +32,7 @@ class Subject:
         plan: The ops as the kernel would run them, or None if it would refuse them.
         first_deferred: The place from which on updates wait until after the last op.
         error: What an opening would raise, or None.
+        spread: By the names of models how they are spread over processes and devices.
     """
 
     network: str
@@ -49,3 +50,4 @@ class Subject:
     plan: Plan | None
     first_deferred: int
     error: str | None
+    spread: Mapping[str, str] = field(default_factory=dict)

@@ -148,7 +148,9 @@ def _opening(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
         yield _Paragraph(f"An opening would fail with {explanation.error}", "error", indent="")
         yield _Paragraph("What follows is what can be said all the same.", indent="")
     for name, optimizer in explanation.models.items():
-        yield _Paragraph(f"model '{name}' with {optimizer}", indent="")
+        how = explanation.spread.get(name)
+        spread = "" if how is None else f", {how}"
+        yield _Paragraph(f"model '{name}' with {optimizer}{spread}", indent="")
 
 
 def _ops(explanation: Explanation) -> Iterator[_Paragraph | _Table]:

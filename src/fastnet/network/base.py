@@ -15,6 +15,7 @@ from fastnet._guard import call_within, enter, leave
 from fastnet.backend import to_tensor
 from fastnet.backend.facts import fact, put_fact
 from fastnet.backend.precision import Precision
+from fastnet.distributed import is_main
 from fastnet.errors import unwritten_key
 from fastnet.network.checks import (
     agree_on_precision,
@@ -137,6 +138,10 @@ class BaseNetwork(Value):
         """Return what is done to values on their way, and around ops."""
         return Handling()
 
+    def _wanted(self, keys: Collection[str] | None) -> frozenset[str]:
+        """Read which keys are wanted back; none for all outputs."""
+        return desired_keys(keys)
+
     def _check_ops(self, layout: Layout) -> None:
         """Refuse ops that cannot run where the network is opened."""
 
@@ -183,7 +188,7 @@ class BaseNetwork(Value):
         self._configured.opening = None
         check_mode(mode)
         epoch = check_epoch(epoch, self._first_epoch)
-        layout = self._find_layout(mode, epoch, ds_id, desired_keys(desired_output_keys))
+        layout = self._find_layout(mode, epoch, ds_id, self._wanted(desired_output_keys))
         state: State = {
             "warmup": warmup,
             "mode": mode,
@@ -240,7 +245,11 @@ class BaseNetwork(Value):
             mode: "train", "eval", "test" or "infer".
             epoch: The epoch, counted from 1.
             ds_id: The id of the dataset, "" if it has none.
-            progress: Whether to show a bar (with tqdm) where the number of batches is known.
+            progress: Whether to show a bar (with tqdm) where the number of batches is known; of
+                several processes the first one does.
+
+        A loader whose sampler wants to know the epoch, as a DistributedSampler does to draw another
+        order in each, is told it.
 
         Returns:
             For a batch its result, else a list of results. A result is a `ChainMap` of two dicts,
@@ -435,6 +444,8 @@ class BaseNetwork(Value):
         bound = runner.bound if meter is None and run == runner.bound.step else None
         if meter is not None:
             run = meter.measured(compose_step(runner, self.target_type, meter), run)
+        if runner.ranks is not None:
+            run, bound = runner.ranks.counted(run), None
         if self._warns_of_unwritten and not self._looked_for.issuperset(opening.layout.unwritten):
             run, bound = self._looking(opening, run, bound), None
         # a step may be under way in another thread
@@ -532,11 +543,24 @@ class BaseNetwork(Value):
         return ChainMap(written, read)
 
     def _transform_all(self, batches: Iterable[Any], progress: bool) -> list[Any]:
-        if progress and hasattr(batches, "__len__"):
+        opening: Any = self._opening
+        if opening.runner.ranks is not None:
+            opening.runner.ranks.require_even(batches)
+        _tell_epoch(batches, opening.state["epoch"])
+        if progress and hasattr(batches, "__len__") and is_main():
             from tqdm import tqdm
 
             batches = tqdm(batches, unit="batch", desc="transform")
         return [self._do_transform(self._to_batch(batch)) for batch in batches]
+
+
+def _tell_epoch(loader: Any, epoch: int) -> None:
+    """Tell the samplers of a loader the epoch, where they are made to be told."""
+    inner = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
+        tell = getattr(sampler, "set_epoch", None)
+        if callable(tell):
+            tell(epoch)
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:

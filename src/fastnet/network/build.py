@@ -6,7 +6,7 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastnet.backend.facts import put_fact
 from fastnet.backend.framework import framework_of
@@ -30,6 +30,9 @@ def build(
     weights_path: str | list[str | None] | None = None,
     model_name: str | list[str] | None = None,
     mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
 ) -> Any:
     """Make models, and give them what a network needs of them.
 
@@ -53,6 +56,22 @@ def build(
             "float16" ("fp16", "fp16-mixed", "mixed_float16"), with the loss scaled in training;
             "bfloat16" ("bf16", "bf16-mixed", "mixed_bfloat16"); or True for bfloat16 with torch on
             a CPU, and else float16.
+        device: Where models go at once (torch only): a `torch.device`, its name, an index among the
+            devices of the best kind, or None to let the network move them. With an engine None
+            stands for what `fastnet.util.get_device` chooses, under torchrun the device of the
+            process.
+        parallel: What spreads models over processes (torch only): "ddp" for
+            DistributedDataParallel, "fsdp" to shard them with `fully_shard` (FSDP2), None for
+            models that stay by themselves, "dp" for DataParallel over the GPUs of one process.
+            "auto" is "ddp" in a process group of several processes, for models that have something
+            to train, and else None. A model that was wrapped or sharded before keeps its engine.
+        options: Passed on to the engine. To DistributedDataParallel: `bucket_cap_mb`,
+            `broadcast_buffers`, `device_mesh`, `find_unused_parameters`,
+            `gradient_as_bucket_view`, `process_group`, `static_graph`. To `fully_shard`:
+            `device_mesh`, `ignored_params`, `mp_policy`, `offload_policy`,
+            `reshard_after_forward`, `shard_placement_fn`; `find_unused_parameters`, for parameters
+            that have no gradient on some ranks; and `blocks`, the classes of the modules that are
+            sharded by themselves, or a function that says it of a module.
 
     Returns:
         The model, or a list of the models if `model_fn` makes several. Each has the attributes
@@ -63,9 +82,11 @@ def build(
         AssertionError: If there are not as many optimizers, weights and names as models.
         ValueError: If something that `model_fn` makes is no model, an optimizer cannot be made, or
             a weights file cannot be used; if there is no such precision; or if a Keras model was
-            made before, but for another precision or for one of several devices. What is no
+            made before, but for another precision or for one of several devices; or if there is no
+            such device or engine, no process group for it, or another one on the model. What is no
             optimizer of the model is a `WrongOptimizerError`, which is an AssertionError, too.
-        TypeError: If `model_fn` is neither a function nor a model, nor a sequence of models.
+        TypeError: If `model_fn` is neither a function nor a model, nor a sequence of models, or if
+            the engine has no such option.
 
     >>> import torch
     >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
@@ -87,12 +108,11 @@ def build(
             f"model_fn makes {len(models)} models, but there are {len(sources)} optimizers, "
             f"{len(paths)} weights paths and {len(names)} names. Give one of each for each model."
         )
-    built = [
-        _compile(model, framework, source, path, name, mixed_precision)
-        for model, framework, source, path, name in zip(
-            models, frameworks, sources, paths, names, strict=True
-        )
-    ]
+    placement = device, parallel, options
+    built = []
+    # no comprehension: a hint says where it was called from
+    for each in zip(models, frameworks, sources, paths, names, strict=True):
+        built.append(_compile(*each, mixed_precision, placement))
     return built[0] if len(built) == 1 else built
 
 
@@ -138,6 +158,18 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
             models = make()
         models = setup.mirror(make, models)
     return models, frameworks
+
+
+def _require_default(framework: str, name: str, placement: tuple[Any, Any, dict[str, Any]]) -> None:
+    device, parallel, options = placement
+    given = [key for key, value in (("device", device), *options.items()) if value is not None]
+    # over the devices of one process each framework has a way of its own
+    given += [] if parallel in ("auto", "dp", None) else ["parallel"]
+    if given:
+        raise TypeError(
+            f"build got {given}, which are for torch, but model '{name}' is of {framework}. Leave "
+            "them out; Keras models are spread by the strategy that they are made under."
+        )
 
 
 def _given_models(model_fn: Any) -> list[Any] | None:
@@ -197,11 +229,23 @@ def _compile(
     path: str | None,
     name: str,
     mixed_precision: Precision,
+    placement: tuple[Any, Any, dict[str, Any]],
 ) -> Any:
     """Put on one model its optimizer, weights and name."""
     setup = part_of(framework, "setup", "build")
-    model = setup.prepare(model)
-    setup.reserve_names(model, source)
+    if hasattr(setup, "spread"):
+        how = setup.Spread(*placement)
+        if path:
+            # each process reads the whole of it, before it may keep only a part
+            setup.load_weights(model, path)
+            path = None
+        model = setup.spread(model, how, name)
+        setup.reserve_names(model, source)
+        setup.note(model, how)
+    else:
+        _require_default(framework, name, placement)
+        model = setup.prepare(model)
+        setup.reserve_names(model, source)
     put_fact(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:

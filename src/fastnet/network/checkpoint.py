@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,8 @@ from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.tree import array_from, decode, encode
 from fastnet.frameworks import part_of
 from fastnet.network import random_state as random
+from fastnet.network.processes import processes_of
+from fastnet.network.rank_states import RANKS, collect_ranks, of_rank
 from fastnet.network.stateful import (
     check_states,
     find_stateful,
@@ -59,6 +61,9 @@ def save_checkpoint(
     remember, such as gradients that are merged but not used yet: whatever has a `state_dict` and a
     `load_state_dict`; and the states of the random numbers of Python, numpy and the framework.
 
+    Of several processes the first one writes, and all of them call this, at the same time: each has
+    random numbers and merged gradients of its own, and a part of a model that is sharded.
+
     The file is written whole, or stays as it was before, even if the process is killed. Its layout
     is that of safetensors.
 
@@ -95,21 +100,34 @@ def save_checkpoint(
             raise ValueError(f"save_checkpoint's {name} is an int of at least 0, not {count!r}.")
     name = _path_of(path)
     run = _run_of(network)
-    things = _things_of(network, stateful, "save_checkpoint")
+    processes = processes_of(network.target_type)
+    with _together(processes):
+        things = _things_of(network, stateful, "save_checkpoint")
+        own = {
+            "states": states_of(things),
+            "random": {**random.random_state(), "framework": run.random_state(network.models)},
+        }
     content = {
         "form": _FORM,
         "framework": network.target_type,
         "epoch": int(epoch),
         "step": int(step),
         "values": dict(values or {}),
+        # of a model that is sharded each process gives its part
         "models": {name_of(model): run.state_of_model(model) for model in network.models},
         "current": {name_of(model): current_place(model) for model in network.models},
-        "states": states_of(things),
-        "random": {**random.random_state(), "framework": run.random_state(network.models)},
+        **own,
     }
-    blocks: dict[str, Block] = {}
-    told = {part: encode(value, part, blocks, run.give) for part, value in content.items()}
-    write_whole(name, partial(write_archive, content=told, blocks=blocks))
+    others = collect_ranks(processes, own, run)
+    with _together(processes):
+        if processes is None or processes.rank() == 0:
+            blocks: dict[str, Block] = {}
+            told = {part: encode(value, part, blocks, run.give) for part, value in content.items()}
+            if others:
+                told[RANKS] = [one for one, _ in others]
+                for _, more in others:
+                    blocks.update(more)
+            write_whole(name, partial(write_archive, content=told, blocks=blocks))
     return name
 
 
@@ -122,7 +140,10 @@ def load_checkpoint(
     """Let a run go on from where `save_checkpoint` was called. Nothing in the file is executed.
 
     Everything in the file is checked before the first of it counts. If something fails all the
-    same, all is as it was before.
+    same, all is as it was before, on every one of several processes. There may be more of them or
+    fewer than have saved: models are whole in the file, each process goes on from the states that
+    the one of its rank had, or else the first one (but for random numbers), and gradients that each
+    had merged are averaged.
 
     Args:
         path: The file.
@@ -143,38 +164,60 @@ def load_checkpoint(
     """
     name = _path_of(path)
     source = f"The checkpoint '{name}'"
+    run = _run_of(network)
+    processes = processes_of(network.target_type)
+    with ExitStack() as kept, _together(processes, "Loading a checkpoint"):
+        return _load(name, network, stateful, run, processes, source, kept)
+
+
+def _load(
+    name: str,
+    network: BaseNetwork,
+    stateful: Mapping[str, Any] | None,
+    run: Any,
+    processes: Any,
+    source: str,
+    kept: ExitStack,
+) -> Checkpoint:
     if not os.path.isfile(name):
         raise ValueError(f"There is no checkpoint '{name}'. Check the path.")
-    run = _run_of(network)
     things = _things_of(network, stateful, "load_checkpoint")
+    place = (0, 1) if processes is None else (processes.rank(), processes.world_size())
     with open(name, "rb") as file:
         with _readable(name):
             archive = Archive(file)
             # at first without the numbers, of which there may be more than there is room for
-            content = _decode(archive, run, lambda key: Block(*archive.shapes[key], None))
+            content = _decode(archive, run, lambda key: Block(*archive.shapes[key], None), place)
         with _readable(name, but_for=ValueError):
             _check(content, network, run, things, source)
         with _readable(name):
-            content = _decode(archive, run, archive.read)
+            content = _decode(archive, run, archive.read, place)
     with _readable(name, but_for=ValueError):
         models = _check(content, network, run, things, source)
-    random.check_random(content["random"], source)
-    run.check_random(network.models, content["random"]["framework"], source)
-    with ExitStack() as kept:
-        kept.enter_context(run.kept_random(network.models))
-        kept.enter_context(random.kept_random())
-        # what UpdateOps remember is read by what their models are
-        kept.enter_context(kept_states(things))
-        for model in network.models:
-            kept.enter_context(_kept_choice(model))
-            kept.enter_context(run.kept_model(model))
-        for model in network.models:
-            _choose(model, content["current"][name_of(model)], network)
-            run.load_model(model, models[name_of(model)], source)
-        _load_states(things, content["states"], source)
-        random.load_random(content["random"])
-        run.load_random(network.models, content["random"]["framework"])
+    numbers = content["random"]
+    if numbers:
+        random.check_random(numbers, source)
+        run.check_random(network.models, numbers["framework"], source)
+    kept.enter_context(run.kept_random(network.models))
+    kept.enter_context(random.kept_random())
+    # what UpdateOps remember is read by what their models are
+    kept.enter_context(kept_states(things))
+    for model in network.models:
+        kept.enter_context(_kept_choice(model))
+        kept.enter_context(run.kept_model(model))
+    for model in network.models:
+        _choose(model, content["current"][name_of(model)], network)
+        run.load_model(model, models[name_of(model)], source)
+    _load_states(things, content["states"], source)
+    if numbers:
+        random.load_random(numbers)
+        run.load_random(network.models, numbers["framework"])
     return Checkpoint(content["epoch"], content["step"], content["values"])
+
+
+def _together(processes: Any, task: str = "Saving a checkpoint") -> AbstractContextManager[None]:
+    """Let all processes fail where one does, if the framework has a way for them to know."""
+    return processes.together(task) if hasattr(processes, "together") else nullcontext()
 
 
 def _check(
@@ -244,9 +287,11 @@ def _kept_choice(model: Any) -> Iterator[None]:
         raise
 
 
-def _decode(archive: Archive, run: Any, read: Callable[[str], Block]) -> dict[str, Any]:
+def _decode(
+    archive: Archive, run: Any, read: Callable[[str], Block], place: tuple[int, int]
+) -> dict[str, Any]:
     make = {"tensor": lambda key: run.make(read(key)), "array": lambda key: array_from(read(key))}
-    content = {part: decode(told, make) for part, told in archive.content.items()}
+    content = of_rank(archive.content, *place, lambda told: decode(told, make))
     _require_parts(content)
     return content
 

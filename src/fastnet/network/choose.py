@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
@@ -18,7 +18,13 @@ __all__ = ["Network", "framework_for"]
 
 
 def Network(
-    ops: Any, pops: Any = None, slicers: Any = None, open_axes: Axes | None = None
+    ops: Any,
+    pops: Any = None,
+    slicers: Any = None,
+    open_axes: Axes | None = None,
+    device: Any = None,
+    keep_on_device: bool = True,
+    returns: Literal["cpu", "device"] | None = "cpu",
 ) -> BaseNetwork:
     """Make the network that fits the models of some ops.
 
@@ -28,6 +34,9 @@ def Network(
         slicers: What cuts a batch into minibatches and joins their results.
         open_axes: The axes of which one graph may serve any length; None for the first, which is
             the batch's (TensorFlow only, see `TFNetwork`).
+        device: Where ops run (torch only, see `TorchNetwork`, as for what follows).
+        keep_on_device: Whether models stay on the device between openings.
+        returns: Where a step's outputs are returned.
 
     Returns:
         A `TorchNetwork`, a `TFNetwork` or that of another framework. Ops that hold no model run in
@@ -36,9 +45,10 @@ def Network(
     Raises:
         AssertionError: If models of two frameworks, or two models of one name (case aside), are
             among the ops.
-        ValueError: If a model is of no known framework, or axes are given for torch, which makes no
-            graphs.
-        TypeError: If `open_axes` holds something else than axes.
+        ValueError: If a model is of no known framework, axes are given for torch, which makes no
+            graphs, or there is no such device.
+        TypeError: If `open_axes` holds something else than axes, or what is for torch alone is
+            given for another framework.
 
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -48,6 +58,13 @@ def Network(
     """
     name = framework_for(ops)
     make = framework_named(name).load("network")
+    of_torch = {"device": device, "keep_on_device": keep_on_device, "returns": returns}
+    given = [key for key, usual in _OF_TORCH.items() if of_torch[key] != usual]
+    if given and name != "torch":
+        raise TypeError(
+            f"Network got {given}, which are for torch, but these ops run in {name}. Leave them "
+            "out."
+        )
     if name == "tf":
         made: BaseNetwork = make(ops, pops, slicers, open_axes)
         return made
@@ -56,8 +73,11 @@ def Network(
             f"open_axes is for the graphs of a TensorFlow network, but these ops run in {name}, "
             "which makes none. Leave it out."
         )
-    made = make(ops, pops, slicers)
+    made = make(ops, pops, slicers, **{key: of_torch[key] for key in given})
     return made
+
+
+_OF_TORCH = {"device": None, "keep_on_device": True, "returns": "cpu"}
 
 
 def framework_for(ops: Any) -> str:

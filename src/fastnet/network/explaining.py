@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.facts import fact
+from fastnet.backend.facts import fact, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
+from fastnet.frameworks import MissingPart, part_of
 from fastnet.network.checks import check_epoch, check_mode, desired_keys
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
@@ -76,8 +77,19 @@ def explain(
             plan=None if layout is None else layout.plan,
             first_deferred=first_deferred,
             error=error,
+            spread=_spread(network),
         )
     )
+
+
+def _spread(network: BaseNetwork) -> dict[str, str]:
+    """Say how models are spread, where the framework can tell."""
+    with contextlib.suppress(MissingPart):
+        tell = getattr(part_of(network.target_type, "processes"), "told_spread", None)
+        if tell is not None:
+            told = {name_of(model): tell(model) for model in network.models}
+            return {name: how for name, how in told.items() if how is not None}
+    return {}
 
 
 def _choose_optimizers(layout: Layout, epoch: int) -> None:

@@ -25,6 +25,8 @@ class Runner:
         bound: The plan with the context of the steps, from when it was opened.
         context: What a profile calls what is entered around the ops of each step: its kind and its
             name. None for nothing.
+        ranks: What watches over the steps of processes that communicate, from when it was opened.
+            None where none do.
     """
 
     bound: BoundPlan
@@ -32,6 +34,7 @@ class Runner:
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
         self.context: tuple[str, str] | None = None
+        self.ranks: Any = None
 
     # ------------------------------------------------------------------ what a framework decides
 

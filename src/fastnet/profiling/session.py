@@ -11,6 +11,7 @@ from typing import Any, overload
 from fastnet._guard import begin, end
 from fastnet.errors import shown
 from fastnet.network import BaseNetwork
+from fastnet.profiling.communication import Communication
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
@@ -140,7 +141,10 @@ def profile(
             of Keras 2 does, the next steps draw other numbers.
 
     Returns:
-        The profile, or the context manager that gives it.
+        The profile, or the context manager that gives it. In processes that train together in torch
+        it has rows of the kind "communication": what the collectives of a step take, from when they
+        begin until they are done, by torch's profiler in up to three of the steps that are skipped.
+        Most of that goes on beside the backward pass, so that it is not a part of the step.
 
     Raises:
         TypeError: If the first argument is no network, batches are neither a dict nor iterable, or
@@ -177,13 +181,14 @@ def profile(
             raise ValueError(f"{name} must be {least} or more, but it is {value}.")
     count = 0
     run = Profiling(network, skip, nvtx)
+    communication = Communication(network, skip)
     with (
         run as made,
         network(mode, epoch, ds_id, desired_output_keys, eager=eager),
         nullcontext() if update else unchanged(network),
     ):
         for batch in _some(batches, steps, skip):
-            network.run_step(batch)
+            communication.run(count, network, batch)
             count += 1
     if not made.sections:
         raise ValueError(
@@ -191,6 +196,7 @@ def profile(
             "skipped. Give more batches, say how many steps to measure, or skip fewer."
         )
     made.about["update"] = update
+    communication.add_to(made)
     return made
 
 

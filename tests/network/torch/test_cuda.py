@@ -47,9 +47,10 @@ class TestWhere:
     def test_the_device_is_the_first_gpu(self) -> None:
         assert TorchNetwork([]).device == torch.device("cuda:0")
 
-    def test_model_and_optimizer_go_there_and_come_back(self) -> None:
+    @pytest.mark.parametrize("keep", [True, False])
+    def test_model_and_optimizer_go_there_and_stay_or_come_back(self, keep: bool) -> None:
         model = built(Image, "adam")
-        network = fastnet.Network(supervised(model))
+        network = fastnet.Network(supervised(model), keep_on_device=keep)
         (batch,) = batches(1, (1, 8, 8))
 
         def states() -> list[dict[str, Any]]:
@@ -64,13 +65,30 @@ class TestWhere:
                     for state in states():
                         assert state["exp_avg"].device.type == "cuda"
                         assert state["step"].device.type == "cpu"  # as torch's own Adam wants it
-            assert places(model) == {"cpu"}
-            assert {state["exp_avg"].device.type for state in states()} == {"cpu"}
+            after = "cuda" if keep else "cpu"
+            assert places(model) == {after}
+            assert {state["exp_avg"].device.type for state in states()} == {after}
         assert float(states()[0]["step"]) == 4
+
+    def test_one_that_the_program_names(self) -> None:
+        for device in ("cuda:0", 0, torch.device("cuda")):
+            model = built(mlp, "adam", device=device)
+            assert next(model.parameters()).device == torch.device("cuda:0")
+            assert fastnet.Network(supervised(model)).device == torch.device("cuda:0")
+        network = fastnet.Network(supervised(model), device="cpu")
+        (result,) = run_all(network, batches(1))
+        assert places(model) == {"cpu"}
+        assert result["y"].device.type == "cpu"
+
+    def test_outputs_that_stay(self) -> None:
+        model = built(mlp, "adam")
+        (result,) = run_all(fastnet.Network(supervised(model), returns="device"), batches(1))
+        assert {result[key].device.type for key in ("y", "loss")} == {"cuda"}
+        assert result["x"].device.type == "cpu"
 
     def test_in_other_modes_the_optimizer_stays(self) -> None:
         model = built(mlp, "adam")
-        network = fastnet.Network(supervised(model))
+        network = fastnet.Network(supervised(model), keep_on_device=False)
         data = batches(2)
         run_all(network, data)
         with network(mode="eval", epoch=1):
@@ -82,7 +100,7 @@ class TestWhere:
     def test_everything_comes_back_after_a_failure(self) -> None:
         model = built(mlp, "adam")
         ops = [*supervised(model, defer=True), LambdaOp(lambda y, ok: 1 / ok, ["y", "ok"], "z")]
-        network = fastnet.Network(ops)
+        network = fastnet.Network(ops, keep_on_device=False)
         (batch,) = batches(1)
         run(network, {**batch, "ok": 1}, "train")
         with pytest.raises(ZeroDivisionError):
@@ -122,7 +140,7 @@ class TestWhere:
         fill = LambdaOp(
             lambda y, size: torch.empty(size, device=y.device).sum(), ["y", "size"], "z"
         )
-        network = TorchNetwork([ModelOp(model, "x", "y"), fill])
+        network = TorchNetwork([ModelOp(model, "x", "y"), fill], keep_on_device=False)
         x = torch.ones(1, 2)
         for _ in range(2):
             with pytest.raises(torch.cuda.OutOfMemoryError):

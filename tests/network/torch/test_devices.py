@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import importlib
 import weakref
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from fastnet.network import TorchNetwork
+from fastnet.network import Network, TorchNetwork
 from fastnet.network.torch.runner import move_optimizer
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import RepeatScheduler
 from fastnet.slicer import AxisSlicer
-from tests.network.programs import built, line, no_gradients, regression, run
+from tests.network.programs import built, line, no_gradients, raising, regression, run
 
 # the module, which must not hide torch itself
 network_torch = importlib.import_module("fastnet.network.torch.network")
@@ -179,9 +180,88 @@ class TestValues:
 
 class TestModels:
     @pytest.mark.parametrize("mode", ["train", "eval"])
-    def test_go_there_and_come_back(self, machine: Machine, mode: str) -> None:
+    def test_go_there_and_stay(self, machine: Machine, mode: str) -> None:
         model = built(Movable)
         network = TorchNetwork([ModelOp(model, "x", "y")])
+        network(mode=mode, epoch=1)
+        assert model.log == []
+        for count in (1, 2):
+            with network(mode=mode, epoch=1):
+                network.run_step({"x": torch.ones(1, 2)})
+            assert model.log == [machine.device] * count
+
+    def test_where_build_has_put_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The "meta" device holds no values, but it is another one."""
+        monkeypatch.setattr(network_torch, "get_device", lambda: 1 / 0)
+        models = [built(line, None, device="meta", model_name=name) for name in "ab"]
+        assert next(models[0].parameters()).is_meta
+        network = TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[1], "x", "z")])
+        assert network.device == torch.device("meta")
+        assert Network([ModelOp(models[0], "x", "y")], device="cpu").device == CPU
+
+    def test_on_several(self) -> None:
+        models = [
+            built(line, None, device=device, model_name=f"on {device}")
+            for device in ("cpu", "meta")
+        ]
+        with raising(
+            ValueError,
+            "The models of a network are on one device, but they were built on {'cpu': ['on cpu'], "
+            "'meta': ['on meta']}. Build them with one device, or pass the network's.",
+        ):
+            TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[1], "x", "z")])
+
+    def test_one_that_is_elsewhere_comes_to_the_cpu(self) -> None:
+        class Elsewhere(Movable):
+            def parameters(self, recurse: bool = True) -> Any:
+                yield SimpleNamespace(device=FakeDevice("cuda"))
+
+        for make, log in ((Movable, []), (Elsewhere, [CPU])):
+            model = built(make, None)
+            with TorchNetwork([ModelOp(model, "x", "y")], device="cpu")("eval", 1):
+                assert model.log == log
+            assert model.log == log
+
+
+class TestReturns:
+    @BOTH
+    def test_on_the_device(self, machine: Machine) -> None:
+        network = TorchNetwork(
+            [LambdaOp(lambda x: x.requires_grad_() + 1, "x", "y")], returns="device"
+        )
+        result = run(network, {"x": torch.ones(1)}, "train")
+        assert machine.moves() == ["in"]
+        assert not result["y"].requires_grad
+
+    def test_nothing_waits_for_nothing(self, machine: Machine) -> None:
+        network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")], returns=None)
+        run(network, {"x": torch.ones(1)})
+        assert machine.moves() == ["in"]
+        run(network, {"x": torch.ones(1)}, desired_output_keys=["y"])
+        assert machine.moves() == ["in", "out", "wait"]
+
+    @pytest.mark.filterwarnings("error")
+    def test_nothing(self) -> None:
+        model = built(line)
+        network = Network(regression(model), returns=None)
+        before = model.weight.detach().clone()
+        batch = {"x": torch.ones(1, 2)}
+        assert run(network, batch, "train") == batch
+        assert not torch.equal(before, model.weight)
+        assert set(run(network, batch, "train", desired_output_keys=["loss"])) == {"x", "loss"}
+
+    def test_elsewhere(self) -> None:
+        with raising(ValueError, "returns is 'cpu', 'device' or None, not 'gpu'."):
+            TorchNetwork([], returns="gpu")  # type: ignore[arg-type]
+
+
+class TestRoundTrip:
+    """Models that do not stay on the device: FastEstimator's way."""
+
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    def test_go_there_and_come_back(self, machine: Machine, mode: str) -> None:
+        model = built(Movable)
+        network = TorchNetwork([ModelOp(model, "x", "y")], keep_on_device=False)
         network(mode=mode, epoch=1)
         assert model.log == []
         with network:
@@ -192,7 +272,9 @@ class TestModels:
 
     def test_come_back_after_a_failure(self, machine: Machine) -> None:
         model = built(Movable)
-        network = TorchNetwork([ModelOp(model, "x", "y"), LambdaOp(lambda y: 1 / 0, "y", "z")])
+        network = TorchNetwork(
+            [ModelOp(model, "x", "y"), LambdaOp(lambda y: 1 / 0, "y", "z")], keep_on_device=False
+        )
         with pytest.raises(ZeroDivisionError):
             run(network, {"x": torch.ones(1, 2)})
         assert model.log == [machine.device, CPU]
@@ -205,7 +287,9 @@ class TestModels:
                 return super().to(device)
 
         small, huge = built(Movable), built(Huge)
-        network = TorchNetwork([ModelOp(small, "x", "y"), ModelOp(huge, "x", "z")])
+        network = TorchNetwork(
+            [ModelOp(small, "x", "y"), ModelOp(huge, "x", "z")], keep_on_device=False
+        )
         with pytest.raises(RuntimeError, match=r"^out of memory$"), network(mode="eval", epoch=1):
             pass
         assert small.log == [machine.device, CPU]
@@ -216,6 +300,7 @@ class TestModels:
         models = [built(Movable), built(Movable)]
         network = TorchNetwork(
             [RepeatScheduler([ModelOp(model, "x", "y") for model in models])],
+            keep_on_device=False,
         )
         with network(mode="eval", epoch=2):
             pass
@@ -228,7 +313,7 @@ class TestModels:
         moved: list[Any] = []
         monkeypatch.setattr(torch_runner, "move_optimizer", lambda *args: moved.append(args))
         model = built(Movable, RepeatScheduler(["adam", "sgd"]))
-        with TorchNetwork([ModelOp(model, "x", "y")])(mode=mode, epoch=2):
+        with TorchNetwork([ModelOp(model, "x", "y")], keep_on_device=False)(mode=mode, epoch=2):
             pass
         optimizer = model.current_optimizer
         assert type(optimizer) is torch.optim.SGD
@@ -237,7 +322,7 @@ class TestModels:
 
     def test_a_model_without_an_optimizer(self, machine: Machine) -> None:
         model = built(Movable, None)
-        with TorchNetwork([ModelOp(model, "x", "y")])(mode="train", epoch=1):
+        with TorchNetwork([ModelOp(model, "x", "y")], keep_on_device=False)(mode="train", epoch=1):
             assert model.log == [machine.device]
 
 

@@ -24,10 +24,12 @@ __all__ = [
     "PARTS",
     "is_bare_zero_grad",
     "is_torchs",
+    "parameter_count_of",
     "parts_of",
     "places_of",
     "profiler_is_on",
     "put_versions",
+    "reduces_in_another_type",
     "run_backward",
     "set_grad_enabled",
     "transforms_are_active",
@@ -228,3 +230,34 @@ def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
 
 OVERWRITTEN = "one of the variables needed for gradient computation has been modified by an inplace"
 """How an error of torch begins that an update explains; with another text it is raised as it is."""
+
+
+def reduces_in_another_type(module: torch.nn.Module) -> bool:
+    """Return whether FSDP2 communicates a module's gradients in another type than they have.
+
+    It keeps those that are still to be communicated where only it finds them then. Where that
+    cannot be told it may always be so, and the gradients of merged steps are communicated in each
+    of them.
+
+    Args:
+        module: A module that `fully_shard` was called with.
+    """
+    state = read(module, "_get_fsdp_state", lambda: None)()
+    policy = read(state, "_mp_policy")
+    return policy is None or getattr(policy, "reduce_dtype", None) is not None
+
+
+def parameter_count_of(wrapper: torch.nn.parallel.DistributedDataParallel) -> int | None:
+    """Count the parameters whose gradients DistributedDataParallel communicates.
+
+    Where that cannot be told the update communicates them, after the backward pass.
+
+    Args:
+        wrapper: A model in its wrapper.
+
+    Returns:
+        Their number, or None.
+    """
+    told = read(wrapper, "_get_ddp_logging_data", dict)()
+    count = told.get("num_parameter_tensors")
+    return count if isinstance(count, int) else None

@@ -16,6 +16,8 @@ from fastnet.backend.torch._internals import (
     run_backward,
     transforms_are_active,
 )
+from fastnet.backend.torch.averaging import averaged
+from fastnet.backend.torch.engines import engine_of, groups_of
 from fastnet.errors import add_note
 
 __all__ = [
@@ -157,7 +159,8 @@ def update_model(
     """Update a model's weights.
 
     Args:
-        model: A model from `fastnet.build`.
+        model: A model from `fastnet.build`. Of one that is spread over processes the gradients are
+            averaged, so that each of them has to call this.
         gradients: A gradient for each of its trainable parameters, in order; None for none.
         defer: Whether to put the optimizer's step off.
         deferred: Where to put it: lists of functions by the model's name.
@@ -169,7 +172,10 @@ def update_model(
     optimizer = optimizer_of(model)
     if defer and deferred is None:
         raise nowhere_to_defer(model)
-    apply_gradients(trainable(model), gradients)
+    parameters = trainable(model)
+    if engine_of(model) in ("ddp", "fsdp"):
+        gradients = averaged(gradients, parameters, groups_of(model))
+    apply_gradients(parameters, gradients)
     if defer and deferred is not None:
         deferred[name_of(model)] = [DeferredStep(optimizer, name_of(model))]
     else:

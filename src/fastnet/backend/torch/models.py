@@ -10,6 +10,7 @@ import torch
 from fastnet._watch import Contents
 from fastnet.backend import to_tensor
 from fastnet.backend.torch._internals import PARTS, parts_of
+from fastnet.backend.torch.engines import is_sharded
 from fastnet.types import State
 
 __all__ = [
@@ -123,7 +124,15 @@ class InputSpec:
 def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
     """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
+    if any(map(is_sharded, squares)):
+        squares = _joined(squares)
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
+
+
+def _joined(sums: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Add up what is spread over processes, in one collective."""
+    sharded: Any = torch.stack([one for one in sums if is_sharded(one)]).sum()
+    return [*(one for one in sums if not is_sharded(one)), sharded.full_tensor()]
 
 
 class SquaredWeights:

@@ -11,7 +11,7 @@ import torch
 
 from fastnet.backend.torch._internals import COMPILED, put_versions, versions_in
 
-__all__ = ["fit_names", "innermost", "unwrap"]
+__all__ = ["compiled_in", "fit_names", "innermost", "unwrap"]
 
 _Form: TypeAlias = Callable[[str], str]
 
@@ -43,10 +43,23 @@ def innermost(model: torch.nn.Module) -> torch.nn.Module:
         The model that was wrapped first.
     """
     while True:
-        inner = _compiled_in(model) or unwrap(model)
+        inner = compiled_in(model) or unwrap(model)
         if inner is model:
             return model
         model = inner
+
+
+def compiled_in(model: torch.nn.Module) -> torch.nn.Module | None:
+    """Find the model inside of one that `torch.compile` has made.
+
+    Args:
+        model: A model.
+
+    Returns:
+        The model that was compiled; None if the model is of no compiler.
+    """
+    children = dict(model.named_children())
+    return children.get(COMPILED)
 
 
 def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any]:
@@ -80,11 +93,6 @@ def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any
         named = {modules.get(form(name), name): version for name, version in versions.items()}
         put_versions(fitted, named)
     return fitted
-
-
-def _compiled_in(model: torch.nn.Module) -> torch.nn.Module | None:
-    children = dict(model.named_children())
-    return children.get(COMPILED)
 
 
 def _are(known: Collection[str], names: list[str]) -> bool:

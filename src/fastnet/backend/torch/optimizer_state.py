@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.torch.gradients import owned
+from fastnet.backend.torch.wholes import parts_of_memory
+
 __all__ = ["complaint_about", "kept_optimizer", "load_state", "state_of"]
 
 _SCALER = "scaler"
@@ -53,7 +56,13 @@ def load_state(optimizer: Any, state: dict[str, Any]) -> None:
         {**own, **group}
         for own, group in zip(optimizer.param_groups, state["param_groups"], strict=True)
     ]
-    optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
+    places = [place for group in state["param_groups"] for place in group["params"]]
+    parameters = dict(zip(places, owned(optimizer), strict=True))
+    memories = {}
+    for place, memory in state["state"].items():
+        parameter = parameters[place]
+        memories[place] = parts_of_memory(memory, parameter, optimizer.state.get(parameter, {}))
+    optimizer.load_state_dict({"state": memories, "param_groups": groups})
     scaler = getattr(optimizer, "scaler", None)
     if scaler is not None and state.get(_SCALER):
         scaler.load_state_dict(state[_SCALER])
@@ -292,7 +301,11 @@ def _rehearsed(
     if not step.__module__.startswith("torch.optim."):
         return None  # what it would do besides is its author's
     looks = {_look_of(one): one for one in parameters}
-    stand_ins = {look: torch.empty_like(one, device="meta") for look, one in looks.items()}
+    stand_ins = {
+        # of one that is in parts the whole
+        look: torch.empty(one.shape, dtype=one.dtype, device="meta")
+        for look, one in looks.items()
+    }
     for one in stand_ins.values():
         one.grad = torch.empty_like(one)
     twin = copy.copy(optimizer)

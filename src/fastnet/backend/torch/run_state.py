@@ -21,6 +21,7 @@ from fastnet.backend.torch.optimizer_state import (
     state_of,
 )
 from fastnet.backend.torch.weights import fill, fit_weights, kept_weights
+from fastnet.backend.torch.wholes import whole
 
 __all__ = [
     "check_model",
@@ -43,13 +44,13 @@ def state_of_model(model: Any) -> dict[str, Any]:
     """Return what a model and its optimizers remember.
 
     Args:
-        model: The model, wrapped or not.
+        model: The model, wrapped or not. Of one that is sharded all processes ask this together.
     """
     weights = innermost(model).state_dict()
     return {
-        _WEIGHTS: weights,
+        _WEIGHTS: whole(weights),
         _VERSIONS: versions_in(weights) or {},
-        _OPTIMIZERS: [state_of(one) for one in optimizers_of(model)],
+        _OPTIMIZERS: [whole(state_of(one)) for one in optimizers_of(model)],
     }
 
 

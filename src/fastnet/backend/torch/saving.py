@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import current_place, optimizers_of
+from fastnet.backend.torch._internals import put_versions, versions_in
+from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import (
     complaint_about,
@@ -19,14 +21,15 @@ from fastnet.backend.torch.optimizer_state import (
     load_state,
     state_of,
 )
+from fastnet.backend.torch.processes import rank, together
 from fastnet.backend.torch.weights import (
     fill,
     fit_weights,
     kept_weights,
-    load_weights,
     read_file,
     read_state,
 )
+from fastnet.backend.torch.wholes import has_parts, whole
 
 __all__ = ["load_model", "save_model"]
 
@@ -38,6 +41,9 @@ def save_model(
     model: torch.nn.Module, stem: str, save_optimizer: bool, save_architecture: bool
 ) -> str:
     """Save a model's weights, and its optimizers' state beside them.
+
+    Of several processes the first one writes. All of them save a model that is sharded, at the same
+    time; of any other one, and of one in DistributedDataParallel, none waits for the others.
 
     Args:
         model: The model; of a parallel wrapper or a compiled model what is inside is saved.
@@ -56,15 +62,23 @@ def save_model(
             f"The architecture of model '{name_of(model)}' cannot be saved, because torch keeps "
             "it in code. Leave save_architecture out, and make the model by the same code again."
         )
-    path = f"{stem}.pt"
-    write_whole(path, partial(torch.save, innermost(model).state_dict()))
+    weights = innermost(model).state_dict()
+    contents = {f"{stem}.pt": _whole_weights(weights)}
     if save_optimizer:
-        write_whole(f"{stem}_opt.pt", partial(torch.save, _states_of(model)))
-    return path
+        contents[f"{stem}_opt.pt"] = whole(_states_of(model))
+    # without word to the others where that is not needed: many a program lets one process save
+    with together("Saving a model") if has_parts(weights) else nullcontext():
+        if rank() == 0:
+            for path, content in contents.items():
+                write_whole(path, partial(torch.save, content))
+    return f"{stem}.pt"
 
 
 def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
     """Load a model's weights, and its optimizers' state. If that fails nothing is changed.
+
+    All processes that a model is spread over load it at the same time, each from a file that it can
+    read, and none is changed if one of them fails.
 
     Args:
         model: The model; of a parallel wrapper or a compiled model what is inside is filled.
@@ -75,8 +89,17 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
         AssertionError: If there is no file of the optimizer's state.
         ValueError: If a file is damaged, or of another model or optimizer.
     """
+    spread = engine_of(model) in ("ddp", "fsdp")
+    with ExitStack() as kept, together("Loading a model") if spread else nullcontext():
+        _load(model, path, load_optimizer, kept)
+
+
+def _load(model: torch.nn.Module, path: str, load_optimizer: bool, kept: ExitStack) -> None:
+    source = f"The weights file '{path}'"
     if not load_optimizer:
-        load_weights(model, path)
+        weights = fit_weights(model, read_state(path), source)
+        kept.enter_context(kept_weights(model))
+        fill(model, weights, source)
         return
     beside = f"{os.path.splitext(path)[0]}_opt.pt"
     if not os.path.isfile(beside):
@@ -86,14 +109,19 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
         )
     # read and checked before anything is changed
     states = _read_states(model, beside)
-    source = f"The weights file '{path}'"
     weights = fit_weights(model, read_state(path), source)
-    with ExitStack() as kept:
-        kept.enter_context(kept_weights(model))
-        for optimizer, state in states:
-            kept.enter_context(kept_optimizer(optimizer))
-            load_state(optimizer, state)
-        fill(model, weights, source)
+    kept.enter_context(kept_weights(model))
+    for optimizer, state in states:
+        kept.enter_context(kept_optimizer(optimizer))
+        load_state(optimizer, state)
+    fill(model, weights, source)
+
+
+def _whole_weights(weights: Any) -> Any:
+    made = whole(weights)
+    if made is not weights:
+        put_versions(made, versions_in(weights))
+    return made
 
 
 def _states_of(model: Any) -> dict[str, Any]:

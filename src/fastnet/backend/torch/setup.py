@@ -9,11 +9,12 @@ import torch
 
 from fastnet.backend.facts import reserve
 from fastnet.backend.precision import Precision, read_precision
+from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.spreading import Spread, note, spread
 from fastnet.backend.torch.weights import load_weights
 from fastnet.errors import UnknownNameError, WrongOptimizerError, shown
-from fastnet.util import get_num_gpus
 
-__all__ = ["load_weights", "make_optimizer", "prepare", "reserve_names"]
+__all__ = ["Spread", "load_weights", "make_optimizer", "note", "reserve_names", "spread"]
 
 _Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -26,18 +27,6 @@ _BY_NAME: dict[str, _Make] = {
     "rmsprop": lambda parameters: torch.optim.RMSprop(parameters),
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
 }
-
-
-def prepare(model: torch.nn.Module) -> torch.nn.Module:
-    """Fit a model to the machine.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The model, spread over the GPUs if there are several.
-    """
-    return torch.nn.DataParallel(model) if get_num_gpus() > 1 else model
 
 
 def reserve_names(model: torch.nn.Module, source: Any) -> None:
@@ -66,7 +55,8 @@ def make_optimizer(
 
     Raises:
         UnknownNameError: If there is no optimizer of this name.
-        WrongOptimizerError: If there is no function, or it fails or returns something else.
+        WrongOptimizerError: If there is no function, or it fails or returns something else; or if
+            the optimizer was made before the model was sharded.
     """
     make = source
     if isinstance(source, str):
@@ -94,9 +84,23 @@ def make_optimizer(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
+    _require_sharded(optimizer, model, name)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
     # bfloat16 has the range of float32
     scaled = precision == "float16" or (precision is True and device == "cuda")
     optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
     return optimizer
+
+
+def _require_sharded(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> None:
+    if engine_of(model) != "fsdp":
+        return
+    own = set(map(id, model.parameters()))
+    if not any(id(one) in own for group in optimizer.param_groups for one in group["params"]):
+        raise WrongOptimizerError(
+            f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__} of parameters "
+            "that are none of the sharded model's: it was made before parallel='fsdp' has put "
+            "others in their places. Pass a function that makes the optimizer of the parameters "
+            "that it is given."
+        )

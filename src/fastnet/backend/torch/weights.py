@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.claims import require_claims
 from fastnet.backend.torch.names import fit_names, innermost
+from fastnet.backend.torch.sharded import gather_no_more
+from fastnet.backend.torch.wholes import own_part, part_of_whole
 from fastnet.errors import shown
 
 __all__ = ["fill", "fit_weights", "kept_weights", "load_weights", "read_file", "read_state"]
@@ -84,8 +88,11 @@ def fill(model: torch.nn.Module, state: Mapping[str, Any], source: str) -> None:
         ValueError: If the model does not take them; a part of them may be in it then.
     """
     inner = innermost(model)
+    own = inner.state_dict()
+    parts = OrderedDict((key, part_of_whole(one, own.get(key))) for key, one in state.items())
+    put_versions(parts, versions_in(state))
     try:
-        inner.load_state_dict(state)
+        inner.load_state_dict(parts)
     except Exception as error:
         # a module may have a way of its own to take weights
         raise ValueError(
@@ -102,8 +109,9 @@ def kept_weights(model: torch.nn.Module) -> Iterator[None]:
         model: The model, wrapped or not.
     """
     inner = innermost(model)
+    gather_no_more(inner)
     tensors = [
-        (tensor, tensor.detach().to("cpu", copy=True))
+        (tensor, own_part(tensor).detach().to("cpu", copy=True))
         for tensor in (*inner.parameters(), *inner.buffers())
         if not torch.nn.parameter.is_lazy(tensor)
     ]
@@ -118,7 +126,7 @@ def kept_weights(model: torch.nn.Module) -> Iterator[None]:
     except BaseException:
         with torch.no_grad():
             for tensor, value in tensors:
-                tensor.copy_(value)
+                own_part(tensor).copy_(value)
         for module, extra in others:
             module.set_extra_state(extra)
         raise

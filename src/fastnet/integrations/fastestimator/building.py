@@ -60,7 +60,14 @@ def build(
         with tempfile.TemporaryDirectory() as folder:
             paths = [_fetched(path, folder) for path in to_list(weights_path)]
             models = to_list(
-                fastnet.build(model_fn, optimizer_fn, paths or None, model_name, mixed_precision)
+                fastnet.build(
+                    model_fn,
+                    optimizer_fn,
+                    paths or None,
+                    model_name,
+                    mixed_precision,
+                    parallel=_parallel(),
+                )
             )
         if not model_name:
             for model, name in zip(models, _make_names(len(models)), strict=True):
@@ -82,6 +89,11 @@ def build(
             # do. Keras, which looks into lists and dicts that a model is given, does not see it.
             model._fe_traceability_summary.described = model_fn, optimizers[place]
     return models[0] if len(models) == 1 else models
+
+
+def _parallel() -> Any:
+    """FastEstimator spreads a model over the GPUs of its one process."""
+    return "dp" if get_num_gpus() > 1 else None
 
 
 def compile_model(
@@ -115,6 +127,7 @@ def compile_model(
             None if load else path,
             name,
             mixed_precision,
+            parallel=_parallel(),
         )
         if make:
             _give_optimizer(built, optimizer_fn, make)

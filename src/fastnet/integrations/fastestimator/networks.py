@@ -79,6 +79,7 @@ def _to_batch(network: Any, data: Any) -> Any:
 # An Estimator of no epochs tests in epoch 0. It also wants keys that only traces write.
 _MEMBERS = {"_first_epoch": 0, "_warns_of_unwritten": False, "_to_batch": _to_batch}
 _MORE: dict[str, dict[str, Any]] = {
-    "TorchNetwork": {"_choose_device": _choose_device},
+    # its traces read and save models between epochs as on the CPU
+    "TorchNetwork": {"_choose_device": _choose_device, "_keeps_on_device": False},
     "TFNetwork": reseeding.MEMBERS,
 }

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 import torch
 
 from fastnet._nest import NestMap
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import set_grad_enabled
+from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
+from fastnet.errors import shown
 from fastnet.network.base import BaseNetwork
+from fastnet.network.checks import desired_keys
 from fastnet.network.layout import Handling, Setting
+from fastnet.network.models import collect_models
 from fastnet.network.opening import Opening
 from fastnet.network.torch.runner import TorchRunner
 from fastnet.schedule import get_current_items
-from fastnet.util import get_device
+from fastnet.types import Model, is_given
+from fastnet.util import get_device, to_list
+from fastnet.util.devices import read_device
 
 __all__ = ["TorchNetwork"]
+
+_RETURNS = ("cpu", "device", None)
+# wanted in the place of keys where none is, as no key stands for all
+_NOTHING = "\0"
 
 
 class TorchNetwork(BaseNetwork):
@@ -26,11 +38,21 @@ class TorchNetwork(BaseNetwork):
         ops: The ops, in order; None, and schedulers of ops, may be among them.
         postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
         slicers: What cuts a batch into minibatches and joins their results.
+        device: Where ops run: a `torch.device`, its name, an index among the devices of the best
+            kind, or None for where `build` has put the models, and else for what
+            `fastnet.util.get_device` chooses.
+        keep_on_device: Whether models and what their optimizers keep stay on the device between
+            openings. False to bring them to the CPU at each close, as FastEstimator does, which
+            frees the device for others and costs two copies of all weights an opening.
+        returns: Where a step's outputs are returned: on the "cpu"; on the "device", where a step of
+            a GPU is only queued when it returns; or None for no outputs but those that
+            `desired_output_keys` names.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.
-        ValueError: If only some models have mixed precision, or a postprocessing op would drop or
-            make batches.
+        ValueError: If only some models have mixed precision, a postprocessing op would drop or make
+            batches, there is no such device, or models were built on different ones.
+        TypeError: If `device` is something else.
 
     >>> import torch
     >>> from fastnet.op.tensorop import LambdaOp
@@ -41,18 +63,44 @@ class TorchNetwork(BaseNetwork):
     """
 
     device: torch.device
+    _returns: str | None = "cpu"
+    _keeps_on_device = True
 
-    def __init__(self, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
+    def __init__(
+        self,
+        ops: Any,
+        postprocessing: Any = None,
+        slicers: Any = None,
+        device: Any = None,
+        keep_on_device: bool = True,
+        returns: Literal["cpu", "device"] | None = "cpu",
+    ) -> None:
+        if returns not in _RETURNS:
+            raise ValueError(f"returns is 'cpu', 'device' or None, not {shown(returns)}.")
+        self._given_device = None if device is None else read_device(device)
+        self._keeps_on_device = self._keeps_on_device and keep_on_device
+        self._returns = returns
         super().__init__(
             target_type="torch",
-            device=self._choose_device(),
+            device=self._find_device(collect_models(list(filter(is_given, to_list(ops))))),
             ops=ops,
             postprocessing=postprocessing,
             slicers=slicers,
         )
 
+    def _begin(self) -> None:
+        super()._begin()
+        self._looked_for.add(_NOTHING)
+
+    def _wanted(self, keys: Collection[str] | None) -> frozenset[str]:
+        wanted = desired_keys(keys)
+        return wanted if wanted or self._returns is not None else frozenset([_NOTHING])
+
     def _move_in(self) -> None:
-        device = self._choose_device()
+        try:
+            device = self._find_device(self.models)
+        except ValueError:  # another machine than the one that the network comes from
+            device = self._choose_device()
         if device != self.device:
             self.device = device
             for op in get_current_items(self.ops):
@@ -60,6 +108,30 @@ class TorchNetwork(BaseNetwork):
 
     def _choose_device(self) -> torch.device:
         return get_device()
+
+    def _find_device(self, models: Sequence[Model]) -> torch.device:
+        placed: dict[Any, list[Model]] = {}
+        for model in models:
+            device = fact(model, "fe_device")
+            if device is not None:
+                placed.setdefault(device, []).append(model)
+        if self._given_device is None:
+            if len(placed) > 1:
+                where = {str(device): list(map(name_of, own)) for device, own in placed.items()}
+                raise ValueError(
+                    f"The models of a network are on one device, but they were built on {where}. "
+                    "Build them with one device, or pass the network's."
+                )
+            return next(iter(placed), None) or self._choose_device()
+        for device, own in placed.items():
+            spread = [name_of(model) for model in own if engine_of(model) is not None]
+            if spread and device != self._given_device:
+                raise ValueError(
+                    f"The network's device is {self._given_device}, but the models {spread} are "
+                    f"spread over processes, and were built on {device}. Leave the network's "
+                    "device out, or build them there."
+                )
+        return self._given_device
 
     def _first_deferred(self, ops: list[Any]) -> int:
         # Updates that stand last in a row wait for each other's gradients: a model that one of
@@ -72,9 +144,9 @@ class TorchNetwork(BaseNetwork):
     def _handling(self) -> Handling:
         handling = Handling(adopt=(torch.Tensor, FOREIGN, ARRAYS), setting=_no_gradients)
         device = self.device
+        detach = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
         if device.type == "cpu":
-            release = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
-            return handling._replace(release=release)
+            return handling._replace(release=detach)
         # copies of a GPU are only queued here, and waited for once, at the step's end
         queue = device.type == "cuda"
 
@@ -84,12 +156,19 @@ class TorchNetwork(BaseNetwork):
         def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to("cpu", non_blocking=queue)
 
+        stays = self._returns == "device"
         return handling._replace(
-            move=NestMap(torch.Tensor, move), release=NestMap(torch.Tensor, release_to_cpu)
+            move=NestMap(torch.Tensor, move),
+            release=detach if stays else NestMap(torch.Tensor, release_to_cpu),
         )
 
     def _make_runner(self, opening: Opening) -> TorchRunner:
-        return TorchRunner(opening, self.device, self.mixed_precision, self.models)
+        brings = self._returns == "cpu" or (
+            self._returns is None and bool(opening.layout.plan.resolution.outputs.names())
+        )
+        return TorchRunner(
+            opening, self.device, self.mixed_precision, self.models, self._keeps_on_device, brings
+        )
 
 
 def _no_gradients(gradients: bool) -> Setting | None:

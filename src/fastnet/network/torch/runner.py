@@ -12,10 +12,13 @@ from fastnet._nest import NestMap
 from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
+from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.ranges import op_ranges
 from fastnet.network.metering import Ranges, titles
 from fastnet.network.opening import Opening
 from fastnet.network.runner import Runner
+from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
+from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, State
 from fastnet.util import NonContext
 
@@ -31,6 +34,8 @@ class TorchRunner(Runner):
         mixed_precision: Whether they run under autocast, and in which type: True for what is usual
             on the device.
         models: The models of the network, in force or not.
+        keeps: Whether models stay on the device when the opening ends.
+        brings: Whether outputs are copied from the device.
     """
 
     def __init__(
@@ -39,8 +44,12 @@ class TorchRunner(Runner):
         device: torch.device,
         mixed_precision: Precision,
         models: Iterable[Model],
+        keeps: bool,
+        brings: bool,
     ) -> None:
         super().__init__(opening)
+        self._keeps = keeps
+        self._brings = brings
         self._device = device
         self._models = models
         self._mixed_precision = mixed_precision
@@ -48,13 +57,26 @@ class TorchRunner(Runner):
             self.context = "autocast", "autocast"
 
     def open(self) -> None:
-        """Bring the models in force, and what their optimizers keep, to the device."""
+        """Bring the models in force, and what their optimizers keep, to the device.
+
+        Raises:
+            ValueError: If a model would be updated that nothing keeps the same in all processes.
+        """
         self.opening.state["tape"] = NonContext()
-        self._move_to(self._device)
+        self.ranks = ranks_of(self.opening)
+        if self.opening.state["mode"] == "train":
+            require_communicating(self.opening.layout)
+        for model in self.opening.layout.models:
+            if self._device.type != "cpu" or not _is_on_cpu(model):
+                self._move(model, self._device)
 
     def close(self) -> None:
-        """Bring them back to the CPU."""
-        self._move_to(torch.device("cpu"))
+        """Bring them back to the CPU, unless they stay on the device."""
+        if not self._keeps and self._device.type != "cpu":
+            for model in self.opening.layout.models:
+                self._move(model, torch.device("cpu"))
+        if self.ranks is not None:
+            self.ranks.end()
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
@@ -70,8 +92,8 @@ class TorchRunner(Runner):
         return op_ranges(partial(titles, self.opening.layout.ops))
 
     def waiter(self) -> Callable[[], None] | None:
-        """Return the function that waits for the stream of the caller; None without CUDA."""
-        if self._device.type != "cuda":
+        """Return the function that waits for the stream of the caller; None without copies."""
+        if self._device.type != "cuda" or not self._brings:
             return None
         device = self._device
 
@@ -89,16 +111,22 @@ class TorchRunner(Runner):
         if len(models) < 2:
             return state
         trained = [one for one in models.values() if fact(one, "optimizer") is not None]
+        exchanges = exchanges_of(layout, trained)
+        if exchanges is not None:
+            state = {**state, EXCHANGES: exchanges}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
-    def _move_to(self, device: torch.device) -> None:
-        if self._device.type == "cpu":
-            return
-        for model in self.opening.layout.models:
-            model.to(device)
-            if self.opening.state["mode"] == "train":
-                optimizer = fact(model, "current_optimizer")
-                move_optimizer(optimizer, device)
+    def _move(self, model: Model, device: torch.device) -> None:
+        if engine_of(model) in ("ddp", "fsdp"):
+            return  # it is where its engine runs it
+        model.to(device)
+        if self.opening.state["mode"] == "train":
+            move_optimizer(fact(model, "current_optimizer"), device)
+
+
+def _is_on_cpu(model: torch.nn.Module) -> bool:
+    first = next(model.parameters(), None)
+    return first is None or first.device.type in ("cpu", "meta")
 
 
 def move_optimizer(optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:

@@ -425,9 +425,8 @@ class TestSpreadOverDevices:
     """A wrapped model is used as the model in it; without GPUs the wrapper runs it in place."""
 
     @pytest.fixture
-    def model(self, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
-        monkeypatch.setattr("fastnet.backend.torch.setup.get_num_gpus", lambda: 2)
-        model = fastnet.build(Layers, "sgd")
+    def model(self) -> nn.Module:
+        model = fastnet.build(Layers, "sgd", parallel="dp")
         assert type(model) is nn.DataParallel
         return model
 
@@ -447,10 +446,9 @@ class TestSpreadOverDevices:
         assert capture.result().tolist() == [[0.0], [0.0], [1.0], [1.0]]
         capture.stop()
 
-    def test_how_many_inputs_it_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.backend.torch.setup.get_num_gpus", lambda: 2)
+    def test_how_many_inputs_it_takes(self) -> None:
         for cls, y in ((TestInputs.Pair, 12), (TestInputs.OnePair, 12)):
-            model = fastnet.build(cls, None)
+            model = fastnet.build(cls, None, parallel="dp")
             network = TorchNetwork([ModelOp(model, ["a", "b"], "y")])
             batch = {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}
             assert run(network, batch)["y"] == y

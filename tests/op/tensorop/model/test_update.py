@@ -118,8 +118,9 @@ class TestMaking:
             UpdateOp(built(line, model_name="m"), "loss", merge_grad=merge)
 
     def test_merging_on_several_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.op.tensorop.model.torch_update.get_num_gpus", lambda: 2)
-        model = built(line, model_name="m")
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        UpdateOp(built(line, model_name="m"), "loss", merge_grad=2)
+        model = built(line, model_name="m", parallel="dp")
         UpdateOp(model, "loss", merge_grad=1)
         with raising(
             ValueError,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastnet.backend.framework import framework_of
-from fastnet.frameworks import part_of
+from fastnet.frameworks import part_if_any, part_of
 from fastnet.op.tensorop.gradient.taker import GradientTaker
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Model, State, Tensor
@@ -62,6 +62,8 @@ class GradientOp(HoldsModel, GradientTaker):
         self._trainable: Any = framework and (
             part_of(framework, "gradients.trainable", "GradientOp")
         )
+        # of models that are spread over processes
+        self._taker_of: Any = framework and part_if_any(framework, "spread_taking.taker_of")
 
     def _anew(self, own: Any) -> GradientOp:
         count = len(self.inputs) - self._count
@@ -106,6 +108,17 @@ class GradientOp(HoldsModel, GradientTaker):
                 gradients.append(differentiate(final, source, False, tape, retain))
             return gradients
 
+        spread = self._taker_of(model) if self._taker_of else None
+        if spread is not None:
+
+            def take_spread(data: list[Tensor], state: State) -> list[Any]:
+                last = len(data) - 1
+                return [
+                    spread(final, state, retain_graph or place < last)
+                    for place, final in enumerate(data)
+                ]
+
+            return take_spread
         return take_one if model is None and count == 1 else take
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch._internals import OVERWRITTEN
 from fastnet.backend.torch.companions import TRAINED, Aside, backward_apart
+from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.gradients import (
     DeferredStep,
     apply_gradients,
@@ -24,7 +25,6 @@ from fastnet.backend.torch.gradients import (
 from fastnet.backend.torch.graph import reached
 from fastnet.op.tensorop.model.model_update import ModelUpdate
 from fastnet.types import State
-from fastnet.util import get_num_gpus
 
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
@@ -73,13 +73,13 @@ class TorchUpdate(ModelUpdate):
         op: The op.
 
     Raises:
-        ValueError: If `merge_grad` is more than 1 on several GPUs.
+        ValueError: If `merge_grad` is more than 1 in DataParallel on several GPUs.
     """
 
     trained = "parameters"
 
     def __init__(self, op: UpdateOp) -> None:
-        super().__init__(op, get_num_gpus())
+        super().__init__(op, torch.cuda.device_count() if engine_of(op.model) == "dp" else 1)
         self._named = holder_of(op.model, "model_name")
         self._merged = _Merged(0, {})
         self._unsettled: _Merged | None = None
@@ -117,9 +117,9 @@ class TorchUpdate(ModelUpdate):
                     return
             elif self._given:
                 parameters = trainable(self._model)
-                apply_gradients(parameters, self._checked(data, parameters))
+                apply_gradients(parameters, self.checked(data, parameters))
             else:
-                self._backward(data, optimizer, retain_graph)
+                self.add_gradients(data, optimizer, retain_graph)
             if state is not self._opened:
                 grads = [one.grad for one in parameters_of(self._model, optimizer)]
                 self._look(data, optimizer, grads, state)
@@ -190,7 +190,7 @@ class TorchUpdate(ModelUpdate):
             Of how many steps, and the sum for each trainable parameter, of the model and then of
             its optimizer: a tensor of its own, or None.
         """
-        sums = [self._merged.sums.get(parameter) for parameter in self._trained()]
+        sums = [self._merged.sums.get(parameter) for parameter in self.trained_now()]
         return self._merged.times, [None if one is None else one.clone() for one in sums]
 
     def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
@@ -205,7 +205,9 @@ class TorchUpdate(ModelUpdate):
         """
         if times >= self._merge:
             return f"is of {times} merged steps, but the op has merge_grad={self._merge}"
-        for place, (parameter, gradient) in enumerate(zip(self._trained(), gradients, strict=True)):
+        for place, (parameter, gradient) in enumerate(
+            zip(self.trained_now(), gradients, strict=True)
+        ):
             if gradient is None:
                 continue
             try:
@@ -231,14 +233,20 @@ class TorchUpdate(ModelUpdate):
         self._merged = _Merged(
             times,
             {
-                parameter: torch.as_tensor(gradient).to(parameter, copy=True)
-                for parameter, gradient in zip(self._trained(), gradients, strict=True)
+                parameter: torch.as_tensor(gradient).to(
+                    parameter.device, parameter.dtype, copy=True
+                )
+                for parameter, gradient in zip(self.trained_now(), gradients, strict=True)
                 if gradient is not None
             },
         )
 
-    def _trained(self) -> list[torch.nn.Parameter]:
-        """List what can be trained: of the model, and then of what its optimizer updates."""
+    def trained_now(self) -> list[torch.nn.Parameter]:
+        """List what can be trained, for a derived class to say otherwise.
+
+        Returns:
+            The parameters of the model, and then what else its optimizer updates.
+        """
         optimizer = getattr(self._optimized, "current_optimizer", None)
         return [one for one in parameters_of(self._model, optimizer) if one.requires_grad]
 
@@ -259,7 +267,18 @@ class TorchUpdate(ModelUpdate):
         deferred = state["deferred"]
         deferred[_key_of(self)] = [_Settling(self, merged, deferred)]
 
-    def _backward(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+    def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Add the gradients of the loss to those that parameters hold.
+
+        Args:
+            data: The loss.
+            optimizer: The optimizer in force.
+            retain_graph: Whether a later op takes gradients of the same graph.
+
+        Raises:
+            ValueError: If the loss is no tensor.
+            RuntimeError: If the gradients cannot be taken.
+        """
         loss = self._loss(data, optimizer)
         if self._others:
             backward_apart(loss, retain_graph, self._model, optimizer, self._others)
@@ -281,9 +300,9 @@ class TorchUpdate(ModelUpdate):
         """Add gradients up; once there are enough, hand their averages to the parameters."""
         if self._given:
             parameters = trainable(self._model)
-            gradients = self._checked(data, parameters)
+            gradients = self.checked(data, parameters)
         else:
-            parameters = self._trained()
+            parameters = self.trained_now()
             gradients = self._gradients(data, optimizer, parameters, retain_graph)
         if state is not self._opened:
             self._look(data, optimizer, gradients, state)
@@ -301,9 +320,22 @@ class TorchUpdate(ModelUpdate):
         counted = [parameter for parameter in everything if parameter in sums]
         if len(counted) < len(sums):
             self._warn_lost(len(sums) - len(counted))
+        self.apply_merged(counted, sums)
+        return _Merged(0, {})
+
+    def apply_merged(
+        self,
+        counted: Sequence[torch.nn.Parameter],
+        sums: Mapping[torch.nn.Parameter, torch.Tensor],
+    ) -> None:
+        """Hand the averages of merged steps to the parameters.
+
+        Args:
+            counted: The parameters that have sums.
+            sums: The sums.
+        """
         # a parameter may be of another type than when it was added up
         apply_gradients(counted, [(sums[one] / self._merge).to(one) for one in counted])
-        return _Merged(0, {})
 
     def _gradients(
         self,
@@ -316,12 +348,24 @@ class TorchUpdate(ModelUpdate):
         own = Aside.of(self._model)
         try:
             own.put_aside(parameters)
-            self._backward(data, optimizer, retain_graph)
+            self.add_gradients(data, optimizer, retain_graph)
             return [parameter.grad for parameter in parameters]
         finally:
             own.give_back()
 
-    def _checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+    def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+        """Check gradients that the update was given.
+
+        Args:
+            gradients: The gradients.
+            parameters: What they are of.
+
+        Returns:
+            The gradients to go on with.
+
+        Raises:
+            ValueError: If there is not one for each parameter.
+        """
         self._require_gradients(gradients, len(parameters))
         checked: Sequence[Any] = gradients
         return checked

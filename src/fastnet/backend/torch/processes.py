@@ -1,0 +1,340 @@
+"""The processes of torch that train together: started, waited for, and their results joined."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastnet.backend.torch._internals import profiler_is_on
+from fastnet.backend.torch.engines import engine_of, groups_of, wrapper_of
+from fastnet.backend.torch.joining import join_results
+from fastnet.backend.torch.watching import Watch
+from fastnet.backend.torch.wholes import own_part
+from fastnet.errors import RankError, shown
+
+__all__ = [
+    "barrier",
+    "collect",
+    "communication",
+    "exchange",
+    "gather",
+    "is_started",
+    "rank",
+    "require_group",
+    "seed",
+    "start",
+    "stop",
+    "the_watch",
+    "together",
+    "told_spread",
+    "watch",
+    "world_size",
+]
+
+# how torch begins the names of what its backends do
+_COLLECTIVES = ("gloo:", "nccl:", "xccl:")
+# what torchrun tells each process
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# read once: a launcher has set it before anything is imported
+_LAUNCHED = int(os.environ.get("WORLD_SIZE") or 1) > 1
+# whether the group is ours, and not one that the program has made
+_owned = False
+_watch: Watch | None = None
+
+
+def start(
+    backend: str | None = None,
+    device: torch.device | str | int | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Join the other processes; one that is among them already stays as it is.
+
+    Args:
+        backend: What to communicate by; None for the best for the device.
+        device: What to compute on; None for the GPU of this process where each has one, else the
+            CPU.
+        timeout: After how many seconds others are no longer waited for; None for torch's own.
+
+    Raises:
+        ValueError: If the environment tells too little, or the device is not there.
+    """
+    global _owned
+    if is_started():
+        return
+    missing = [name for name in _NEEDED if not os.environ.get(name)]
+    if missing:
+        if int(os.environ.get("WORLD_SIZE") or 1) == 1:
+            return
+        raise ValueError(
+            f"This is one of {os.environ['WORLD_SIZE']} processes, but {missing} is not in the "
+            "environment. Start the program with torchrun, or set what lacks."
+        )
+    if int(os.environ["WORLD_SIZE"]) == 1:
+        return
+    if not dist.is_available():
+        raise ValueError(
+            "This torch was built without torch.distributed, so that processes cannot work "
+            "together. Install another build, or start the program as one process."
+        )
+    chosen = _device(device)
+    if chosen.type not in ("cpu", "mps"):
+        torch.get_device_module(chosen).set_device(chosen)
+    settings: dict[str, Any] = {}
+    if timeout is not None:
+        settings["timeout"] = timedelta(seconds=timeout)
+    dist.init_process_group(backend or _backend_for(chosen), **settings)
+    _owned = True
+
+
+def is_started() -> bool:
+    """Return whether this process has come together with others, whoever has seen to it."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """Return the place of this process among all, from 0."""
+    return dist.get_rank() if is_started() else 0
+
+
+def world_size() -> int:
+    """Return how many processes there are."""
+    return dist.get_world_size() if is_started() else 1
+
+
+def require_group(task: str) -> None:
+    """Refuse to work alone in one of several processes that a launcher has started.
+
+    Args:
+        task: What is to be done, for the error's text.
+
+    Raises:
+        ValueError: If there are other processes, but no process group with them.
+    """
+    if _LAUNCHED and not is_started():
+        raise ValueError(
+            f"{task}, in a process that was started as one of {os.environ.get('WORLD_SIZE')} "
+            f"(rank {os.environ.get('RANK')}), but there is no process group: each would train by "
+            "itself. Put `with fastnet.distributed.run():` around the program, or call "
+            "fastnet.distributed.init() first."
+        )
+
+
+def barrier() -> None:
+    """Wait until all processes have come here.
+
+    Raises:
+        ValueError: If a launcher has started several, but there is no process group.
+    """
+    require_group("A barrier is waited at")
+    if world_size() > 1:
+        dist.barrier()
+
+
+def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
+    """Put the results of all processes together, on each of them.
+
+    Args:
+        result: Values by key.
+        samples: Of how many samples they are; None for what can be seen of that.
+
+    Returns:
+        A value by key: see `fastnet.distributed.gather`.
+
+    Raises:
+        ValueError: If the processes have different keys, or one of them more values under a key.
+    """
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
+        )
+    require_group("Results are gathered")
+    if world_size() == 1:
+        return dict(result)
+    everything = exchange((dict(result), samples))
+    return join_results([one for one, _ in everything], [count for _, count in everything])
+
+
+def exchange(value: Any) -> list[Any]:
+    """Give a value to all processes.
+
+    Args:
+        value: What can be pickled; tensors come out on the CPU.
+
+    Returns:
+        The values of all of them, in their order.
+    """
+    size = world_size()
+    if size == 1:
+        return [value]
+    values: list[Any] = [None] * size
+    dist.all_gather_object(values, _on_cpu(value))
+    return values
+
+
+def collect(value: Any) -> list[Any] | None:
+    """Give a value to the first process.
+
+    Args:
+        value: What can be pickled; tensors come out on the CPU.
+
+    Returns:
+        The values of all of them on the first process, None on the others.
+    """
+    size = world_size()
+    if size == 1:
+        return [value]
+    values: list[Any] | None = [None] * size if rank() == 0 else None
+    dist.gather_object(_on_cpu(value), values, dst=0)
+    return values
+
+
+@contextmanager
+def together(task: str) -> Iterator[None]:
+    """Let all processes fail where one of them does.
+
+    Args:
+        task: What they do, for the error's text.
+
+    Raises:
+        RankError: If another process has failed.
+        Exception: What this one has failed with.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    told = None if failure is None else f"{type(failure).__name__}: {failure}"
+    texts = exchange(told)
+    if failure is not None:
+        raise failure
+    for place, text in enumerate(texts):
+        if text is not None:
+            raise RankError(f"{task} has failed on rank {place}, and so here: {text}")
+
+
+def told_spread(model: torch.nn.Module) -> str | None:
+    """Say how a model is spread.
+
+    Args:
+        model: The model.
+
+    Returns:
+        By what, and over how many processes or devices; None for one that nothing spreads.
+    """
+    engine = engine_of(model)
+    if engine is None:
+        return None
+    if engine == "dp":
+        spread: Any = wrapper_of(model)
+        return f"in DataParallel over {max(len(spread.device_ids), 1)} devices"
+    count = math.prod(dist.get_world_size(group) for group in groups_of(model))
+    if engine == "ddp":
+        return f"in DistributedDataParallel over {count} processes"
+    whole = sum(one.numel() for one in model.parameters())
+    parts = sum(own_part(one).numel() for one in model.parameters())
+    return f"sharded by FSDP2 over {count} processes, {parts:,} of {whole:,} parameters in this one"
+
+
+@contextmanager
+def communication() -> Iterator[dict[str, list[float]]]:
+    """Take the times of collectives, where torch's profiler is not on already.
+
+    Yields:
+        A dict that has them when the context is left: seconds, by what torch calls each kind.
+    """
+    told: dict[str, list[float]] = {}
+    if profiler_is_on():
+        yield told
+        return
+    devices = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        devices.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=devices) as profile:
+        yield told
+    for event in profile.events():
+        if event.name.startswith(_COLLECTIVES):
+            told.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e6)
+
+
+def seed(number: int) -> None:
+    """Seed torch's generators.
+
+    Args:
+        number: The seed.
+    """
+    torch.manual_seed(number)
+
+
+def watch() -> Watch | None:
+    """Begin to listen for processes that fail; None where there is only one.
+
+    Returns:
+        The watch, which every process begins at the same place of the program.
+    """
+    global _watch
+    if world_size() == 1:
+        return None
+    _watch = Watch(rank(), world_size())
+    return _watch
+
+
+def the_watch() -> Watch | None:
+    """Return the watch that was begun and is still kept, None without one."""
+    kept = _watch
+    return None if kept is None or kept.is_over else kept
+
+
+def stop() -> None:
+    """Leave the other processes; a group that the program has made is the program's to end."""
+    global _owned
+    if _owned and is_started():
+        dist.destroy_process_group()
+    _owned = False
+
+
+def _device(device: torch.device | str | int | None) -> torch.device:
+    """Return the device of this process, which is there."""
+    local = int(os.environ.get("LOCAL_RANK") or 0)
+    if device is None:
+        each = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
+        own = torch.cuda.device_count() >= each
+        return torch.device("cuda", local) if own else torch.device("cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"fastnet.distributed is given {shown(device)} as device, which is none: {error}. Give "
+            "a torch.device, a name such as 'cuda:0', or None."
+        ) from error
+    if chosen.type in ("cpu", "mps"):
+        return chosen
+    index: int | None = chosen.index
+    place = local if index is None else index
+    there = torch.get_device_module(chosen).device_count()
+    if place >= there:
+        raise ValueError(
+            f"Rank {os.environ['RANK']} is to run on '{chosen.type}:{place}', but this machine has "
+            f"{there} of these devices. Start as many processes as there are devices, or give "
+            "fastnet.distributed another device."
+        )
+    return torch.device(chosen.type, place)
+
+
+def _backend_for(device: torch.device) -> str:
+    if device.type in ("cpu", "mps"):
+        return "gloo"
+    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+
+
+def _on_cpu(value: Any) -> Any:
+    from fastnet.util import move_tensors_to_device
+
+    return move_tensors_to_device(value, "cpu")

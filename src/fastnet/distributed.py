@@ -1,0 +1,295 @@
+"""Several processes that train together: started, told apart, waited for, and ended as one.
+
+Thin over `torch.distributed` and `tf.distribute`. Nothing of it is needed in one process, where
+each of these functions does nothing, or gives the answer of a single one.
+
+>>> from fastnet import distributed
+>>> with distributed.run():
+...     distributed.rank(), distributed.world_size(), distributed.is_main()
+(0, 1, True)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fastnet.errors import RankError, add_note
+from fastnet.frameworks import FRAMEWORKS, MissingPart, part_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "RankError",
+    "barrier",
+    "compares_ranks",
+    "gather",
+    "init",
+    "is_main",
+    "rank",
+    "run",
+    "seed_ranks",
+    "shutdown",
+    "world_size",
+]
+
+_PART = "processes"
+# what `init` has started, by the name of its framework; `compare` is what it was told
+_started: str | None = None
+_compares = True
+
+
+def init(
+    framework: str | None = None,
+    backend: str | None = None,
+    device: Any = None,
+    timeout: float | None = None,
+    *,
+    compare_ranks: bool = True,
+) -> None:
+    """Join the other processes that the launcher has started. In one process nothing is done.
+
+    Args:
+        framework: "torch" or "tf". None for that which the environment speaks of: torch for what
+            torchrun sets, TensorFlow for a `TF_CONFIG`.
+        backend: What torch is to communicate by, such as "nccl" or "gloo". None for the best that
+            there is for the device.
+        device: What the process is to compute on (torch only). None for the GPU of its
+            `LOCAL_RANK` where each process of the machine has one, else the CPU.
+        timeout: After how many seconds a rank is no longer waited for (torch only). None for
+            torch's own.
+        compare_ranks: Whether networks that train together compare, at each opening, what they are
+            to run.
+
+    A process group that the program has initialised itself is made use of as it is.
+
+    Raises:
+        ValueError: If the environment tells too little, or the device is not there.
+    """
+    global _started, _compares
+    _compares = compare_ranks
+    name = _chosen() if framework is None else framework
+    if name is None:
+        return
+    settings = {"backend": backend, "device": device, "timeout": timeout}
+    given = {key: value for key, value in settings.items() if value is not None}
+    part_of(name, _PART, "fastnet.distributed").start(**given)
+    _started = name
+
+
+def shutdown() -> None:
+    """Leave the other processes. Nothing is done where there are none."""
+    global _started, _compares
+    part, _started, _compares = _processes(), None, True
+    if part is not None:
+        part.stop()
+
+
+def rank() -> int:
+    """Return the place of this process among all, from 0."""
+    part = _processes()
+    return 0 if part is None else int(part.rank())
+
+
+def world_size() -> int:
+    """Return how many processes there are."""
+    part = _processes()
+    return 1 if part is None else int(part.world_size())
+
+
+def is_main() -> bool:
+    """Return whether this process is the first: the one that prints, and writes files."""
+    return rank() == 0
+
+
+def barrier() -> None:
+    """Wait until all processes have come here."""
+    part = _processes()
+    if part is not None:
+        part.barrier()
+
+
+def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
+    """Put the results of all processes together, on each of them.
+
+    Args:
+        result: Values by key, such as what `run_step` returns, or some of it. Every process calls
+            this, with the same keys.
+        samples: Of how many samples this process's result is (torch only). None for the one length
+            of the first axes in it; where there are none, or several, all processes count alike.
+
+    Returns:
+        A value by key. Of scalars the mean of those that are not NaN, in which a process counts by
+        its number of samples. Everything that has an axis is joined along the first, in the order
+        of the processes; of what is no number there is the first process's. In one process a copy
+        of the dict.
+
+    Raises:
+        ValueError: If the processes have different keys, or one of them more values under a key.
+    """
+    part = _processes()
+    if part is None:
+        return dict(result)
+    given = {} if samples is None else {"samples": samples}
+    return dict(part.gather(result, **given))
+
+
+def seed_ranks(seed: int) -> None:
+    """Seed the random numbers of Python, numpy and the framework, each process's otherwise.
+
+    Models are best built before it, from one seed: then all begin with the same weights, and only
+    what is drawn from then on (dropout, augmentation) differs.
+
+    Args:
+        seed: The seed; a process adds its rank.
+    """
+    import random
+
+    import numpy as np
+
+    own = seed + rank()
+    random.seed(own)
+    np.random.seed(own)
+    for framework in list(FRAMEWORKS.values()):
+        if framework.library in sys.modules:
+            part = _part_if_there(framework.name)
+            if part is not None and hasattr(part, "seed"):
+                part.seed(own)
+
+
+class run:
+    """`init` and `shutdown` around a program, so that all of its processes end together.
+
+    When one raises, the others hear of it within a second: what they wait for is broken off, and
+    each ends with a `RankError` that says which one failed, and how. One that cannot be stopped,
+    because it is in a call that does not come back, is ended 15 seconds later, its error printed.
+    Whoever is done before the others waits for them.
+
+    Args:
+        framework: As for `init`.
+        backend: As for `init`.
+        device: As for `init`.
+        timeout: As for `init`.
+        compare_ranks: As for `init`.
+        seed: What to seed the random numbers by, each process's otherwise (see `seed_ranks`). None
+            to leave them.
+
+    Raises:
+        RankError: In the other processes, when one has raised.
+    """
+
+    def __init__(
+        self,
+        framework: str | None = None,
+        backend: str | None = None,
+        device: Any = None,
+        timeout: float | None = None,
+        *,
+        compare_ranks: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        self._settings = {
+            "framework": framework,
+            "backend": backend,
+            "device": device,
+            "timeout": timeout,
+            "compare_ranks": compare_ranks,
+        }
+        self._seed = seed
+        self._watch: Any = None
+
+    def __enter__(self) -> Self:
+        """Start."""
+        init(**self._settings)
+        try:
+            part = _processes()
+            if part is not None and hasattr(part, "watch"):
+                self._watch = part.watch()
+            if self._seed is not None:
+                seed_ranks(self._seed)
+        except BaseException:
+            shutdown()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the others, or tell them what has gone wrong.
+
+        Args:
+            kind: The class of the exception that ends the block, or None.
+            error: The exception, or None.
+            trace: Its traceback, or None.
+        """
+        watch, self._watch = self._watch, None
+        if watch is None:
+            shutdown()
+            return
+        if isinstance(error, SystemExit) and not error.code:
+            error = None
+        failed = watch.leave(error, shutdown)
+        if failed is not None:
+            raise failed from (None if isinstance(error, KeyboardInterrupt) else error)
+        if error is not None:
+            add_note(error, f"Raised on rank {watch.rank} of {watch.world_size}.")
+
+
+def compares_ranks() -> bool:
+    """Return whether networks compare, at each opening, what the processes are to run."""
+    return _compares
+
+
+def _chosen() -> str | None:
+    """Return the framework whose launcher has started this process as one of several."""
+    for name in FRAMEWORKS:
+        library = FRAMEWORKS[name].library
+        part = _part_if_there(name) if library in sys.modules else None
+        if part is not None and part.world_size() > 1:
+            return name  # the program has come together with the others by itself
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return "torch"
+    cluster = os.environ.get("TF_CONFIG")
+    if cluster and len(_workers(cluster)) > 1:
+        return "tf"
+    return None
+
+
+def _workers(cluster: str) -> list[Any]:
+    try:
+        jobs = json.loads(cluster).get("cluster", {})
+        return [*jobs.get("chief", ()), *jobs.get("worker", ())]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"TF_CONFIG is in the environment, but cannot be read ({error!r}). It is JSON such as "
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}.'
+        ) from error
+
+
+def _processes() -> Any:
+    """Find what there is for processes in the framework that has several; None for a single one."""
+    if _started is not None:
+        return part_of(_started, _PART, "fastnet.distributed")
+    for framework in list(FRAMEWORKS.values()):
+        # what was never imported has brought nobody together
+        if framework.library in sys.modules:
+            part = _part_if_there(framework.name)
+            if part is not None and part.world_size() > 1:
+                return part
+    return None
+
+
+def _part_if_there(framework: str) -> Any:
+    try:
+        return part_of(framework, _PART, "fastnet.distributed")
+    except MissingPart:
+        return None

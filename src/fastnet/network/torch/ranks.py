@@ -1,0 +1,223 @@
+"""What the processes that train together watch over: that they run the same, and as often."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastnet.backend.facts import fact, name_of
+from fastnet.backend.torch.engines import bare, engine_of, groups_of, process_count
+from fastnet.backend.torch.processes import exchange, the_watch
+from fastnet.distributed import compares_ranks
+from fastnet.errors import RankError, describe_op, shown
+from fastnet.network.opening import Opening, RunStep
+from fastnet.types import Model
+
+__all__ = ["Ranks", "ranks_of"]
+
+# counted alike in each process, since all of them open together
+_openings = itertools.count()
+
+_ADVICE = (
+    "Give each rank as many batches: a DistributedSampler does, and drop_last=True leaves out what "
+    "is left over."
+)
+
+
+def ranks_of(opening: Opening) -> Ranks | None:
+    """Begin to watch over an opening in which processes communicate.
+
+    Args:
+        opening: The opening.
+
+    Returns:
+        What watches over it; None where nothing is communicated, or not among all processes.
+
+    Raises:
+        ValueError: If the processes are to run different ops.
+    """
+    if process_count() < 2:
+        return None
+    layout = opening.layout
+    if not layout.takes_gradients or opening.state["warmup"]:
+        return None
+    spread = [one for one in layout.models if engine_of(one) in ("ddp", "fsdp")]
+    groups = [group for model in spread for group in groups_of(model)]
+    if not groups or any(dist.get_world_size(group) != process_count() for group in groups):
+        return None
+    if compares_ranks():
+        _compare(list(_told(opening, spread)))
+    return Ranks(opening)
+
+
+class Ranks:
+    """Watches over the steps of one opening in which processes communicate.
+
+    Args:
+        opening: The opening.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._inputs = sorted(opening.layout.plan.resolution.inputs.names())
+        self._started = 0
+        self._name = f"steps of {next(_openings)}"
+        self._watch = the_watch()
+        self._end: Callable[[], None] | None = None
+        if self._watch is not None:
+            self._end = self._watch.check_also(self._outrun)
+
+    def counted(self, run: RunStep) -> RunStep:
+        """Return a step that is counted, and that refuses a batch without samples.
+
+        Args:
+            run: The step.
+        """
+        inputs = self._inputs
+
+        def step(batch: Mapping[str, Any]) -> dict[str, Any]:
+            if hasattr(batch, "get"):
+                for key in inputs:
+                    shape = getattr(batch.get(key), "shape", None)
+                    if shape and not shape[0]:
+                        raise _no_samples(key, shape)
+            self._started += 1
+            return run(batch)
+
+        return step
+
+    def require_even(self, batches: Any) -> None:
+        """Refuse loaders of different lengths, before the first step. All processes call this.
+
+        Args:
+            batches: This process's loader.
+
+        Raises:
+            ValueError: If the processes have different numbers of batches.
+        """
+        counts = exchange(len(batches) if isinstance(batches, Sized) else None)
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"The loaders of the ranks have {counts} batches, but in training each step waits "
+                f"for all ranks. {_ADVICE}"
+            )
+
+    def end(self) -> None:
+        """End it with the opening, whatever that came to.
+
+        Raises:
+            RankError: If another process has run more steps of it, or fewer.
+        """
+        if self._end is None or self._watch is None:
+            return
+        self._end()
+        self._end = None
+        if sys.exc_info()[0] is not None or self._watch.is_over:
+            return  # an error is told of by itself
+        own = f"{dist.get_rank()} {self._started}"
+        told = self._watch.store.compare_set(self._name, "", own).decode()
+        rank, steps = map(int, told.split())
+        if steps != self._started:
+            raise RankError(self._watch.fail(_uneven(rank, steps, self._started)))
+
+    def _outrun(self, store: Any) -> str | None:
+        """Say, from the watch's thread, if another process has left while this one goes on."""
+        if not store.check([self._name]):
+            return None
+        rank, steps = map(int, store.get(self._name).decode().split())
+        started = self._started
+        return _uneven(rank, steps, started) if started > steps else None
+
+
+def _uneven(rank: int, steps: int, started: int) -> str:
+    here = f"has begun step {started}" if started > steps else f"leaves it after {started}"
+    return (
+        f"Rank {rank} has left its training after {steps} steps, but rank {dist.get_rank()} "
+        f"{here}. In training each step waits for all ranks. {_ADVICE}"
+    )
+
+
+def _no_samples(key: str, shape: Any) -> ValueError:
+    return ValueError(
+        f"The batch of rank {dist.get_rank()} has no samples: '{key}' is of the shape "
+        f"{tuple(shape)}. The mean of a loss over nothing is NaN, which all ranks would be updated "
+        "by. Give each rank samples, or leave the batch out on all of them (drop_last=True)."
+    )
+
+
+def _compare(lines: list[str]) -> None:
+    """Compare what the processes are to run, by a digest of 32 bytes."""
+    told = "\n".join(lines).encode()
+    device = _device()
+    own = torch.frombuffer(bytearray(hashlib.sha256(told).digest()), dtype=torch.uint8).to(device)
+    everyone = [torch.empty_like(own) for _ in range(process_count())]
+    dist.all_gather(everyone, own)
+    if all(torch.equal(one, everyone[0]) for one in everyone):
+        return
+    texts = exchange(lines)
+    first = texts[0]
+    different = next(rank for rank, one in enumerate(texts) if one != first)
+    pairs = itertools.zip_longest(first, texts[different], fillvalue="nothing more")
+    here, there = next(pair for pair in pairs if pair[0] != pair[1])
+    raise ValueError(
+        f"The ranks are to train by different ops: rank 0 has {here}, but rank {different} has "
+        f"{there}. Make the network by the same code on each rank, and open it alike; "
+        "fastnet.distributed.init(compare_ranks=False) has it not compared."
+    )
+
+
+def _device() -> torch.device:
+    """Return a device whose tensors the process group communicates."""
+    if dist.get_backend() == "gloo" or "cpu:" in str(dist.get_backend_config()):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _told(opening: Opening, spread: list[Model]) -> Iterator[str]:
+    """Tell of an opening what the processes must have alike, a line each."""
+    state, layout = opening.state, opening.layout
+    yield f"mode '{state['mode']}', epoch {state['epoch']}"
+    for place, op in enumerate(layout.ops):
+        yield from _told_of_op(op, describe_op(op, place))
+    for slicer in layout.slicers:
+        keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
+        yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
+    for model in sorted(layout.models, key=name_of):
+        name, engine = name_of(model), engine_of(model)
+        by = "spread by nothing" if engine is None else f"spread by '{engine}'"
+        yield f"model '{name}', {type(bare(model)).__name__}, {by}"
+        if model not in spread:
+            continue
+        for parameter, one in bare(model).named_parameters():
+            how = "trained" if one.requires_grad else "frozen"
+            yield f"'{parameter}' of model '{name}', {tuple(one.shape)}, {one.dtype}, {how}"
+        yield from _told_of_optimizer(fact(model, "current_optimizer"), name)
+
+
+def _told_of_op(op: Any, title: str) -> Iterator[str]:
+    models = [name_of(one) for one in op.get_fe_models()] if hasattr(op, "get_fe_models") else []
+    settings = [
+        f"{name} {shown(getattr(op, name))}"
+        for name in ("merge_grad", "defer")
+        if hasattr(op, name)
+    ]
+    yield ", ".join([title, *(f"model '{name}'" for name in sorted(models)), *settings])
+    for inner in op.inner_ops() if hasattr(op, "inner_ops") else ():
+        yield from _told_of_op(inner, f"{describe_op(inner)} inside of {title}")
+
+
+def _told_of_optimizer(optimizer: Any, name: str) -> Iterator[str]:
+    if optimizer is None:
+        return
+    for place, group in enumerate(optimizer.param_groups):
+        settings = {
+            key: float(value) if isinstance(value, torch.Tensor) else value
+            for key, value in sorted(group.items())
+            if key not in ("params", "param_names")
+        }
+        yield f"{type(optimizer).__name__} of model '{name}', group {place}, {settings}"

@@ -1,0 +1,55 @@
+"""examples/distributed.py: several processes read as many digits right as one does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch.distributed")
+pytest.importorskip("sklearn")
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "distributed.py"
+LINE = re.compile(r"^(\d+) process(?:es)?: ([\d.]+)% of (\d+) digits right$", re.MULTILINE)
+
+
+def run(*command: str) -> dict[int, float]:
+    """Run the program, and return the accuracy for each number of processes."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    return {int(count): float(share) for count, share, _ in LINE.findall(done.stdout)}
+
+
+def launched(count: int, *options: str) -> dict[int, float]:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    return run(*torchrun, str(PROGRAM), "--epochs=6", *options)
+
+
+@pytest.mark.parametrize(("count", "parallel"), [(2, "ddp"), (3, "fsdp")])
+def test_as_many_digits_as_one_process(count: int, parallel: str) -> None:
+    shares = launched(count, "--parallel", parallel)
+    assert shares.keys() == {count, 1}
+    assert shares[count] == shares[1]
+    assert shares[1] > 85
+
+
+def test_one_process() -> None:
+    assert run(str(PROGRAM), "--epochs=6").keys() == {1}
+
+
+def test_there_is_a_target() -> None:
+    makefile = (PROGRAM.parents[1] / "Makefile").read_text(encoding="utf-8")
+    assert "torchrun --standalone --nproc_per_node=2 examples/distributed.py" in makefile

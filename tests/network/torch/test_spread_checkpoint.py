@@ -1,0 +1,485 @@
+"""Models and runs of several processes, saved by all and loaded by more of them or fewer."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+import fastnet
+from fastnet.backend import load_model, save_model
+from fastnet.backend.torch import saving
+from fastnet.errors import RankError
+from fastnet.network import checkpoint as checkpoints
+from fastnet.op.tensorop import TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.launched import rank_count
+from tests.ranks import ranks
+
+pytestmark = pytest.mark.slow
+
+STEPS, MERGED, SAMPLES = 9, 3, 12
+ENGINES = ["ddp", "fsdp", None]
+
+
+def model_fn(noisy: bool = True) -> Any:
+    dropout = [nn.Dropout(0.5)] if noisy else []
+    return nn.Sequential(nn.Linear(6, 7), *dropout, nn.Tanh(), nn.Linear(7, 3))
+
+
+def with_buffers() -> Any:
+    return nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 3))
+
+
+def adam(parameters: Any) -> Any:
+    return torch.optim.Adam(parameters, 0.05, amsgrad=True)
+
+
+def momentum(parameters: Any) -> Any:
+    return torch.optim.SGD(parameters, 0.02, momentum=0.9)
+
+
+class Noise(TensorOp):
+    """Adds what three libraries draw, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs="x", outputs="x")
+        self.steps = 0
+
+    def forward(self, data: Any, state: Any) -> Any:
+        self.steps += 1
+        return data + random.random() + np.random.random_sample() + float(torch.rand(()))
+
+    def state_dict(self) -> Any:
+        return {"steps": self.steps, "rank": rank_of()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.steps, self.was = state["steps"], state["rank"]
+
+
+def rank_of() -> int:
+    return rank_count()[0] if torch.distributed.is_initialized() else 0
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def batch(step: int, rank: int = 0, count: int = 1) -> dict[str, Any]:
+    """A rank's part of a step's samples, which are the same however many ranks there are."""
+    source = torch.Generator().manual_seed(step)
+    x, t = torch.randn(SAMPLES, 6, generator=source), torch.randn(SAMPLES, 3, generator=source)
+    return {"x": x.chunk(count)[rank], "t": t.chunk(count)[rank]}
+
+
+class Run:
+    """A run of one rank of several, with all that can be lost."""
+
+    def __init__(self, parallel: Any, seed: int, noisy: bool = True) -> None:
+        seed_all(seed)
+        self.place = rank_count() if torch.distributed.is_initialized() else (0, 1)
+        self.model = fastnet.build(
+            lambda: model_fn(noisy),
+            EpochScheduler({1: adam, 2: momentum}),
+            model_name="net",
+            parallel=parallel,
+        )
+        self.noise = Noise() if noisy else None
+        merge = 1 if parallel is None and self.place[1] > 1 else MERGED
+        self.update = UpdateOp(self.model, "loss", merge_grad=merge)
+        self.network = fastnet.Network(
+            [
+                self.noise,
+                ModelOp(self.model, "x", "y"),
+                MeanSquaredError(("y", "t"), "loss"),
+                self.update,
+            ]
+        )
+        # each rank draws its own
+        seed_all(100 * seed + self.place[0])
+
+    def go(self, first: int, last: int) -> list[float]:
+        losses = []
+        for step in range(first, last):
+            with self.network(mode="train", epoch=1 + step // 6):
+                losses.append(float(self.network.run_step(batch(step, *self.place))["loss"]))
+        return losses
+
+    def weights(self) -> dict[str, Any]:
+        return whole_weights(self.model)
+
+    def optimizers(self) -> list[Any]:
+        return [memories(self.model, one) for one in self.model.optimizer.get_all_values()]
+
+
+def whole_weights(model: Any) -> dict[str, Any]:
+    """The weights as torch itself puts them together: on every rank, without fastnet."""
+    inner = getattr(model, "module", model)
+    return {name: full(value).clone() for name, value in inner.state_dict().items()}
+
+
+def memories(model: Any, optimizer: Any) -> list[dict[str, Any]]:
+    state = optimizer.state_dict()["state"]
+    return [
+        {name: full(one).clone() for name, one in state[place].items()} for place in sorted(state)
+    ]
+
+
+def full(value: Any) -> Any:
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)
+
+
+# --------------------------------------------------------------------------- runs
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("parallel", ENGINES)
+    @pytest.mark.parametrize("before", [4, 6, 8])
+    def test_as_if_it_had_not_stopped(self, tmp_path: Path, parallel: Any, before: int) -> None:
+        """In the middle of merged steps, with random numbers that each rank has its own of."""
+        done = ranks(2)(stopped_and_gone_on, str(tmp_path / "run.ckpt"), parallel, before)
+        # what nothing spreads each rank trains by itself, and goes on from the first one's
+        for one in done if parallel else done[:1]:
+            assert one["told"] == (2, before, {"best": 0.5})
+            assert one["losses"][0] == one["losses"][1]
+            assert same(one["weights"][0], one["weights"][1])
+            assert same(one["optimizers"][0], one["optimizers"][1])
+        assert [one["was"] for one in done] == [0, 1]
+        assert [one["written"] for one in done] == [1, 0]
+        assert done[0]["losses"] != done[1]["losses"]
+        assert os.listdir(tmp_path) == ["run.ckpt"]
+
+    @pytest.mark.parametrize("count", [1, 3])
+    @pytest.mark.parametrize(("saved_by", "loaded_by"), [("ddp", "fsdp"), ("fsdp", "ddp")])
+    def test_on_another_number_of_ranks(
+        self, tmp_path: Path, saved_by: str, loaded_by: str, count: int
+    ) -> None:
+        """Saved on two, between two merged steps, and gone on from as by one loop by hand."""
+        path = str(tmp_path / "run.ckpt")
+        ranks(2)(save_early, path, saved_by, 4)
+        if count == 1:
+            weights = [go_on(path, None)]
+        else:
+            weights = ranks(count)(go_on, path, loaded_by)
+        expected = by_hand(STEPS)
+        for one in weights:
+            assert one.keys() == expected.keys()
+            for name, value in expected.items():
+                torch.testing.assert_close(one[name], value, rtol=1e-5, atol=1e-6)
+
+    def test_saved_by_one_and_gone_on_from_by_two(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "run.ckpt")
+        save_early(path, None, 4)
+        expected = by_hand(STEPS)
+        for parallel in ("ddp", "fsdp"):
+            for one in ranks(2)(go_on, path, parallel):
+                for name, value in expected.items():
+                    torch.testing.assert_close(one[name], value, rtol=1e-5, atol=1e-6)
+
+    def test_random_numbers_of_more_ranks_and_of_fewer(self, tmp_path: Path) -> None:
+        """Each goes on from those of its rank; one that is new keeps those that it has."""
+        path = str(tmp_path / "run.ckpt")
+        saved = ranks(2)(save_and_draw, path)
+        assert saved[0] != saved[1]
+        assert ranks(3)(load_and_draw, path) == [*saved, by_seed(77)]
+        assert load_and_draw(path) == saved[0]
+
+
+class TestFailures:
+    def test_a_file_that_one_rank_has_not(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "run.ckpt")
+        first, second = ranks(2)(load_where_it_lacks, path)
+        assert first["error"] == (
+            "RankError: Loading a checkpoint has failed on rank 1, and so here: ValueError: There "
+            f"is no checkpoint '{path}.other'. Check the path."
+        )
+        assert second["error"] == (
+            f"ValueError: There is no checkpoint '{path}.other'. Check the path."
+        )
+        for one in (first, second):
+            assert one["as_before"]
+            assert one["usable"]
+
+    def test_a_state_that_one_rank_cannot_save(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "run.ckpt")
+        first, second = ranks(2)(save_what_cannot_be, path)
+        assert second.startswith("TypeError: ")
+        assert (
+            first == f"RankError: Saving a checkpoint has failed on rank 1, and so here: {second}"
+        )
+        assert os.listdir(tmp_path) == []
+
+    def test_weights_of_another_model_on_one_rank(self, tmp_path: Path) -> None:
+        torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+        for parallel in ("ddp", "fsdp"):
+            first, second = ranks(2)(load_other_weights, str(tmp_path), parallel)
+            assert first["error"].startswith(
+                "RankError: Loading a model has failed on rank 1, and so here: ValueError: The "
+                f"weights file '{tmp_path}/other.pt' is of another model than "
+            )
+            assert second["error"].startswith("ValueError: The weights file")
+            assert first["as_before"]
+            assert second["as_before"]
+
+
+# --------------------------------------------------------------------------- models
+
+
+class TestModels:
+    @pytest.mark.parametrize("parallel", ENGINES)
+    def test_saved_once_and_loaded_by_any_number(self, tmp_path: Path, parallel: Any) -> None:
+        done = ranks(2)(train_and_save, str(tmp_path), parallel)
+        assert sorted(os.listdir(tmp_path)) == ["net.pt", "net_opt.pt"]
+        assert [one["written"] for one in done] == [2, 0]
+        # files are torch's own, of whole tensors by their plain names
+        weights = torch.load(tmp_path / "net.pt")
+        assert same(dict(weights), done[0]["weights"])
+        assert weights._metadata[""] == {"version": 1}
+        plain = with_buffers()
+        plain.load_state_dict(weights)
+        optimizer = adam(plain.parameters())
+        optimizer.load_state_dict(torch.load(tmp_path / "net_opt.pt"))
+        assert same(memories(plain, optimizer), done[0]["optimizer"])
+        # and a step after it is that of a loop by hand
+        loss = ((plain(batch(7)["x"]) - batch(7)["t"]) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        built = load_and_step(str(tmp_path), None)
+        assert same(built["weights"], dict(weights))
+        assert same(built["optimizer"], done[0]["optimizer"])
+        assert same(built["after"], dict(plain.state_dict()))
+        for engine in ("ddp", "fsdp"):
+            for one in ranks(3)(load_and_step, str(tmp_path), engine):
+                assert same(one["weights"], dict(weights))
+                assert same(one["optimizer"], done[0]["optimizer"])
+
+    def test_wrapped_by_hand_before_build(self, tmp_path: Path) -> None:
+        for form in ("ddp", "fsdp", "fsdp of parts"):
+            for one in ranks(2)(save_wrapped, str(tmp_path), form):
+                assert same(one["saved"], one["loaded"])
+            assert same(dict(torch.load(tmp_path / "net.pt")), one["saved"])
+
+    def test_one_process_may_save_what_is_not_sharded(self, tmp_path: Path) -> None:
+        """Many a program lets the first process save, which must not wait for the others."""
+        assert ranks(2)(save_alone, str(tmp_path)) == [["net.pt"], None]
+
+
+# --------------------------------------------------------------------------- what ranks run
+
+
+class Counted:
+    """Counts the files that are written here."""
+
+    def __init__(self, module: Any) -> None:
+        self.module, self.count = module, 0
+
+    def __enter__(self) -> Counted:
+        self.write = self.module.write_whole
+        self.module.write_whole = self
+        return self
+
+    def __call__(self, *args: Any) -> None:
+        self.count += 1
+        self.write(*args)
+
+    def __exit__(self, *error: Any) -> None:
+        self.module.write_whole = self.write
+
+
+def stopped_and_gone_on(path: str, parallel: Any, before: int) -> dict[str, Any]:
+    whole = Run(parallel, 0)
+    losses = whole.go(0, STEPS)
+    first = Run(parallel, 0)
+    early = first.go(0, before)
+    with Counted(checkpoints) as counted:
+        fastnet.save_checkpoint(path, first.network, epoch=2, step=before, values={"best": 0.5})
+    first.go(before, STEPS)  # a run that goes on changes nothing in the file
+    second = Run(parallel, 1)
+    told = fastnet.load_checkpoint(path, second.network)
+    return {
+        "told": tuple(told),
+        "losses": (losses, early + second.go(before, STEPS)),
+        "weights": (whole.weights(), second.weights()),
+        "optimizers": (whole.optimizers(), second.optimizers()),
+        "was": second.noise.was,
+        "written": counted.count,
+    }
+
+
+def save_early(path: str, parallel: Any, before: int) -> None:
+    run = Run(parallel, 0, noisy=False)
+    run.go(0, before)
+    fastnet.save_checkpoint(path, run.network)
+
+
+def go_on(path: str, parallel: Any) -> Any:
+    run = Run(parallel, 1, noisy=False)
+    fastnet.load_checkpoint(path, run.network)
+    run.go(4, STEPS)
+    return run.weights()
+
+
+def by_hand(steps: int) -> dict[str, Any]:
+    """All samples in one process, as a loop in torch."""
+    seed_all(0)
+    model = model_fn(noisy=False)
+    optimizers = [make(model.parameters()) for make in (adam, momentum)]
+    for step in range(steps):
+        data = batch(step)
+        (((model(data["x"]) - data["t"]) ** 2).mean() / MERGED).backward()
+        if step % MERGED == MERGED - 1:
+            optimizers[step // 6].step()
+            model.zero_grad()
+    return dict(model.state_dict())
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), np.random.random_sample(), float(torch.rand(()))
+
+
+def by_seed(seed: int) -> tuple[float, float, float]:
+    seed_all(seed)
+    return drawn()
+
+
+def save_and_draw(path: str) -> Any:
+    run = Run("ddp", 0)
+    fastnet.save_checkpoint(path, run.network)
+    return drawn()
+
+
+def load_and_draw(path: str) -> Any:
+    run = Run("auto", 0)
+    seed_all(77)
+    fastnet.load_checkpoint(path, run.network)
+    return drawn()
+
+
+def error_of(call: Any, *args: Any, **settings: Any) -> str:
+    try:
+        call(*args, **settings)
+    except (RankError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def load_where_it_lacks(path: str) -> dict[str, Any]:
+    run = Run("fsdp", 0)
+    run.go(0, 4)
+    fastnet.save_checkpoint(path, run.network)
+    run.go(4, 7)
+    before = run.weights(), run.optimizers()
+    there = path if run.place[0] == 0 else f"{path}.other"
+    error = error_of(fastnet.load_checkpoint, there, run.network)
+    as_before = same((run.weights(), run.optimizers()), before)
+    return {"error": error, "as_before": as_before, "usable": len(run.go(7, STEPS)) == STEPS - 7}
+
+
+def save_what_cannot_be(path: str) -> str:
+    run = Run("ddp", 0)
+    if run.place[0] == 1:
+        run.noise.steps = object()
+    return error_of(fastnet.save_checkpoint, path, run.network)
+
+
+def load_other_weights(folder: str, parallel: str) -> dict[str, Any]:
+    run = Run(parallel, 0)
+    save_model(run.model, folder)
+    torch.distributed.barrier()
+    run.go(0, 3)
+    before = run.weights()
+    path = f"{folder}/{['net', 'other'][run.place[0]]}.pt"
+    return {
+        "error": error_of(load_model, run.model, path),
+        "as_before": same(run.weights(), before),
+    }
+
+
+def built(parallel: Any, seed: int = 0) -> tuple[Any, Any]:
+    seed_all(seed)
+    model = fastnet.build(with_buffers, adam, model_name="net", parallel=parallel)
+    return model, trained(model)
+
+
+def trained(model: Any) -> Any:
+    return fastnet.Network(
+        [ModelOp(model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), UpdateOp(model, "loss")]
+    )
+
+
+def train_and_save(folder: str, parallel: Any) -> dict[str, Any]:
+    model, network = built(parallel)
+    with network(mode="train", epoch=1):
+        for step in range(2):
+            network.run_step(batch(step, *rank_count()))
+    with Counted(saving) as counted:
+        path = save_model(model, folder, save_optimizer=True)
+    assert path == f"{folder}/net.pt"
+    return {
+        "written": counted.count,
+        "weights": whole_weights(model),
+        "optimizer": memories(model, model.current_optimizer),
+    }
+
+
+def load_and_step(folder: str, parallel: Any) -> dict[str, Any]:
+    model, network = built(parallel, seed=1)
+    load_model(model, f"{folder}/net.pt", load_optimizer=True)
+    loaded = whole_weights(model), memories(model, model.current_optimizer)
+    place = rank_count() if torch.distributed.is_initialized() else (0, 1)
+    with network(mode="train", epoch=1):
+        network.run_step(batch(7, *place))
+    return {"weights": loaded[0], "optimizer": loaded[1], "after": whole_weights(model)}
+
+
+def save_wrapped(folder: str, form: str) -> dict[str, Any]:
+    from torch.distributed.fsdp import fully_shard
+
+    seed_all(0)
+    model = with_buffers()
+    if form == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        fully_shard(model[0])
+        if form == "fsdp":
+            fully_shard(model)
+    model = fastnet.build(lambda: model, adam, model_name="net")
+    save_model(model, folder, save_optimizer=True)
+    torch.distributed.barrier()
+    saved = whole_weights(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    load_model(model, f"{folder}/net.pt", load_optimizer=True)
+    return {"saved": saved, "loaded": whole_weights(model)}
+
+
+def save_alone(folder: str) -> Any:
+    model, _ = built("ddp")
+    found = None
+    if rank_count()[0] == 0:
+        save_model(model, folder)
+        found = os.listdir(folder)
+    torch.distributed.barrier()
+    return found
