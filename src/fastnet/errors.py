@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "MissingKeyError",
+    "RankError",
     "UnknownNameError",
     "WrongOptimizerError",
     "add_note",
@@ -38,6 +39,10 @@ class MissingKeyError(KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class RankError(RuntimeError):
+    """Another one of the processes that train together has failed, or does not fit this one."""
 
 
 class UnknownNameError(KeyError, ValueError):
