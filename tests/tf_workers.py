@@ -24,6 +24,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+# imported, so that what a worker sends is of the same classes here and there
+_PROGRAM = "from tests.tf_workers import main; main()"
 _ADDRESS, _KEY = "FASTNET_TEST_ADDRESS", b"fastnet"
 
 
@@ -61,7 +63,7 @@ class Workers:
                 config = {"cluster": {"worker": hosts}, "task": task}
                 with self._outputs[place].open("w") as output:
                     process = subprocess.Popen(
-                        [sys.executable, "-m", "tests.tf_workers", prepare],
+                        [sys.executable, "-c", _PROGRAM, prepare],
                         cwd=ROOT,
                         env={
                             **os.environ,
@@ -182,11 +184,11 @@ def alone() -> None:
     """Do not come together."""
 
 
-def _main() -> None:
+def main() -> None:
+    """Be a worker."""
     connection = Client(os.environ[_ADDRESS], authkey=_KEY)
     connection.send(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
-    own = importlib.import_module("tests.tf_workers")
-    getattr(own, sys.argv[1])()
+    globals()[sys.argv[1]]()
     while True:
         try:
             (module, name), args, each = connection.recv()
@@ -209,6 +211,3 @@ def _main() -> None:
             )
         connection.send(result)
 
-
-if __name__ == "__main__":
-    _main()

@@ -170,3 +170,356 @@ class TestTraining:
         assert_alike(after, by_hand[0][0])
         np.testing.assert_allclose([losses, second[2]], [one[1] for one in by_hand], rtol=1e-5)
         assert_alike(after, alone(before, optimizer, batches() * 2))
+
+
+# ---------------------------------------------------------------------- the programs that networks are
+
+
+class Clip(TensorOp):
+    """Clips gradients by their global norm."""
+
+    def forward(self, data: Any, state: Any) -> Any:
+        return tf.clip_by_global_norm(data, 0.1)[0]
+
+
+def head() -> Any:
+    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(2)])
+
+
+class Program:
+    """Models, ops that train them, and the same steps by hand."""
+
+    batch_sizes: Any = (8, 8, 4, 6, 8)
+    epochs = 1
+
+    def models(self) -> list[Any]:
+        return [mlp()]
+
+    def optimizers(self) -> list[Any]:
+        return [sgd]
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        raise NotImplementedError
+
+    def network(self, models: list[Any]) -> Any:
+        return TFNetwork(self.ops(models))
+
+    def built(self) -> list[Any]:
+        models = fastnet.build(self.models, self.optimizers())
+        return models if isinstance(models, list) else [models]
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        """Take one step by hand; `update(optimizer, model, gradients)` may reduce gradients."""
+        raise NotImplementedError
+
+    def before_epoch(self, epoch: int, models: list[Any]) -> None:
+        pass
+
+
+class Clipped(Program):
+    """GradientOp, an op on the gradients, UpdateOp."""
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        model = models[0]
+        return [
+            *regression(model)[:2],
+            GradientOp("loss", "g", model=model),
+            Clip("g", "g"),
+            UpdateOp(model, "loss", gradients="g"),
+        ]
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = square_error(models[0], batch)
+        gradients = tape.gradient(loss, models[0].trainable_variables)
+        update(optimizers[0], models[0], gradients, lambda all_: tf.clip_by_global_norm(all_, 0.1)[0])
+
+
+class Pair(Program):
+    """Two models, two losses, updates that are put off."""
+
+    def models(self) -> list[Any]:
+        return [mlp(), head()]
+
+    def optimizers(self) -> list[Any]:
+        return [sgd, adam]
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        front, back = models
+        return [
+            ModelOp(front, "x", "z"),
+            ModelOp(back, "z", "y_pred"),
+            MeanSquaredError(("y_pred", "y"), "loss"),
+            LambdaOp(lambda y_pred: -tf.reduce_mean(y_pred), "y_pred", "front_loss"),
+            UpdateOp(front, "front_loss", defer=True),
+            UpdateOp(back, "loss", defer=True),
+        ]
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            y_pred = models[1](models[0](batch["x"]))
+            losses = [-tf.reduce_mean(y_pred), tf.reduce_mean((y_pred - batch["y"]) ** 2)]
+        for model, optimizer, gradients in [
+            (model, optimizer, tape.gradient(loss, model.trainable_variables))
+            for model, optimizer, loss in zip(models, optimizers, losses, strict=True)
+        ]:
+            update(optimizer, model, gradients)
+
+
+class Trunk(Program):
+    """Two heads on one trunk, which both losses train."""
+
+    def models(self) -> list[Any]:
+        return [mlp(), head(), head()]
+
+    def optimizers(self) -> list[Any]:
+        return [sgd, sgd, adam]
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        trunk, left, right = models
+        return [
+            ModelOp(trunk, "x", "z"),
+            ModelOp(left, "z", "a"),
+            ModelOp(right, "z", "b"),
+            MeanSquaredError(("a", "y"), "a_loss"),
+            LambdaOp(lambda b: tf.reduce_mean(b**2), "b", "b_loss"),
+            LambdaOp(lambda a, b: a + b, ["a_loss", "b_loss"], "loss"),
+            UpdateOp(trunk, "loss", defer=True),
+            UpdateOp(left, "a_loss", defer=True),
+            UpdateOp(right, "b_loss", defer=True),
+        ]
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        trunk, left, right = models
+        with tf.GradientTape(persistent=True) as tape:
+            z = trunk(batch["x"])
+            a = tf.reduce_mean((left(z) - batch["y"]) ** 2)
+            b = tf.reduce_mean(right(z) ** 2)
+            loss = a + b
+        for model, optimizer, gradients in [
+            (model, optimizer, tape.gradient(each, model.trainable_variables))
+            for model, optimizer, each in zip(models, optimizers, (loss, a, b), strict=True)
+        ]:
+            update(optimizer, model, gradients)
+
+
+class Frozen(Program):
+    """A layer that is frozen in the second epoch, and thawed in the third."""
+
+    epochs = 3
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        return regression(models[0])
+
+    def before_epoch(self, epoch: int, models: list[Any]) -> None:
+        models[0].layers[0].trainable = epoch != 2
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = square_error(models[0], batch)
+        update(optimizers[0], models[0], tape.gradient(loss, models[0].trainable_variables))
+
+
+class Synced(Program):
+    """BatchNormalization over the whole batch."""
+
+    def models(self) -> list[Any]:
+        return [mlp(keras.layers.BatchNormalization(momentum=0.9, synchronized=True))]
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        return regression(models[0])
+
+    step = Frozen.step
+
+
+class Unused(Program):
+    """A part of a model that has no part in the loss in every second epoch."""
+
+    epochs = 2
+
+    def models(self) -> list[Any]:
+        x = keras.layers.Input((3,))
+        outputs = [keras.layers.Dense(2)(x), keras.layers.Dense(2)(x)]
+        return [keras.Model(x, outputs)]
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        def both(a: Any, b: Any) -> Any:
+            return a + b
+
+        return [
+            ModelOp(models[0], "x", ["a", "b"]),
+            EpochScheduler({1: LambdaOp(both, ["a", "b"], "c"), 2: LambdaOp(both, ["a", "a"], "c")}),
+            MeanSquaredError(("c", "y"), "loss"),
+            UpdateOp(models[0], "loss"),
+        ]
+
+    def before_epoch(self, epoch: int, models: list[Any]) -> None:
+        self.epoch = epoch
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape() as tape:
+            a, b = models[0](batch["x"])
+            loss = tf.reduce_mean((a + (b if self.epoch == 1 else a) - batch["y"]) ** 2)
+        gradients = tape.gradient(loss, models[0].trainable_variables)
+        update(optimizers[0], models[0], gradients)
+
+
+class Merged(Program):
+    """Gradients of two steps at a time."""
+
+    batch_sizes = (8, 8, 4, 4, 8, 8)
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        self.waiting: list[Any] = []
+        return regression(models[0], merge_grad=2)
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = square_error(models[0], batch)
+        self.waiting = getattr(self, "waiting", [])
+        self.waiting.append(tape.gradient(loss, models[0].trainable_variables))
+        if len(self.waiting) == 2:
+            halves = [(a + b) / 2 for a, b in zip(*self.waiting, strict=True)]
+            self.waiting = []
+            update(optimizers[0], models[0], halves)
+
+
+class Rows(Slicer):
+    """Cuts a batch in two."""
+
+    def _slice_batch(self, batch: Any) -> list[Any]:
+        middle = batch.shape[0] // 2
+        return [batch[:middle], batch[middle:]]
+
+
+class Sliced(Program):
+    """Minibatches, each of which is a step."""
+
+    batch_sizes = (8, 8, 4, 8)
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        return regression(models[0])
+
+    def network(self, models: list[Any]) -> Any:
+        slicers = [Rows(slice=["x", "y"], unslice=None), MeanUnslicer("loss")]
+        return TFNetwork(self.ops(models), slicers=slicers)
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        size = len(batch["x"])
+        first = list(range(size // 2)) if self.is_part else [
+            row for row in range(size) if row % (size // 2) < size // 4
+        ]
+        rest = [row for row in range(size) if row not in first]
+        for rows in (first, rest):
+            with tf.GradientTape() as tape:
+                part = {key: value[rows] for key, value in batch.items()}
+                loss = square_error(models[0], part)
+            update(optimizers[0], models[0], tape.gradient(loss, models[0].trainable_variables))
+
+    is_part = False
+
+
+class Scheduled(Program):
+    """Optimizers and ops that change with the epoch."""
+
+    epochs = 4
+
+    def built(self) -> list[Any]:
+        return [fastnet.build(mlp, EpochScheduler({1: sgd, 2: adam, 4: sgd}))]
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        twice = LambdaOp(lambda loss: 2 * loss, "loss", "loss")
+        ops = regression(models[0])
+        return [*ops[:2], EpochScheduler({1: None, 3: twice}), ops[2]]
+
+    def before_epoch(self, epoch: int, models: list[Any]) -> None:
+        self.epoch = epoch
+        if epoch == 1:
+            self.made = {1: sgd(), 2: adam(), 4: sgd()}
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = square_error(models[0], batch) * (2 if self.epoch >= 3 else 1)
+        gradients = tape.gradient(loss, models[0].trainable_variables)
+        update(self.made[{1: 1, 2: 2, 3: 2, 4: 4}[self.epoch]], models[0], gradients)
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    cls.__name__: cls
+    for cls in (Clipped, Pair, Trunk, Frozen, Synced, Unused, Merged, Sliced, Scheduled)
+}
+
+
+def run_program(name: str, eager: bool) -> Any:
+    keras.utils.set_random_seed(fastnet.backend.tf.processes.rank())
+    program = PROGRAMS[name]()
+    models = program.built()
+    before, last = values(*models), {}
+    network = program.network(models)
+    for epoch in range(1, program.epochs + 1):
+        program.before_epoch(epoch, models)
+        with network("train", epoch, desired_output_keys=["loss"], eager=eager):
+            for batch in batches(program.batch_sizes):
+                last = network.run_step(my_part(batch))
+    return before, values(*models), float(last["loss"])
+
+
+def run_by_hand(name: str, before: list[np.ndarray]) -> list[np.ndarray]:
+    """Do the same under the strategy by hand, gradients averaged over the workers."""
+    strategy = tf.distribute.get_strategy()
+    count = strategy.num_replicas_in_sync
+
+    def update(optimizer: Any, model: Any, gradients: Any, change: Any = None) -> None:
+        if change is not None:
+            context = tf.distribute.get_replica_context()
+            gradients = change(context.all_reduce(tf.distribute.ReduceOp.MEAN, list(gradients)))
+        shares = [None if one is None else one / count for one in gradients]
+        optimizer.apply_gradients(zip(shares, model.trainable_variables, strict=True))
+
+    def run(*args: Any) -> None:
+        strategy.run(lambda: program.step(*args, update))
+
+    program = PROGRAMS[name]()
+    program.is_part = True  # type: ignore[attr-defined]
+    return _run_by_hand(program, before, run, my_part)
+
+
+def _run_by_hand(program: Program, before: list[np.ndarray], run: Any, part: Any) -> Any:
+    models = program.models()
+    rest = list(before)
+    for model in models:
+        with_weights(model, rest)
+        rest = rest[len(model.weights) :]
+    optimizers = [make() for make in program.optimizers()]
+    for optimizer, model in zip(optimizers, models, strict=True):
+        optimizer.build(model.trainable_variables)
+    for epoch in range(1, program.epochs + 1):
+        program.before_epoch(epoch, models)
+        for each in getattr(program, "made", {}).values() if epoch == 1 else ():
+            each.build(models[0].trainable_variables)
+        for batch in batches(program.batch_sizes):
+            run(models, optimizers, part(batch))
+    return values(*models)
+
+
+def alone_by_hand(name: str, before: list[np.ndarray]) -> list[np.ndarray]:
+    """Do the same in this process, on whole batches."""
+
+    def update(optimizer: Any, model: Any, gradients: Any, change: Any = None) -> None:
+        gradients = gradients if change is None else change(gradients)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    program = PROGRAMS[name]()
+    return _run_by_hand(program, before, lambda *args: program.step(*args, update), lambda one: one)
+
+
+class TestPrograms:
+    @EITHER_WAY
+    @pytest.mark.parametrize("name", PROGRAMS)
+    def test_as_one_process_and_as_by_hand(self, workers: Workers, name: str, eager: bool) -> None:
+        (before, after, loss), second = workers.run(run_program, name, eager)
+        assert np.isfinite([loss, second[2]]).all()
+        assert_alike(after, second[1], 0)
+        with_hands = workers.run(run_by_hand, name, before)
+        assert_alike(after, with_hands[0], 2e-6)
+        assert_alike(after, alone_by_hand(name, before), 2e-6)

@@ -22,6 +22,7 @@ __all__ = [
     "collect",
     "exchange",
     "gather",
+    "is_of_several_workers",
     "is_started",
     "launched",
     "note",
@@ -149,6 +150,18 @@ def note(strategy: tf.distribute.Strategy) -> Workers | None:
         _workers = Workers(tasks.index(own), tasks, messages(), _meet_by_collective)
     _noted = ref(strategy)
     return _workers
+
+
+def is_of_several_workers(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether a strategy spreads steps over several processes.
+
+    Args:
+        strategy: The strategy.
+    """
+    return (
+        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        and note(strategy) is not None
+    )
 
 
 def the_workers() -> Workers | None:
