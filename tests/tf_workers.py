@@ -117,6 +117,7 @@ class Workers:
         Returns:
             What each has returned, or `Raised`; None for one whose process has ended.
         """
+        assert self._connections, "These workers were ended."
         place_of = function.__module__, function.__qualname__
         for place, connection in enumerate(self._connections):
             own = {name: values[place] for name, values in each.items()}
@@ -134,6 +135,11 @@ class Workers:
                 results.append(None)
         return results
 
+    @property
+    def are_there(self) -> bool:
+        """Whether all of them are alive."""
+        return all(process.poll() is None for process in self.processes)
+
     def outputs(self) -> str:
         """Return what all workers have printed."""
         return "\n".join(one.read_text(errors="replace")[-4000:] for one in self._outputs)
@@ -146,6 +152,7 @@ class Workers:
             process.wait(30)
         for connection in self._connections:
             connection.close()
+        self._connections = []
         self._folder.cleanup()
 
 

@@ -34,11 +34,36 @@ EITHER_WAY = pytest.mark.parametrize("eager", [False, True], ids=["static", "eag
 Batch = dict[str, np.ndarray]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    made = Workers(2)
-    yield made
-    made.end()
+_made: list[Workers] = []
+
+
+@pytest.fixture
+def workers() -> Workers:
+    """Give the workers that there are, or new ones where a test has ended those."""
+    if not _made or not _made[-1].are_there:
+        _made.append(Workers(2))
+    return _made[-1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers_are_ended() -> Iterator[None]:
+    yield
+    for each in _made:
+        each.end()
+
+
+@pytest.fixture
+def new_workers() -> Iterator[Callable[..., Workers]]:
+    """Make workers for a test that leaves them of no more use."""
+    found: list[Workers] = []
+
+    def make(**settings: Any) -> Workers:
+        found.append(Workers(2, **settings))
+        return found[-1]
+
+    yield make
+    for each in found:
+        each.end()
 
 
 # ---------------------------------------------------------------------- models and data
@@ -523,3 +548,215 @@ class TestPrograms:
         with_hands = workers.run(run_by_hand, name, before)
         assert_alike(after, with_hands[0], 2e-6)
         assert_alike(after, alone_by_hand(name, before), 2e-6)
+
+
+# ---------------------------------------------------------------------- batches
+
+
+def train_on(sizes: list[int], eager: bool) -> Any:
+    """Train on batches of which each worker has other sizes."""
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(mlp, sgd)
+    before = values(model)
+    network = TFNetwork(regression(model))
+    rank = fastnet.backend.tf.processes.rank()
+    losses = []
+    with network(mode="train", epoch=1, eager=eager):
+        for batch, size in zip(batches([8] * len(sizes)), sizes, strict=True):
+            part = {key: value[rank * 4 : rank * 4 + size] for key, value in batch.items()}
+            losses.append(float(network.run_step(part)["loss"]))
+    return before, values(model), losses, [one.reason for one in network.traces]
+
+
+@EITHER_WAY
+def test_parts_of_other_sizes(workers: Workers, eager: bool) -> None:
+    """A worker that traces once more than the other one finds it all the same."""
+    sizes = [[4, 4, 4, 4, 4, 4], [4, 3, 4, 1, 2, 4]]
+    (before, after, _, first), (_, theirs, _, second) = workers.run(
+        train_on, eager=[eager] * 2, sizes=sizes
+    )
+    assert_alike(after, theirs, 0)
+    assert [len(first), len(second)] == ([0, 0] if eager else [1, 2])
+    model, optimizer = with_weights(mlp(), before), sgd()
+    for place, batch in enumerate(batches([8] * 6)):
+        parts = [
+            {key: value[rank * 4 : rank * 4 + sizes[rank][place]] for key, value in batch.items()}
+            for rank in range(2)
+        ]
+        with tf.GradientTape() as tape:
+            loss = sum(square_error(model, part) for part in parts) / 2
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    assert_alike(after, values(model), 2e-6)
+
+
+def train_on_a_dataset() -> Any:
+    strategy = tf.distribute.get_strategy()
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(mlp, sgd)
+    before = values(model)
+    network = TFNetwork(regression(model))
+    (whole,) = batches([22])
+    dataset = tf.data.Dataset.from_tensor_slices(whole).batch(8)
+    options = tf.data.Options()
+    policy = tf.data.experimental.AutoShardPolicy.DATA
+    options.experimental_distribute.auto_shard_policy = policy
+    steps = 0
+    with network(mode="train", epoch=1):
+        for batch in strategy.experimental_distribute_dataset(dataset.with_options(options)):
+            result = network.run_step(batch)
+            steps += 1
+    return before, values(model), steps, np.array(result["x"])
+
+
+def test_a_distributed_dataset(workers: Workers) -> None:
+    (before, after, steps, first), (_, theirs, _, second) = workers.run(train_on_a_dataset)
+    assert_alike(after, theirs, 0)
+    assert steps == 3
+    (whole,) = batches([22])
+    rows = {tuple(row) for row in np.concatenate([first, second])}
+    assert rows == {tuple(row) for row in whole["x"][16:]}
+    whole_batches = [{key: v[i : i + 8] for key, v in whole.items()} for i in (0, 8, 16)]
+    assert_alike(after, alone(before, sgd, whole_batches), 2e-6)
+
+
+def evaluate(mode: str) -> Any:
+    rank = fastnet.backend.tf.processes.rank()
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(lambda: mlp(keras.layers.BatchNormalization()), sgd)
+    network = TFNetwork(regression(model))
+    if rank == 1:
+        return None  # nothing is communicated: the other one goes on alone
+    (batch,) = batches([8])
+    for _ in range(2):
+        with network(mode=mode, epoch=1):
+            result = network.run_step(batch)
+    many = network.transform([batch, batch], mode=mode)
+    one = network.transform(batch, mode=mode)
+    run = tf.distribute.get_strategy().run
+    expected = run(lambda: model(tf.constant(batch["x"]), training=False)).numpy()
+    return expected, [np.array(each["y_pred"]) for each in (result, *many, one)]
+
+
+@pytest.mark.parametrize("mode", ["eval", "infer"])
+def test_a_worker_evaluates_alone(workers: Workers, mode: str) -> None:
+    (expected, found), nothing = workers.run(evaluate, mode)
+    assert nothing is None
+    for each in found:
+        np.testing.assert_allclose(each, expected, rtol=1e-5)
+
+
+def transform_in_training() -> Any:
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(mlp, sgd)
+    before = values(model)
+    network = TFNetwork(regression(model))
+    network.transform(list(map(my_part, batches())), mode="train")
+    network.transform(my_part(batches()[0]), mode="train")
+    return before, values(model)
+
+
+def test_transform_trains(workers: Workers) -> None:
+    (before, after), second = workers.run(transform_in_training)
+    assert_alike(after, second[1], 0)
+    assert_alike(after, alone(before, sgd, [*batches(), batches()[0]]), 2e-6)
+
+
+# ---------------------------------------------------------------------- half precision, buffers, noise
+
+
+def train_in_half(overflow: bool, eager: bool) -> Any:
+    rank = fastnet.backend.tf.processes.rank()
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(mlp, sgd, mixed_precision=True)
+    weights = [values(model)]
+    network = TFNetwork(regression(model))
+    with network(mode="train", epoch=1, eager=eager):
+        for place, batch in enumerate(map(my_part, batches())):
+            if overflow and rank == 1 and place == 0:
+                batch = {**batch, "y": batch["y"] * 1e9}
+            network.run_step(batch)
+            weights.append(values(model))
+    return weights
+
+
+@EITHER_WAY
+def test_half_precision(workers: Workers, eager: bool) -> None:
+    first, second = workers.run(train_in_half, False, eager)
+    assert_alike(first[-1], second[-1], 0)
+    for mine, theirs in zip(first[-1], alone(first[0], sgd, batches()), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0.02, atol=0.01)
+
+
+@EITHER_WAY
+def test_an_overflow_on_one_worker_skips_the_step_on_all(workers: Workers, eager: bool) -> None:
+    first, second = workers.run(train_in_half, True, eager)
+    assert_alike(first[1], first[0], 0)
+    for one, two in zip(first, second, strict=True):
+        assert_alike(one, two, 0)
+    for mine, theirs in zip(first[-1], alone(first[0], sgd, batches()[1:]), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0.02, atol=0.01)
+
+
+def normalized() -> Any:
+    return mlp(keras.layers.BatchNormalization(momentum=0.9))
+
+
+def train_normalized(by_hand: bool) -> Any:
+    """Train with statistics of each worker's own batches, and look at them there."""
+    keras.utils.set_random_seed(3)
+    strategy = tf.distribute.get_strategy()
+    parts = list(map(my_part, batches()))
+    if by_hand:
+        model, optimizer = normalized(), sgd()
+        optimizer.build(model.trainable_variables)
+
+        def step(batch: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = square_error(model, batch) / 2
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        for part in parts:
+            strategy.run(step, args=({key: tf.constant(value) for key, value in part.items()},))
+    else:
+        model = fastnet.build(normalized, sgd)
+        network = TFNetwork(regression(model))
+        with network(mode="train", epoch=1):
+            for part in parts:
+                network.run_step(part)
+    local = strategy.run(lambda: [tf.identity(one) for one in model.weights])
+    return [np.array(one) for one in local], values(model)
+
+
+def test_buffers_are_as_by_hand(workers: Workers) -> None:
+    mine = workers.run(train_normalized, False)
+    theirs = workers.run(train_normalized, True)
+    for (own, joined), (other_own, other_joined) in zip(mine, theirs, strict=True):
+        assert_alike(own, other_own)
+        assert_alike(joined, other_joined)
+    # each has those of its own batches
+    place = 4
+    assert not np.allclose(mine[0][0][place], mine[1][0][place], atol=1e-4)
+
+
+def draw() -> Any:
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(lambda: mlp(keras.layers.Dropout(0.5)), sgd)
+    weights = values(model)
+    fastnet.backend.tf.processes.seed(5 + fastnet.backend.tf.processes.rank())
+    noise = LambdaOp(lambda x: tf.random.uniform(tf.shape(x)), "x", "noise")
+    network = TFNetwork([noise, *regression(model)])
+    x = np.ones((16, 3), "float32")
+    with network(mode="train", epoch=1):
+        result = network.run_step({"x": x, "y": x[:, :2]})
+    return weights, np.array(result["noise"]), np.array(result["y_pred"])
+
+
+def test_workers_draw_other_numbers(workers: Workers) -> None:
+    first, second = workers.run(draw)
+    assert_alike(first[0], second[0], 0)
+    assert np.abs(first[1] - second[1]).mean() > 0.1
+    assert np.abs(first[2] - second[2]).max() > 1e-3
+    again = workers.run(draw)
+    np.testing.assert_array_equal(again[0][1], first[1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
@@ -13,9 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import messages
+from fastnet.backend.tf._keras_internals import shared_seeds
 from fastnet.backend.tf.joining import join_results
 from fastnet.backend.tf.workers import Workers
-from fastnet.errors import shown
+from fastnet.errors import RankError, shown
 
 __all__ = [
     "barrier",
@@ -31,6 +33,8 @@ __all__ = [
     "start",
     "stop",
     "the_workers",
+    "together",
+    "watch",
     "world_size",
 ]
 
@@ -278,14 +282,98 @@ def collect(value: Any) -> list[Any] | None:
     return values if rank() == 0 else None
 
 
+@contextmanager
+def together(task: str) -> Iterator[None]:
+    """Let all processes fail where one of them does.
+
+    Args:
+        task: What they do, for the error's text.
+
+    Raises:
+        RankError: If another process has failed, is gone, or does something else.
+        Exception: What this one has failed with.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    workers = the_workers()
+    told = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    try:
+        texts = [] if workers is None else workers.meet(f"the end of: {task}", told)
+    except RankError:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    for place, text in enumerate(texts):
+        if text:
+            raise RankError(f"{task} has failed on rank {place}, and so here: {text}")
+
+
+class Watch:
+    """Has a program end on all workers as it ends on one.
+
+    Networks that train listen to each other by themselves; this is for what is between them.
+
+    Args:
+        workers: The workers.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self.rank = workers.rank
+        self.world_size = workers.count
+        self.is_over = False
+        self._workers = workers
+
+    def leave(
+        self, error: BaseException | None, shutdown: Callable[[], None]
+    ) -> RankError | None:
+        """Leave the program as all others do.
+
+        Args:
+            error: What this process ends with, None if nothing has gone wrong.
+            shutdown: Leaves the strategy.
+
+        Returns:
+            What another process has failed with before, None if none has.
+        """
+        self.is_over = True
+        try:
+            if error is None:
+                self._workers.meet("the end of the program")
+            else:
+                self._workers.fail(error)
+        except RankError as failed:
+            return failed
+        finally:
+            _leave()
+            shutdown()
+        return None
+
+
+def watch() -> Watch | None:
+    """Begin to listen for processes that fail; None where there is only one.
+
+    Returns:
+        The watch.
+    """
+    workers = the_workers()
+    return None if workers is None else Watch(workers)
+
+
 def seed(number: int) -> None:
-    """Seed TensorFlow's generators.
+    """Seed the generators that TensorFlow and Keras share out; layers have their own.
 
     Args:
         number: The seed.
     """
     tf.random.set_seed(number)
     tf.random.get_global_generator().reset_from_seed(number)
+    shared, _ = shared_seeds()
+    if shared is not None:
+        shared.assign([number, 0])
 
 
 def stop() -> None:
@@ -293,16 +381,23 @@ def stop() -> None:
 
     A strategy that the program has made is the program's to leave. TensorFlow has one cluster for
     as long as a process lives, which a later start goes on with.
+
+    Raises:
+        RankError: If one of them is gone, or at another place of the program.
     """
-    global _noted
-    if _made is None or not tf.distribute.has_strategy():
-        return
-    if tf.distribute.get_strategy() is _made:
+    if _made is not None and tf.distribute.has_strategy():
         workers = the_workers()
         try:
             if workers is not None and not workers.is_over:
-                workers.meet("the end")
+                workers.meet("the end of the program")
         finally:
+            _leave()
+
+
+def _leave() -> None:
+    global _noted
+    if _made is not None and tf.distribute.has_strategy():
+        if tf.distribute.get_strategy() is _made:
             tf.distribute.experimental_set_strategy(None)
             _noted = None
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import Messages
-from fastnet.errors import RankError, add_note
+from fastnet.errors import RankError
 
 __all__ = ["Together", "Workers"]
 
@@ -108,6 +108,32 @@ class Workers:
                 f"{self.over} The workers have lost each other since. Start all of them anew, from "
                 "the last checkpoint."
             )
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this worker takes no part in anything any more.
+
+        Args:
+            error: What it ends with.
+        """
+        if self._messages is None:
+            return
+        told = self.over or f"Worker {self.rank} has failed with {type(error).__name__}: {error}"
+        with suppress(RankError):
+            number = self._arrive({"place": "its end", "word": "", "error": told})
+            if self.rank == 0:
+                self.linger(number)
+
+    def linger(self, number: int) -> None:
+        """Stay until the others have read why the first worker, which keeps the texts, fails.
+
+        Args:
+            number: The number of the meeting where it has told why.
+        """
+        end = monotonic() + _LINGER
+        for other in range(1, self.count):
+            while monotonic() < end:
+                if self.news(other, number, _PERIOD) is not None:
+                    break
 
     def together(self, place: str) -> Together:
         """Return what keeps the workers side by side in an opening.
@@ -299,19 +325,11 @@ class Together:
                 {"place": self._end_place, "word": str(self._done), "error": told}
             )
             if workers.rank == 0:
-                self._linger(number)
+                workers.linger(number)
 
     @property
     def _end_place(self) -> str:
         return f"the end of {self._place}"
-
-    def _linger(self, number: int) -> None:
-        """Stay until the others have read why the first worker, which keeps the texts, fails."""
-        end = monotonic() + _LINGER
-        for other in range(1, self._workers.count):
-            while monotonic() < end:
-                if self._workers.news(other, number, _PERIOD) is not None:
-                    break
 
     # ------------------------------------------------------------------ the others
 
@@ -394,12 +412,3 @@ def _uneven(taken: list[int], rank: int, other: int | None = None) -> str:
         "repeat() and take(n)."
     )
 
-
-def explain(error: BaseException, workers: Workers) -> None:
-    """Say on which worker an error was raised.
-
-    Args:
-        error: The error.
-        workers: The workers.
-    """
-    add_note(error, f"Raised on worker {workers.rank} of {workers.count}.")
