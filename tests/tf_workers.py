@@ -82,7 +82,7 @@ class Workers:
         self._connections = [found[ranks.index(place)] for place in range(count)]
 
     def run(
-        self, function: Callable[..., Any], *args: Any, seconds: float = 200, **each: list[Any]
+        self, function: Callable[..., Any], *args: Any, seconds: float = 100, **each: list[Any]
     ) -> list[Any]:
         """Call a function in each worker.
 
@@ -104,7 +104,7 @@ class Workers:
         return results
 
     def try_to_run(
-        self, function: Callable[..., Any], *args: Any, seconds: float = 200, **each: list[Any]
+        self, function: Callable[..., Any], *args: Any, seconds: float = 100, **each: list[Any]
     ) -> list[Any]:
         """Call a function in each worker, which may raise.
 
@@ -217,4 +217,3 @@ def main() -> None:
                 time.monotonic() - began,
             )
         connection.send(result)
-

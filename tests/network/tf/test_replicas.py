@@ -463,8 +463,7 @@ class TestTraining:
             state = update.state_dict()
             times, sums = state["merged"], state["gradients"]
         changed = [
-            not all(map(np.array_equal, then, now))
-            for then, now in itertools.pairwise(weights)
+            not all(map(np.array_equal, then, now)) for then, now in itertools.pairwise(weights)
         ]
         assert changed == [False, True, False, True, False]
 

@@ -22,7 +22,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from fastnet.slicer import MeanUnslicer, Slicer
 from tests import tf_workers
-from tests.tf_workers import Raised, Workers
+from tests.tf_workers import Workers
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -197,7 +197,7 @@ class TestTraining:
         assert_alike(after, alone(before, optimizer, batches() * 2))
 
 
-# ---------------------------------------------------------------------- the programs that networks are
+# ---------------------------------------------------------------------- programs
 
 
 class Clip(TensorOp):
@@ -257,7 +257,9 @@ class Clipped(Program):
         with tf.GradientTape() as tape:
             loss = square_error(models[0], batch)
         gradients = tape.gradient(loss, models[0].trainable_variables)
-        update(optimizers[0], models[0], gradients, lambda all_: tf.clip_by_global_norm(all_, 0.1)[0])
+        update(
+            optimizers[0], models[0], gradients, lambda all_: tf.clip_by_global_norm(all_, 0.1)[0]
+        )
 
 
 class Pair(Program):
@@ -373,7 +375,9 @@ class Unused(Program):
 
         return [
             ModelOp(models[0], "x", ["a", "b"]),
-            EpochScheduler({1: LambdaOp(both, ["a", "b"], "c"), 2: LambdaOp(both, ["a", "a"], "c")}),
+            EpochScheduler(
+                {1: LambdaOp(both, ["a", "b"], "c"), 2: LambdaOp(both, ["a", "a"], "c")}
+            ),
             MeanSquaredError(("c", "y"), "loss"),
             UpdateOp(models[0], "loss"),
         ]
@@ -431,9 +435,11 @@ class Sliced(Program):
 
     def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
         size = len(batch["x"])
-        first = list(range(size // 2)) if self.is_part else [
-            row for row in range(size) if row % (size // 2) < size // 4
-        ]
+        first = (
+            list(range(size // 2))
+            if self.is_part
+            else [row for row in range(size) if row % (size // 2) < size // 4]
+        )
         rest = [row for row in range(size) if row not in first]
         for rows in (first, rest):
             with tf.GradientTape() as tape:
@@ -662,7 +668,7 @@ def test_transform_trains(workers: Workers) -> None:
     assert_alike(after, alone(before, sgd, [*batches(), batches()[0]]), 2e-6)
 
 
-# ---------------------------------------------------------------------- half precision, buffers, noise
+# ---------------------------------------------------------------------- half precision, noise
 
 
 def train_in_half(overflow: bool, eager: bool) -> Any:
@@ -760,3 +766,278 @@ def test_workers_draw_other_numbers(workers: Workers) -> None:
     assert np.abs(first[2] - second[2]).max() > 1e-3
     again = workers.run(draw)
     np.testing.assert_array_equal(again[0][1], first[1])
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def come_together() -> Any:
+    from fastnet.backend.tf import processes
+
+    rank = processes.rank()
+    processes.barrier()
+    result = {
+        "rows": tf.constant([[rank], [rank]] if rank else [[rank]]),
+        "array": np.arange(1 + rank),
+        "loss": tf.constant(float(rank)),
+        "count": tf.constant(rank),
+        "maybe": float("nan") if rank else 3.0,
+        "word": f"word {rank}",
+        "nest": {"a": [tf.constant([float(rank)]), rank]},
+        "ragged": tf.ragged.constant([[1.0] * (rank + 1)]),
+    }
+    joined = processes.gather(result)
+    joined["ragged"] = joined["ragged"].to_list()
+    found = {
+        "joined": tf.nest.map_structure(lambda one: np.array(one), joined),
+        "exchanged": processes.exchange({"rank": rank, "data": "x" * (5 + rank)}),
+        "collected": processes.collect(rank),
+        "weighed": float(processes.gather({"a": 1.0 + rank}, samples=1 + rank)["a"]),
+        "where": (rank, processes.world_size(), processes.is_started()),
+        "errors": [],
+    }
+    for wrong in ({"a": 1} if rank else {"b": 1}, {"a": [1] * (1 + rank)}):
+        try:
+            processes.gather(wrong)
+        except ValueError as error:
+            found["errors"].append(str(error))
+    try:
+        with processes.together("A task"):
+            if rank:
+                raise OSError("disk full")
+    except (OSError, RuntimeError) as error:
+        found["errors"].append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def test_processes(workers: Workers) -> None:
+    found = workers.run(come_together)
+    for rank, one in enumerate(found):
+        joined = one["joined"]
+        np.testing.assert_array_equal(joined["rows"], [[0], [1], [1]])
+        np.testing.assert_array_equal(joined["array"], [0, 0, 1])
+        assert joined["loss"] == joined["count"] == 0.5
+        assert (joined["loss"].dtype, joined["count"].dtype) == (np.float32, np.float64)
+        assert joined["maybe"] == 3.0
+        assert joined["word"] == "word 0"
+        np.testing.assert_array_equal(joined["nest"]["a"][0], [0.0, 1.0])
+        assert one["exchanged"] == [{"rank": each, "data": "x" * (5 + each)} for each in range(2)]
+        assert one["collected"] == (None if rank else [0, 1])
+        assert one["weighed"] == pytest.approx((1 + 2 * 2) / 3)
+        assert one["where"] == (rank, 2, True)
+        assert one["errors"][:2] == [
+            "Results are gathered under the keys ['b'] on rank 0, but ['a'] on rank 1. Gather the "
+            "same keys on each.",
+            "The value of 'a' holds different numbers of values on the ranks, [1, 2], so that they "
+            "cannot be put together. What ops return must not depend on which part of the data "
+            "they see.",
+        ]
+        assert one["errors"][2] == (
+            "OSError: disk full"
+            if rank
+            else "RankError: A task has failed on rank 1, and so here: OSError: disk full"
+        )
+
+
+# ---------------------------------------------------------------------- files
+
+
+def save(folder: str, merge: int) -> Any:
+    rank = fastnet.backend.tf.processes.rank()
+    keras.utils.set_random_seed(3)
+    model = fastnet.build(normalized, adam, model_name="m")
+    update = UpdateOp(model, "loss", merge_grad=merge)
+    network = TFNetwork([*regression(model)[:2], update])
+    with network(mode="train", epoch=1):
+        for batch in batches():
+            network.run_step(my_part(batch))
+    # each worker has a folder of its own, so that it is seen who writes
+    path = fastnet.backend.save_model(model, f"{folder}/{rank}", save_optimizer=True)
+    after = values(model)
+    merged = update.state_dict()
+    with_weights(model, [0 * value for value in after])
+    update.load_state_dict({"merged": 0, "gradients": [None] * len(merged["gradients"])})
+    fastnet.backend.load_model(model, f"{folder}/0/{path.split('/')[-1]}", load_optimizer=True)
+    update.load_state_dict(merged)
+    steps = int(model.current_optimizer.iterations.numpy())
+    return path, after, values(model), merged, update.state_dict(), steps
+
+
+def test_files_are_written_by_one_worker(workers: Workers, tmp_path: Any) -> None:
+    found = workers.run(save, str(tmp_path), 2)
+    (path, after, loaded, merged, again, steps), second = found
+    assert sorted(one.name for one in (tmp_path / "0").iterdir()) == sorted(
+        [path.split("/")[-1], "m_opt.npz"]
+    )
+    assert not (tmp_path / "1").exists()
+    assert steps == 2
+    assert_alike(after, loaded, 0)
+    # one process takes the files
+    model = fastnet.build(normalized, adam, model_name="m")
+    fastnet.backend.load_model(model, path, load_optimizer=True)
+    assert_alike(values(model), after, 0)
+    assert int(model.current_optimizer.iterations.numpy()) == steps
+    # what was merged is the whole batch's, on each of them, and one process goes on from it
+    assert merged["merged"] == again["merged"] == second[3]["merged"] == 1
+    for one, two, three in zip(
+        merged["gradients"], again["gradients"], second[3]["gradients"], strict=True
+    ):
+        np.testing.assert_allclose(one, two, rtol=1e-6)
+        np.testing.assert_array_equal(one, three)
+    update = UpdateOp(model, "loss", merge_grad=2)
+    update.load_state_dict(merged)
+    with TFNetwork([*regression(model)[:2], update])(mode="train", epoch=1) as network:
+        network.run_step(batches()[0])
+    assert int(model.current_optimizer.iterations.numpy()) == steps + 1
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+def fail(what: str, eager: bool = False) -> Any:
+    from fastnet.backend.tf import processes
+
+    rank = processes.rank()
+    keras.utils.set_random_seed(3)
+    if tf_workers.strategies and what != "no strategy":
+        tf.distribute.experimental_set_strategy(tf_workers.strategies[0])
+    model = fastnet.build(mlp, sgd, model_name="m")
+    ops = regression(model)
+    if what == "other ops" and rank:
+        ops.insert(2, LambdaOp(lambda loss: 2 * loss, "loss", "loss"))
+    network = TFNetwork(ops)
+    part = my_part(batches()[0])
+    with network(mode="train", epoch=2 if what == "other epoch" and rank else 1, eager=eager):
+        network.run_step(part)
+        if what == "fewer steps" and rank:
+            return "left"
+        if what == "raises" and rank:
+            raise OSError("disk full")
+        if what == "main raises" and not rank:
+            raise OSError("disk full")
+        if what == "missing key":
+            network.run_step({"x": part["x"]})
+        network.run_step(part)
+        network.run_step(part)
+    return "done"
+
+
+class TestErrors:
+    def test_workers_with_other_ops_or_epochs_go_on_once_they_agree(self, workers: Workers) -> None:
+        first, second = workers.try_to_run(fail, "other epoch")
+        assert (first.kind, second.kind) == ("RankError", "RankError")
+        assert first.text == (
+            "Worker 1 opens its network with epoch 2, where worker 0 has 1. Let all workers build "
+            "and open networks alike."
+        )
+        first, second = workers.try_to_run(fail, "other ops")
+        assert first.text == (
+            "Worker 1 opens its network with the number of ops 4, where worker 0 has 3. Let all "
+            "workers build and open networks alike."
+        )
+        assert second.text == (
+            "Worker 0 opens its network with the number of ops 3, where worker 1 has 4. Let all "
+            "workers build and open networks alike."
+        )
+        assert workers.run(fail, "nothing") == ["done", "done"]
+
+    def test_an_error_on_all_workers_leaves_them_usable(self, workers: Workers) -> None:
+        for one in workers.try_to_run(fail, "missing key"):
+            assert one.kind == "MissingKeyError"
+            assert "reads the key 'y', but there is no such key" in one.text
+        assert workers.run(fail, "nothing") == ["done", "done"]
+
+    @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
+    def test_fewer_steps_on_one_worker(
+        self, new_workers: Callable[..., Workers], eager: bool
+    ) -> None:
+        first, second = new_workers().try_to_run(fail, "fewer steps", eager)
+        for one in (first, second):
+            assert one.kind == "RankError"
+            assert one.text == (
+                "Worker 1 has ended its steps after 1, where worker 0 is at step 2. Give each "
+                "worker as many batches: a tf.distribute dataset does, or repeat() and take(n)."
+            )
+
+    @pytest.mark.parametrize("what", ["raises", "main raises"])
+    def test_a_worker_that_raises(self, new_workers: Callable[..., Workers], what: str) -> None:
+        made = new_workers()
+        found = made.try_to_run(fail, what)
+        failed, other = found if what == "main raises" else found[::-1]
+        assert (failed.kind, failed.text) == ("OSError", "disk full")
+        assert other.kind == "RankError"
+        place = 0 if what == "main raises" else 1
+        assert other.text == f"Worker {place} has failed with OSError: disk full"
+        # there are no collectives any more, and whoever wants one is told so
+        for one in made.try_to_run(meet):
+            assert one.kind == "RankError"
+            assert one.text.startswith(other.text)
+
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_a_worker_that_is_killed(self, new_workers: Callable[..., Workers], place: int) -> None:
+        found = new_workers().try_to_run(die, place)
+        assert found[place] is None
+        other = found[1 - place]
+        assert other.kind == "RankError"
+        assert other.text == (
+            f"Worker {place} has ended without a word: it was killed, or its machine is gone."
+        )
+
+    def test_nobody_has_brought_the_workers_together(
+        self, new_workers: Callable[..., Workers]
+    ) -> None:
+        made = new_workers(prepare="alone")
+        for one in made.try_to_run(fail, "no strategy"):
+            assert (one.kind, one.text) == (
+                "ValueError",
+                "TF_CONFIG names 2 workers, but no strategy is in force: each would train by "
+                "itself. Put `with fastnet.distributed.run():` around the program, call "
+                "fastnet.distributed.init() first, or build models and open networks within the "
+                "scope of a tf.distribute.MultiWorkerMirroredStrategy.",
+            )
+        # too late: TensorFlow has run something
+        for one in made.try_to_run(tf_workers.start):
+            assert one.kind == "ValueError"
+            assert "Call fastnet.distributed.init before TensorFlow does anything else" in one.text
+
+
+def meet() -> None:
+    fastnet.backend.tf.processes.barrier()
+
+
+def die(place: int) -> None:
+    import os
+    import signal
+
+    model = fastnet.build(mlp, sgd)
+    network = TFNetwork(regression(model))
+    with network(mode="train", epoch=1):
+        network.run_step(my_part(batches()[0]))
+        if fastnet.backend.tf.processes.rank() == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+        network.run_step(my_part(batches()[0]))
+
+
+def train_in_a_scope() -> Any:
+    (strategy,) = tf_workers.strategies
+    keras.utils.set_random_seed(fastnet.backend.tf.processes.rank())
+    with strategy.scope():
+        model = fastnet.build(mlp, sgd)
+        before = values(model)
+        network = TFNetwork(regression(model))
+        for epoch in (1, 2):
+            with network(mode="train", epoch=epoch):
+                for batch in map(my_part, batches()):
+                    network.run_step(batch)
+    assert not tf.distribute.has_strategy()
+    return before, values(model), fastnet.backend.tf.processes.world_size()
+
+
+def test_in_the_scope_of_a_strategy_of_the_programs_own(
+    new_workers: Callable[..., Workers],
+) -> None:
+    (before, after, count), second = new_workers(prepare="start_by_hand").run(train_in_a_scope)
+    assert count == 2
+    assert_alike(before, second[0], 0)
+    assert_alike(after, second[1], 0)
+    assert_alike(after, alone(before, sgd, batches() * 2), 2e-6)

@@ -327,9 +327,7 @@ class Watch:
         self.is_over = False
         self._workers = workers
 
-    def leave(
-        self, error: BaseException | None, shutdown: Callable[[], None]
-    ) -> RankError | None:
+    def leave(self, error: BaseException | None, shutdown: Callable[[], None]) -> RankError | None:
         """Leave the program as all others do.
 
         Args:
@@ -396,10 +394,9 @@ def stop() -> None:
 
 def _leave() -> None:
     global _noted
-    if _made is not None and tf.distribute.has_strategy():
-        if tf.distribute.get_strategy() is _made:
-            tf.distribute.experimental_set_strategy(None)
-            _noted = None
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is _made:
+        tf.distribute.experimental_set_strategy(None)
+        _noted = None
 
 
 def _meet_by_collective() -> None:

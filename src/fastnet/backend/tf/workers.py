@@ -82,7 +82,9 @@ class Workers:
         number = self._arrive({"place": place, "word": word})
         words = []
         for other in range(self.count):
-            told = {"place": place, "word": word} if other == self.rank else self._hear(other, number)
+            told = (
+                {"place": place, "word": word} if other == self.rank else self._hear(other, number)
+            )
             if told.get("error"):
                 raise self._end(told["error"])
             if told["place"] != place:
@@ -266,9 +268,9 @@ class Together:
                     name for name in {**plan, **theirs} if plan.get(name) != theirs.get(name)
                 )
                 raise RankError(
-                    f"Worker {other} opens its network with {part} {theirs.get(part)}, where worker "
-                    f"{self._workers.rank} has {plan.get(part)}. Let all workers build and open "
-                    "networks alike."
+                    f"Worker {other} opens its network with {part} {theirs.get(part)}, where "
+                    f"worker {self._workers.rank} has {plan.get(part)}. Let all workers build and "
+                    "open networks alike."
                 )
         if self._messages is not None:
             self._ending = self._workers.next_meeting
@@ -411,4 +413,3 @@ def _uneven(taken: list[int], rank: int, other: int | None = None) -> str:
         f"{taken[more]}. Give each worker as many batches: a tf.distribute dataset does, or "
         "repeat() and take(n)."
     )
-

@@ -22,9 +22,9 @@ from fastnet.network.metering import Ranges, StepMeter, titles
 from fastnet.network.opening import Opening, RunStep
 from fastnet.network.runner import Runner
 from fastnet.network.tf.open_axes import OpenAxes
+from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replica_slicer import ReplicaSlicer
-from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.replicas import Replicas, combine, is_distributed, join_values, to_global
 from fastnet.network.tf.spreading import spread
 
