@@ -447,25 +447,37 @@ class TestTraining:
             (2, "the model 'm' has another optimizer"),
         ]
 
-    def test_gradients_of_several_steps_cannot_be_merged(self, two: None) -> None:
-        model = fastnet.build(mlp, sgd, model_name="m")
-        with pytest.raises(ValueError, match="UpdateOp") as caught:
-            UpdateOp(model, "loss", merge_grad=2)
-        text = (
-            "UpdateOp of 'm' has merge_grad=2, which is not supported on several devices. Use "
-            "merge_grad=1."
-        )
-        assert str(caught.value) == text
-        with under(None):
-            network = TFNetwork(regression(model, merge_grad=2))
-        with (
-            pytest.raises(ValueError, match="merge_grad") as caught,
-            network(mode="train", epoch=1),
-        ):
-            pass
-        assert str(caught.value) == text
-        with network(mode="eval", epoch=1):
-            assert network.run_step(dict(zip("xy", STEPS[0], strict=True)))["loss"].shape == ()
+    @EITHER_WAY
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_gradients_of_several_steps_are_merged(self, eager: bool, mixed: bool) -> None:
+        with under(STRATEGY):
+            model = fastnet.build(mlp, momentum, mixed_precision=mixed)
+            twin = same_model(model, mlp)
+            update = UpdateOp(model, "loss", merge_grad=2)
+            network = TFNetwork([*regression(model)[:2], update])
+            weights = [[value_of(one) for one in model.weights]]
+            with network(mode="train", epoch=1, eager=eager, desired_output_keys=["loss"]):
+                for x, y in STEPS:
+                    network.run_step({"x": halves(x), "y": halves(y)})
+                    weights.append([value_of(one) for one in model.weights])
+            state = update.state_dict()
+            times, sums = state["merged"], state["gradients"]
+        changed = [
+            not all(map(np.array_equal, then, now)) for then, now in itertools.pairwise(weights)
+        ]
+        assert changed == [False, True, False, True, False]
+
+        def loss_of(first: Any, second: Any) -> tf.Tensor:
+            return (square_error(twin, *first) + square_error(twin, *second)) / 2
+
+        by_hand(twin, momentum(), loss_of, [STEPS[:2], STEPS[2:4]])
+        assert_same_weights(model, twin, *([0.02, 0.01] if mixed else []))
+        if not mixed:
+            assert times == 1
+            with tf.GradientTape() as tape:
+                loss = square_error(twin, *STEPS[4])
+            for one, two in zip(sums, tape.gradient(loss, twin.trainable_variables), strict=True):
+                np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-6)
 
     def test_a_model_that_was_made_without_the_strategy(self) -> None:
         model = fastnet.build(mlp, sgd, model_name="m")

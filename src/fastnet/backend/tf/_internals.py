@@ -22,12 +22,15 @@ from fastnet.backend.private_names import look_up, read
 __all__ = [
     "COMPOSITES",
     "EAGER",
+    "CollectiveKeys",
     "DirectCall",
+    "Messages",
     "autograph_status",
     "direct_call",
     "graph_code",
     "is_composite",
     "is_recording",
+    "messages",
     "profiler_is_on",
     "registered_gradients",
     "shape_of_eager",
@@ -350,3 +353,125 @@ def profiler_is_on() -> bool:
     # a variable in older releases, a function in newer ones
     enabled = _trace_events.enabled
     return bool(enabled() if callable(enabled) else enabled)
+
+
+# --- several workers ------------------------------------------------------------------------------
+
+
+def _carries_words(find: Any) -> bool:
+    context = find()
+    inspect.signature(context.set_config_key_value).bind("key", "text")
+    inspect.signature(context.get_config_key_value).bind("key", 1)
+    inspect.signature(context.abort_collective_ops).bind(1, "text")
+    inspect.signature(context.check_collective_ops_peer_health).bind("task", 1)
+    return hasattr(context, "coordination_service")
+
+
+_find_messenger: Any = look_up("tensorflow.python.eager.context.context", _carries_words)
+
+
+class Messages:
+    """Short texts between workers, by the service that TensorFlow coordinates them by.
+
+    They take no part in collectives: one that hangs does not hold them up, and can be broken off.
+
+    Args:
+        context: TensorFlow's context.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def put(self, key: str, text: str) -> None:
+        """Leave a text for all workers.
+
+        Args:
+            key: What it is found under; used once.
+            text: The text.
+        """
+        self._context.set_config_key_value(key, text)
+
+    def get(self, key: str, seconds: float) -> str | None:
+        """Wait for a text.
+
+        Args:
+            key: What it is found under.
+            seconds: How long.
+
+        Returns:
+            The text; None if there was none by then.
+
+        Raises:
+            OpError: If the service is gone: it is the first worker's.
+        """
+        try:
+            return str(self._context.get_config_key_value(key, max(1, int(1000 * seconds))))
+        except tf.errors.DeadlineExceededError:
+            return None
+
+    def abort(self, text: str) -> None:
+        """Break off the collectives of this process; there will be none any more.
+
+        Args:
+            text: Why.
+        """
+        self._context.abort_collective_ops(tf.errors.ABORTED, text)
+
+    def answers(self, task: str, seconds: float) -> bool:
+        """Return whether a worker is there.
+
+        Args:
+            task: Its name, such as "/job:worker/replica:0/task:1".
+            seconds: How long to wait for the answer.
+        """
+        try:
+            self._context.check_collective_ops_peer_health(task, max(1, int(1000 * seconds)))
+        except tf.errors.OpError:
+            return False
+        return True
+
+
+def messages() -> Messages | None:
+    """Return what brings texts to other workers, None without it.
+
+    Without it workers are brought together by collectives, and one that fails is heard of when its
+    process ends, or a collective has waited for as long as its strategy was told to.
+    """
+    if _find_messenger is None:
+        return None
+    context = _find_messenger()
+    return None if context.coordination_service is None else Messages(context)
+
+
+class CollectiveKeys:
+    """The numbers by which workers know which of their collectives belong together.
+
+    TensorFlow counts them up as graphs are traced, so that a worker which traces once more than the
+    others (its batch has another size) would wait for them under numbers that they have not. Where
+    they cannot be had, all workers have to trace alike.
+
+    Args:
+        strategy: The strategy of several workers.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        table = read(read(strategy.extended, "_collective_keys"), "_instance_key_table")
+        known = isinstance(table, dict) and all(isinstance(one, dict) for one in table.values())
+        self._table: dict[Any, dict[Any, int]] = table if known else {}
+
+    def now(self) -> dict[Any, dict[Any, int]]:
+        """Return the numbers that come next."""
+        return {group: dict(numbers) for group, numbers in self._table.items()}
+
+    def go_on_from(self, numbers: dict[Any, dict[Any, int]], least: bool = False) -> None:
+        """Let other numbers come next.
+
+        Args:
+            numbers: What `now` has returned.
+            least: Whether those that are beyond them already stay as they are.
+        """
+        for group, wanted in numbers.items():
+            own = self._table[group]
+            own.update(
+                {key: max(own[key], number) if least else number for key, number in wanted.items()}
+            )

@@ -143,7 +143,9 @@ def looks_at_variables(owner: Any) -> bool:
         False for optimizers, whose variables nobody freezes, and for variables of Keras 3 around
         those of TensorFlow.
     """
-    return not (hasattr(owner, "apply_gradients") or is_variable(owner))
+    # a variable first: asked for an attribute that it has not, one that each worker has for itself
+    # is read on all of them
+    return not (is_variable(owner) or hasattr(owner, "apply_gradients"))
 
 
 def look_at(value: Any, called: bool = False) -> Look | None:

@@ -17,6 +17,7 @@ from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizers import (
     has_schedule,
     inner_optimizer,
+    number_of,
     set_weight_decay,
     weight_decay_of,
 )
@@ -127,7 +128,7 @@ def facts_of(optimizer: Any) -> dict[str, Any]:
     inner = inner_optimizer(optimizer)
     return {
         "optimizer": _kind(optimizer),
-        "learning_rate": None if has_schedule(inner) else float(inner.learning_rate),
+        "learning_rate": None if has_schedule(inner) else number_of(inner.learning_rate),
         "weight_decay": weight_decay_of(inner),
     }
 

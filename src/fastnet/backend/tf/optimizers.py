@@ -15,6 +15,7 @@ __all__ = [
     "has_schedule",
     "inner_optimizer",
     "let_decay_change",
+    "number_of",
     "set_lr",
     "set_weight_decay",
     "weight_decay_of",
@@ -26,7 +27,7 @@ def get_lr(model: Any) -> float:
     optimizer = inner_optimizer(optimizer_of(model))
     # where it is a schedule, Keras 2's newer optimizers give what it said in the last step
     rate = schedule_of(optimizer) or optimizer.learning_rate
-    return float(rate(optimizer.iterations) if callable(rate) else rate)
+    return number_of(rate(optimizer.iterations) if callable(rate) else rate)
 
 
 def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
@@ -54,6 +55,15 @@ def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
     optimizer.learning_rate = lr
 
 
+def number_of(value: Any) -> float:
+    """Read a number, which may be in a variable, of one device or of several.
+
+    Args:
+        value: The number.
+    """
+    return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
 def inner_optimizer(optimizer: Any) -> Any:
     """Find the optimizer inside a wrapper that scales losses."""
     while hasattr(optimizer, "inner_optimizer"):
@@ -69,7 +79,7 @@ def has_schedule(optimizer: Any) -> bool:
 def weight_decay_of(optimizer: Any) -> float | None:
     """Read the weight decay of an optimizer, None for none."""
     decay = getattr(optimizer, "weight_decay", None)
-    return None if decay is None or decay is False else float(decay)
+    return None if decay is None or decay is False else number_of(decay)
 
 
 def set_weight_decay(optimizer: Any, weight_decay: float) -> None:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastnet.backend.facts import fact, taken_names
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import optimizers_of
+from fastnet.backend.tf import processes
 from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizer_files import (
     kept_optimizer,
@@ -28,6 +30,8 @@ _NAMED = ".weights.h5"
 def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: bool) -> str:
     """Save a model's weights, and its optimizer's state and its layers beside them.
 
+    Of several workers the first one writes; all of them call this, and find the files there.
+
     Args:
         model: The model.
         stem: The path of the files, without what they end with.
@@ -37,15 +41,16 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
     Returns:
         The path of the weights file.
     """
-    path = f"{stem}{_NAMED if is_keras3(model) else '.h5'}"
-    with without_optimizer(model):
-        write_whole(path, model.save_weights)
-        if save_architecture:
-            _save_architecture(model, stem)
-    if save_optimizer:
-        write = partial(write_states, fact(model, "current_optimizer"), optimizers_of(model))
-        write_whole(f"{stem}_opt.npz", write)
-    return path
+    ending = _NAMED if is_keras3(model) else ".h5"
+    with _by_one_worker(stem) as place:
+        with without_optimizer(model):
+            write_whole(f"{place}{ending}", model.save_weights)
+            if save_architecture:
+                _save_architecture(model, place)
+        if save_optimizer:
+            write = partial(write_states, fact(model, "current_optimizer"), optimizers_of(model))
+            write_whole(f"{place}_opt.npz", write)
+    return f"{stem}{ending}"
 
 
 def load_model(model: Any, path: str, load_optimizer: bool) -> None:
@@ -93,6 +98,21 @@ def without_optimizer(model: Any) -> Iterator[None]:
         yield
     finally:
         attributes.update(hidden)
+
+
+@contextmanager
+def _by_one_worker(stem: str) -> Iterator[str]:
+    """Let the first of several workers write files.
+
+    The others write copies that are thrown away: what of a model each worker has for itself, as
+    Keras 2 has the buffers of BatchNormalization, is read by all of them together.
+    """
+    if processes.rank() == 0:
+        with processes.together("Saving a model"):
+            yield stem
+        return
+    with processes.together("Saving a model"), TemporaryDirectory() as elsewhere:
+        yield os.path.join(elsewhere, os.path.basename(stem))
 
 
 def _save_architecture(model: Any, stem: str) -> None:

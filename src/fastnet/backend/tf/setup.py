@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.facts import reserve
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, read_precision
+from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (
     build_optimizer,
     is_built,
@@ -18,10 +20,12 @@ from fastnet.backend.tf._keras_internals import (
     lacks_its_rate,
     make_rate,
     restart_uids,
+    seed_states,
     sublayers,
     updatable,
 )
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
+from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
@@ -39,6 +43,9 @@ __all__ = [
     "reserve_names",
     "restart_names",
 ]
+
+# a large odd number, so that the seeds of workers are not those of the next layers
+_BETWEEN = 0x9E3779B1
 
 _BY_NAME = {
     "adadelta": "Adadelta",
@@ -117,10 +124,25 @@ def prepare(model: Any) -> Any:
                 "'tensorflow'. Set the environment variable KERAS_BACKEND to tensorflow before "
                 "Keras is imported."
             )
+        _draw_apart(model)
     else:
         # Keras 2 would refuse batches whose shapes it could well broadcast
         model.input_spec = None
     return model
+
+
+def _draw_apart(model: Any) -> None:
+    """Let the layers of each worker draw random numbers of their own.
+
+    Keras 3 has the states of generators in variables, which begin alike on all workers.
+    """
+    rank = processes.rank()
+    for layer in all_layers(model) if rank else ():
+        for state in seed_states(layer):
+            value = np.array(state.numpy())
+            limit = int(np.iinfo(value.dtype).max) + 1
+            value[0] = (int(value[0]) + rank * _BETWEEN) % limit
+            state.assign(value)
 
 
 def require_as_made(models: list[Any], mixed_precision: Precision) -> None:

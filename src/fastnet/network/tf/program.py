@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Hashable, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -221,6 +222,15 @@ class Program:
         forget_gradients(concrete)
         return Trace(caller(concrete, self._explain), forms, outputs, wide)
 
+    def tracing(self, static: _Static, anew: bool) -> AbstractContextManager[None]:
+        """Return what is entered while ops are traced.
+
+        Args:
+            static: The traces that this will be one of.
+            anew: Whether it is the first for the ops and the models as they are now.
+        """
+        return nullcontext()
+
     def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
         """Trace a function, once if all variables that it makes are its models'."""
         lifted = Lifted()
@@ -371,7 +381,8 @@ class _Static:
             key, reason = difference(program.keys, exact, latest)
         before = program.look()
         try:
-            trace, remark = self._trace_widest(exact)
+            with program.tracing(self, anew=bool(changes) or latest is None):
+                trace, remark = self._trace_widest(exact)
         finally:
             after = program.look()
             before.ran(after)

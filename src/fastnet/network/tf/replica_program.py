@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from fastnet.backend.tf._internals import CollectiveKeys
 from fastnet.network.layout import Layout
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import InForce, Program
@@ -43,6 +46,29 @@ class ReplicaProgram(Program):
         super().__init__(layout, state, record, latest, open_axes)
         self._devices = replicas
         self._combine = join_values if joins else replicas.bundle
+        self._keys = CollectiveKeys(replicas.strategy)
+        self._first_keys: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @contextmanager
+    def tracing(self, static: Any, anew: bool) -> Iterator[None]:
+        """Let a graph for other batches communicate under the numbers of the first one.
+
+        The other workers may have no such batches, and trace nothing.
+
+        Args:
+            static: The traces that this will be one of.
+            anew: Whether it is the first for the ops and the models as they are now.
+        """
+        before = self._keys.now()
+        if anew or static not in self._first_keys:
+            self._first_keys[static] = before
+            yield
+            return
+        self._keys.go_on_from(self._first_keys[static])
+        try:
+            yield
+        finally:
+            self._keys.go_on_from(before, least=True)
 
     def _concrete(self, run: Callable[..., Any], specs: tuple[tf.TensorSpec, ...]) -> Any:
         # a strategy makes the variables of all devices by itself

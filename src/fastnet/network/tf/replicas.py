@@ -52,20 +52,13 @@ class Replicas:
             ops: The ops in force; those that know the keys of their losses update models.
 
         Raises:
-            ValueError: If the weights of a model are not the strategy's, or the gradients of
-                several steps are to be merged.
+            ValueError: If the weights of a model are not the strategy's.
         """
         for op in ops:
             if not hasattr(op, "get_fe_loss_keys") or not hasattr(op, "get_fe_models"):
                 continue
             for model in op.get_fe_models():
                 name = name_of(model)
-                merge = getattr(op, "merge_grad", 1)
-                if merge > 1 and self.count > 1:
-                    raise ValueError(
-                        f"{type(op).__name__} of '{name}' has merge_grad={merge}, which is not "
-                        "supported on several devices. Use merge_grad=1."
-                    )
                 # Keras 2 cannot tell the weights of a Sequential that has none yet
                 weights = model.trainable_variables if getattr(model, "built", True) else ()
                 if not all(map(self._owns, weights)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cached_property, partial
 from time import perf_counter
@@ -12,13 +13,16 @@ import tensorflow as tf
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet.backend.facts import fact
+from fastnet.backend.tf import processes
 from fastnet.backend.tf.ranges import op_ranges
 from fastnet.backend.tf.setup import prepare_optimizer
+from fastnet.backend.tf.workers import Together
 from fastnet.network.layout import Layout
 from fastnet.network.metering import Ranges, StepMeter, titles
 from fastnet.network.opening import Opening, RunStep
 from fastnet.network.runner import Runner
 from fastnet.network.tf.open_axes import OpenAxes
+from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replica_slicer import ReplicaSlicer
 from fastnet.network.tf.replicas import Replicas, combine, is_distributed, join_values, to_global
@@ -45,12 +49,17 @@ class TFRunner(Runner):
         self._programs = programs
         self._open_axes = open_axes
         self._replicas: Replicas | None = None
+        self._together: Together | None = None
+        # what the program was in the middle of handling when it opened the network
+        self._handled: BaseException | None = None
 
     def open(self) -> None:
-        """Find the devices, and let optimizers make their variables."""
+        """Find the devices and the workers, and let optimizers make their variables."""
         self._replicas = Replicas.in_force()
         layout, state = self.opening.layout, self.opening.state
         check_ops(layout, self._replicas)
+        if state["mode"] == "train" and layout.takes_gradients:
+            self._come_together(self._replicas)
         # a graph that the program is in the middle of tracing has no part in this
         with tf.init_scope():
             # a tensor, so that another epoch is no other graph
@@ -60,6 +69,27 @@ class TFRunner(Runner):
                     prepare_optimizer(fact(model, "current_optimizer"), model)
         if self._is_plain and not layout.takes_gradients:
             state["tape"] = None
+
+    def close(self) -> None:
+        """Leave the other workers as they leave."""
+        together, self._together = self._together, None
+        if together is not None:
+            error = sys.exc_info()[1]
+            together.end(None if error is self._handled else error)
+
+    def _come_together(self, replicas: Replicas | None) -> None:
+        """Wait for the workers that each step waits for, and see that they run the same."""
+        if replicas is None:
+            require_strategy()
+            return
+        workers = processes.note(replicas.strategy)
+        if workers is None:
+            return
+        state = self.opening.state
+        self._handled = sys.exc_info()[1]
+        together = workers.together(f"an opening in mode '{state['mode']}'")
+        together.begin(plan_of(self.opening))
+        self._together = together
 
     def bind(self) -> BoundPlan:
         """Bind the plan, with a tape around the ops of each step where gradients are taken."""
@@ -144,7 +174,10 @@ class TFRunner(Runner):
         step = self.bound.step if replicas is None else self._eager_step(replicas)
         if not self._is_eager:
             step = self._static_step(step)
-        return step if replicas is None else self._spread_step(step, replicas)
+        if replicas is None:
+            return step
+        step = self._spread_step(step, replicas)
+        return step if self._together is None else self._together.step(step)
 
     def _spread_step(self, step: RunStep, replicas: Replicas) -> RunStep:
         layout = self.opening.layout

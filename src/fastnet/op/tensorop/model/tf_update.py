@@ -35,17 +35,17 @@ class TFUpdate(ModelUpdate):
     A step that failed leaves nothing here: gradients are values of the step, and what it has merged
     is put back by what it has deferred.
 
+    On several devices each merges its own gradients, and nothing is communicated before there are
+    enough of them.
+
     Args:
         op: The op.
-
-    Raises:
-        ValueError: If `merge_grad` is more than 1 on several devices.
     """
 
     trained = "variables"
 
     def __init__(self, op: UpdateOp) -> None:
-        super().__init__(op, replica_count())
+        super().__init__(op, 1)
         if op.gradients is not None and op.model.losses:
             warnings.warn(
                 f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
@@ -58,7 +58,7 @@ class TFUpdate(ModelUpdate):
     def __getstate__(self) -> dict[str, Any]:
         # variables of a copy are found by their places
         places = {id(one): place for place, one in enumerate(self._model.weights)}
-        sums = {places[key]: each.total.numpy() for key, each in self._sums.items()}
+        sums = {places[key]: _array(each.total) for key, each in self._sums.items()}
         times = None if self._merged is None else int(self._merged.numpy())
         kept = {name: vars(self)[name] for name in ("_op", "_model", "_given", "_merge")}
         return {**kept, "times": times, "sums": sums}
@@ -73,7 +73,7 @@ class TFUpdate(ModelUpdate):
             self._make_sums([weights[place] for place in sums], list(sums.values()))
             self._merged.assign(times)
             for place, total in sums.items():
-                self._sums[id(weights[place])].total.assign(total)
+                self._sums[id(weights[place])].put(total)
 
     def __call__(
         self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
@@ -190,9 +190,10 @@ class TFUpdate(ModelUpdate):
             if gradient is not None:
                 total = self._sums[id(variable)].total
                 total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
-        times = self._merged.assign_add(1, read_value=True)
+        self._merged.assign_add(1)
+        times = self._merged.read_value()
 
-        def update() -> tf.Tensor:
+        def update(times: tf.Tensor) -> tf.Tensor:
             # more times than enough if a step failed before its update
             share = tf.cast(self._merge, tf.float32) / tf.cast(times, tf.float32)
             averages = [
@@ -205,19 +206,33 @@ class TFUpdate(ModelUpdate):
             self._merged.assign(0)
             return tf.constant(True)
 
+        def update_if_enough(strategy: tf.distribute.Strategy, each: Any) -> None:
+            # where the devices meet: a condition of one of them cannot wait for the others
+            count = strategy.experimental_local_results(each)[0]
+
+            def update_all() -> tf.Tensor:
+                strategy.run(update, args=(each,))
+                return tf.constant(True)
+
+            tf.cond(count >= self._merge, update_all, lambda: tf.constant(False))
+
         def settle() -> None:
-            if undo is None:
-                tf.cond(tf.greater_equal(times, self._merge), update, lambda: tf.constant(False))
-            elif times >= self._merge:
-                update()
-                undo()
+            if undo is not None:
+                if times >= self._merge:
+                    update(times)
+                    undo()
+            elif replica_count() > 1:
+                tf.distribute.get_replica_context().merge_call(update_if_enough, args=(times,))
+            else:
+                enough = tf.greater_equal(times, self._merge)
+                tf.cond(enough, lambda: update(times), lambda: tf.constant(False))
 
         return settle
 
     def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
         with tf.init_scope():  # what is added up outlives the step, and the graph
             if self._merged is None:
-                self._merged = tf.Variable(0, trainable=False, dtype=tf.int64)
+                self._merged = _variable_of_each(tf.constant(0, tf.int64), _FIRST)
             for variable, gradient in zip(variables, gradients, strict=True):
                 if gradient is not None and id(variable) not in self._sums:
                     self._sums[id(variable)] = _Sum(variable)
@@ -268,9 +283,8 @@ class TFUpdate(ModelUpdate):
         self._merged.assign(times)
         for variable, gradient in zip(variables, gradients, strict=True):
             if id(variable) in self._sums:
-                total = self._sums[id(variable)].total
-                value = tf.zeros_like(total) if gradient is None else tf.cast(gradient, total.dtype)
-                total.assign(value)
+                each = self._sums[id(variable)]
+                each.put(np.zeros(variable.shape) if gradient is None else gradient)
 
     def _undo_in(self, state: State) -> _Undo | None:
         """Let a step that fails forget what it has merged; what a graph has merged may count."""
@@ -295,7 +309,17 @@ class _Sum:
 
     def __init__(self, variable: Any) -> None:
         self.variable = variable
-        self.total = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+        self._strategy = tf.distribute.get_strategy() if replica_count() > 1 else None
+        self.total = _variable_of_each(tf.zeros(variable.shape, variable.dtype), _SUM)
+
+    def put(self, total: Any) -> None:
+        """Let devices have a sum between them."""
+        total = tf.cast(total, self.total.dtype)
+        if self._strategy is None:
+            self.total.assign(total)
+            return
+        share = total / self._strategy.num_replicas_in_sync
+        self._strategy.run(lambda: self.total.assign(share))
 
     def average(self, times: int, share: tf.Tensor) -> tf.Tensor:
         return self.total / times * tf.cast(share, self.total.dtype)
@@ -313,6 +337,18 @@ class _Undo:
     def discard(self) -> None:
         for variable, value in self._before:
             variable.assign(value)
+
+
+_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+_SUM = tf.VariableAggregation.SUM
+
+
+def _variable_of_each(value: tf.Tensor, aggregation: tf.VariableAggregation) -> tf.Variable:
+    """Make a variable that each device has for itself; read outside of a step it is all of them."""
+    if replica_count() == 1:
+        return tf.Variable(value, trainable=False)
+    on_read = tf.VariableSynchronization.ON_READ
+    return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=aggregation)
 
 
 def _array(variable: tf.Variable) -> np.ndarray[Any, Any]:

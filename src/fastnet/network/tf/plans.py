@@ -1,0 +1,55 @@
+"""What workers compare of an opening before they train together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastnet.backend.facts import fact, name_of
+from fastnet.backend.tf import processes
+from fastnet.network.opening import Opening
+
+__all__ = ["plan_of", "require_strategy"]
+
+
+def plan_of(opening: Opening) -> dict[str, Any]:
+    """Describe what an opening is to run, in words that are the same on all workers.
+
+    Args:
+        opening: The opening.
+
+    Returns:
+        What is run by what it is called.
+    """
+    layout, state = opening.layout, opening.state
+    plan: dict[str, Any] = {
+        "epoch": int(state["epoch"]),
+        "warmup": bool(state["warmup"]),
+        "eager": bool(state["eager"]),
+        "the number of ops": len(layout.ops),
+    }
+    for place, op in enumerate(layout.ops):
+        plan[f"op {place}"] = f"{type(op).__name__} ({list(op.inputs)} -> {list(op.outputs)})"
+    for model in sorted(layout.models, key=name_of):
+        name = name_of(model)
+        # Keras 2 cannot tell the weights of a Sequential that has none yet
+        trained = model.trainable_variables if getattr(model, "built", True) else ()
+        plan[f"the trained weights of model '{name}'"] = [list(one.shape) for one in trained]
+        optimizer = type(fact(model, "current_optimizer")).__name__
+        plan[f"the optimizer of model '{name}'"] = optimizer
+    return plan
+
+
+def require_strategy() -> None:
+    """Refuse to train alone in one of several workers.
+
+    Raises:
+        ValueError: If `TF_CONFIG` tells of others, but no strategy is in force.
+    """
+    count = processes.launched()
+    if count > 1:
+        raise ValueError(
+            f"TF_CONFIG names {count} workers, but no strategy is in force: each would train by "
+            "itself. Put `with fastnet.distributed.run():` around the program, call "
+            "fastnet.distributed.init() first, or build models and open networks within the scope "
+            "of a tf.distribute.MultiWorkerMirroredStrategy."
+        )
