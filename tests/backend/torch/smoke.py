@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from fastnet import Network, build, profile
 from fastnet.backend import load_model, save_model
@@ -24,7 +26,7 @@ from fastnet.profiling.unchanged import unchanged
 
 def run() -> None:
     """Run them all."""
-    for program in (train, infer, differentiate, keep, switch, measure, fail):
+    for program in (train, infer, differentiate, keep, switch, measure, fail, spread):
         program()
 
 
@@ -172,3 +174,32 @@ def fail() -> None:
     text = "has no graph to take the gradients of"
     with network(mode="train", epoch=1), pytest.raises(RuntimeError, match=text):
         network.run_step(batches(1)[0])
+
+
+def spread() -> None:
+    """Merge steps of models with an engine, which is alone in its process group."""
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            for engine in ("ddp", "fsdp"):
+                _spread(engine)
+        finally:
+            dist.destroy_process_group()
+
+
+def _spread(engine: str) -> None:
+    given = DistributedDataParallel(net()) if engine == "ddp" else net()
+    model = build(given, adam, parallel="auto" if engine == "ddp" else engine)
+    run_model, loss, _ = supervised(model)
+    twin = net()
+    optimizer = adam(twin.parameters())
+    with Network([run_model, loss, UpdateOp(model, "loss", merge_grad=2)])("train", 1) as network:
+        for step, batch in enumerate(batches()):
+            network.run_step(batch)
+            (functional.cross_entropy(twin(batch["x"]), batch["t"]) / 2).backward()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        whole = own.full_tensor() if hasattr(own, "full_tensor") else own
+        assert torch.equal(whole, other)

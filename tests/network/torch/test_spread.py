@@ -15,7 +15,13 @@ PROGRAMS = [
     if isinstance(cls, type) and issubclass(cls, spread_programs.Program)
 ]
 CASES = [
-    pytest.param(cls, engine, world, id=f"{cls.__name__}-{engine}-{world}")
+    pytest.param(
+        cls,
+        engine,
+        world,
+        id=f"{cls.__name__}-{engine}-{world}",
+        marks=[pytest.mark.slow] if world > 2 else [],
+    )
     for world in (2, 3)
     for cls in PROGRAMS
     for engine in cls.engines
