@@ -11,7 +11,7 @@ import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from bench import machine
@@ -63,8 +63,9 @@ def measure(
         loops: How many steps a round has.
 
     Returns:
-        For each peer the nanoseconds of a step in each round (those of the slowest rank), how many
-        collectives a step has, and how far its weights are from those of the loop by hand.
+        For each peer the nanoseconds of a step in each round (those of the slowest rank), those in
+        which the first rank's program worked and did not wait, how many collectives a step has, and
+        how far its weights are from those of the loop by hand.
     """
     import torch
     import torch.distributed as dist
@@ -88,6 +89,7 @@ def measure(
     }
     calls = {peer: _collectives(step, batch) for peer, (_, step) in steps.items()}
     taken: dict[str, list[float]] = {peer: [] for peer in steps}
+    worked: dict[str, list[float]] = {peer: [] for peer in steps}
     order = list(steps)
     gc.collect()
     gc.disable()
@@ -98,17 +100,23 @@ def measure(
         for peer in order:
             step = steps[peer][1]
             dist.barrier()
-            begin = perf_counter_ns()
+            begin, working = perf_counter_ns(), thread_time_ns()
             for _ in range(loops):
                 step(batch)
             taken[peer].append((perf_counter_ns() - begin) / loops)
+            worked[peer].append((thread_time_ns() - working) / loops)
         # each peer comes behind each other one
         order.append(order.pop(0))
     gc.enable()
     slowest = torch.tensor([taken[peer] for peer in steps])
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return {
-        peer: {"times": times, "collectives": calls[peer], "distance": distances[peer]}
+        peer: {
+            "times": times,
+            "worked": worked[peer],
+            "collectives": calls[peer],
+            "distance": distances[peer],
+        }
         for peer, times in zip(steps, slowest.tolist(), strict=True)
     }
 

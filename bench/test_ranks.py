@@ -22,8 +22,12 @@ def test_peers_agree(workload: str, engine: str) -> None:
 
 def test_what_differs_is_told() -> None:
     spread = Spread(1.0, 1.0, 1.0)
-    hand = ranks.Line("mlp_train", "ddp", 2, BY_HAND, 9.0, spread, spread, {"all_reduce": 1}, 0.0)
-    other = ranks.Line("mlp_train", "ddp", 2, FASTNET, 9.0, spread, spread, {"all_reduce": 2}, 0.5)
+    hand = ranks.Line(
+        "mlp_train", "ddp", 2, BY_HAND, 9.0, spread, 5.0, spread, {"all_reduce": 1}, 0.0
+    )
+    other = ranks.Line(
+        "mlp_train", "ddp", 2, FASTNET, 9.0, spread, 5.0, spread, {"all_reduce": 2}, 0.5
+    )
     assert ranks.disagreements([hand]) == []
     calls, weights = ranks.disagreements([hand, other])
     assert "{'all_reduce': 2} where it is {'all_reduce': 1} by hand." in calls

@@ -129,6 +129,8 @@ def run(framework: str, parallel: str, epochs: int) -> int:
     if count > 1:
         print(f"{count} processes: {together:.2%} {told}")
 
+    # from here on it is the only one, which nothing is to wait for
+    os.environ.pop("TF_CONFIG", None)
     settings = {"parallel": None} if framework == "torch" else {}
     alone = network if count == 1 else make_network(framework, **settings)
     if count > 1:

@@ -26,6 +26,7 @@ ALLOWED = {
     "_begin",
     "_check_ops",
     "_do_transform",
+    "_exit",
     "_fe_traceability_summary",
     "_fingerprint",
     "_first_deferred",

@@ -42,8 +42,19 @@ def launched(count: int, *options: str) -> dict[int, float]:
 def test_as_many_digits_as_one_process(count: int, parallel: str) -> None:
     shares = launched(count, "--parallel", parallel)
     assert shares.keys() == {count, 1}
-    assert shares[count] == shares[1]
+    # a digit at most, which rounding may have read otherwise
+    assert abs(shares[count] - shares[1]) < 0.25
     assert shares[1] > 85
+
+
+@pytest.mark.tf
+def test_in_tensorflow() -> None:
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("fastnet.backend.tf.processes")
+    shares = launched(2, "--framework", "tf")
+    assert shares.keys() == {2, 1}
+    # a digit at most, which rounding may have read otherwise
+    assert abs(shares[2] - shares[1]) < 0.25
 
 
 def test_one_process() -> None:
