@@ -97,7 +97,8 @@ class Look:
         half = len(values) // 2
         pairs = zip(values[:half], values[half:], strict=False)
         # a model may have a layer, or a number, where fastnet has its optimizer on others
-        own = taken_names(owner) if self.kind == "attributes" else ()
+        # (a variable has none, and may be one that is read on all workers to be asked)
+        own = taken_names(owner) if self.kind == "attributes" and self.only is None else ()
         return [
             (name, value)
             for name, value in pairs
