@@ -153,13 +153,14 @@ def seed_ranks(seed: int) -> None:
     import numpy as np
 
     own = seed + rank()
-    random.seed(own)
-    np.random.seed(own)
     for framework in list(FRAMEWORKS.values()):
         if framework.library in sys.modules:
             part = _part_if_there(framework.name)
             if part is not None and hasattr(part, "seed"):
                 part.seed(own)
+    # last: a framework that is asked for its generators may draw from these to make them
+    random.seed(own)
+    np.random.seed(own)
 
 
 class run:

@@ -41,6 +41,8 @@ def test_torch_without(name: str) -> None:
 REFUSED = {"_index_dict", "_var_key"}
 # what only older optimizers of Keras 2, and models that a program has compiled, are asked for
 OLDER = {"_create_all_weights", "_hyper", "_is_compiled", "_slots", "_unique_id"}
+# what only several workers ask for
+OF_WORKERS = {"_collective_keys", "_instance_key_table"}
 # what only one Keras is asked for
 OF_KERAS_3 = {
     "_seed_generators",
@@ -65,7 +67,7 @@ OF_KERAS_2 = REFUSED | {
 def test_tensorflow_without(name: str) -> None:
     keras_2 = pytest.importorskip("keras").__version__.startswith("2.")
     outcome = outcomes("tf")[name]
-    if name in OLDER | (OF_KERAS_3 if keras_2 else OF_KERAS_2):
+    if name in OLDER | OF_WORKERS | (OF_KERAS_3 if keras_2 else OF_KERAS_2):
         assert outcome == UNASKED
     elif keras_2 and name in (EVERYTHING, *REFUSED):
         assert "This version of Keras has no '_" in str(outcome)

@@ -79,16 +79,16 @@ class Workers:
         if self._messages is None:
             self._meet_by_collective()
             return [word] * self.count
-        number = self._arrive({"place": place, "word": word})
+        number = self.arrive({"place": place, "word": word})
         words = []
         for other in range(self.count):
             told = (
                 {"place": place, "word": word} if other == self.rank else self._hear(other, number)
             )
             if told.get("error"):
-                raise self._end(told["error"])
+                raise self.lost(told["error"])
             if told["place"] != place:
-                raise self._end(
+                raise self.lost(
                     f"Worker {other} is at {told['place']}, where worker {self.rank} is at "
                     f"{place}. Let all workers run the same program: open networks, save, load "
                     "and gather alike on each."
@@ -105,7 +105,7 @@ class Workers:
         if self.over is not None:
             if self._messages is not None:
                 with suppress(tf.errors.OpError):  # for those that wait
-                    self._arrive({"place": "its end", "error": self.over})
+                    self.arrive({"place": "its end", "error": self.over})
             raise RankError(
                 f"{self.over} The workers have lost each other since. Start all of them anew, from "
                 "the last checkpoint."
@@ -121,7 +121,7 @@ class Workers:
             return
         told = self.over or f"Worker {self.rank} has failed with {type(error).__name__}: {error}"
         with suppress(RankError):
-            number = self._arrive({"place": "its end", "word": "", "error": told})
+            number = self.arrive({"place": "its end", "word": "", "error": told})
             if self.rank == 0:
                 self.linger(number)
 
@@ -147,8 +147,18 @@ class Workers:
 
     # ------------------------------------------------------------------ texts
 
-    def _arrive(self, told: Mapping[str, Any]) -> int:
-        """Tell the others where this worker is; return the number of the meeting."""
+    def arrive(self, told: Mapping[str, Any]) -> int:
+        """Tell the others where this worker is.
+
+        Args:
+            told: What to tell: "place", "word" and, of one that has failed, "error".
+
+        Returns:
+            The number of the meeting.
+
+        Raises:
+            RankError: If there is nobody to carry it.
+        """
         assert self._messages is not None
         self._meetings += 1
         with self._explained():
@@ -183,7 +193,7 @@ class Workers:
             if text is None and not self._messages.answers(self._tasks[other], _ANSWER):
                 text = self._messages.get(key, 0.1)  # its last word
                 if text is None:
-                    raise self._end(f"Worker {other} {_GONE}")
+                    raise self.lost(f"Worker {other} {_GONE}")
         return None if text is None else dict(json.loads(text))
 
     @property
@@ -201,7 +211,15 @@ class Workers:
         """
         return f"fastnet/{number}/{worker}"
 
-    def _end(self, text: str) -> RankError:
+    def lost(self, text: str) -> RankError:
+        """Take down why there will be no collectives any more.
+
+        Args:
+            text: Why.
+
+        Returns:
+            The error to raise.
+        """
         self.over = self.over or text
         return RankError(text)
 
@@ -223,7 +241,7 @@ class _Explained:
             if isinstance(error, (tf.errors.AlreadyExistsError, tf.errors.InvalidArgumentError)):
                 return  # of our own making
             text = f"Worker 0 {_GONE}" if self._workers.rank else f"A worker {_GONE}"
-            raise self._workers._end(text) from error
+            raise self._workers.lost(text) from error
 
 
 _GONE = "has ended without a word: it was killed, or its machine is gone."
@@ -285,10 +303,11 @@ class Together:
         """
 
         def run_together(batch: Mapping[str, Any]) -> dict[str, Any]:
-            if self._left:
+            # one that has failed may be about to fail here too, which is the better error
+            if self._left and not self._has_failed():
                 wrong = self._complaint(self._begun + 1)
                 if wrong is not None:
-                    raise self._workers._end(wrong)
+                    raise self._workers.lost(wrong)
             self._begun += 1
             try:
                 result = run(batch)
@@ -323,7 +342,7 @@ class Together:
             told = f"Worker {workers.rank} has failed with {type(error).__name__}: {error}"
             if workers.over is not None:
                 told = workers.over
-            number = workers._arrive(
+            number = workers.arrive(
                 {"place": self._end_place, "word": str(self._done), "error": told}
             )
             if workers.rank == 0:
@@ -337,7 +356,7 @@ class Together:
 
     def _listen(self) -> None:
         waiting = [one for one in range(self._workers.count) if one != self._workers.rank]
-        while waiting and not self._over.wait(_PERIOD):
+        while not self._over.wait(_PERIOD):
             for other in tuple(waiting):
                 try:
                     told = self._workers.news(other, self._ending, 0.05)
@@ -354,9 +373,7 @@ class Together:
         step = self._begun
         if step == self._done or self._complaint(step) is None:
             return False
-        # what has failed there may be about to fail here, which is the better error
-        failed = any(told.get("error") for told in self._left.values())
-        if failed and self._over.wait(_GRACE):
+        if self._has_failed() and self._over.wait(_GRACE):
             return False
         wrong = self._complaint(step)
         if self._begun != step or self._done == step or wrong is None or self._over.is_set():
@@ -366,6 +383,9 @@ class Together:
         self._workers.over = self._workers.over or wrong
         self._messages.abort(wrong)
         return True
+
+    def _has_failed(self) -> bool:
+        return any(told.get("error") for told in self._left.values())
 
     def _complaint(self, step: int) -> str | None:
         """Return why there cannot be a step: a worker has failed, or takes no more."""

@@ -141,7 +141,7 @@ def parts_of(module: torch.nn.Module) -> dict[str, torch.nn.Module | None] | Non
     Args:
         module: The module.
     """
-    parts = read(module, PARTS)
+    parts = read(module, "_modules")
     return parts if parts is vars(module).get(PARTS) and isinstance(parts, dict) else None
 
 

@@ -108,8 +108,6 @@ class TorchRunner(Runner):
             return state
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self._models, *layout.models)}
-        if len(models) < 2:
-            return state
         trained = [one for one in models.values() if fact(one, "optimizer") is not None]
         exchanges = exchanges_of(layout, trained)
         if exchanges is not None:

@@ -97,16 +97,6 @@ class TestMaking:
             UpdateOp(model, "loss", gradients="g")
         assert [warning.filename for warning in caught] == [__file__]
 
-    def test_merging_on_several_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.op.tensorop.model.tf_update.replica_count", lambda: 2)
-        model = made(line(), model_name="m")
-        with raising(
-            ValueError,
-            "UpdateOp of 'm' has merge_grad=2, which is not supported on several devices. Use "
-            "merge_grad=1.",
-        ):
-            UpdateOp(model, "loss", merge_grad=2)
-
 
 def regularized() -> Any:
     x = layers.Input((2,))
