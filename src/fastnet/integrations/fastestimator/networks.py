@@ -69,6 +69,11 @@ def _choose_device(network: Any) -> Any:
     return (patched("get_device") or get_device)()
 
 
+def _init_torch(network: Any, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
+    """Take FastEstimator's arguments and no others, since its reports list all that there are."""
+    fastnet.network.TorchNetwork.__init__(network, ops, postprocessing, slicers)
+
+
 def _to_batch(network: Any, data: Any) -> Any:
     convert = patched("to_tensor")
     if convert is None or not isinstance(data, Mapping):
@@ -79,7 +84,11 @@ def _to_batch(network: Any, data: Any) -> Any:
 # An Estimator of no epochs tests in epoch 0. It also wants keys that only traces write.
 _MEMBERS = {"_first_epoch": 0, "_warns_of_unwritten": False, "_to_batch": _to_batch}
 _MORE: dict[str, dict[str, Any]] = {
-    # its traces read and save models between epochs as on the CPU
-    "TorchNetwork": {"_choose_device": _choose_device, "_keeps_on_device": False},
+    "TorchNetwork": {
+        "__init__": _init_torch,
+        "_choose_device": _choose_device,
+        # its traces read and save models between epochs as on the CPU
+        "_keeps_on_device": False,
+    },
     "TFNetwork": reseeding.MEMBERS,
 }

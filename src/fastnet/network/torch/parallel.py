@@ -47,7 +47,7 @@ def exchanges_of(layout: Layout, trained: Sequence[Model]) -> Exchanges | None:
 
 
 def require_communicating(layout: Layout) -> None:
-    """Refuse updates that would leave each process with other weights.
+    """Refuse updates that would leave each of several processes with other weights.
 
     Args:
         layout: What an opening for training runs.
@@ -57,8 +57,6 @@ def require_communicating(layout: Layout) -> None:
             communicates its gradients, though it was not built to stay by itself or is to merge
             steps.
     """
-    if process_count() < 2:
-        return
     for op in _flat(layout.ops):
         if not isinstance(op, UpdateOp) or engine_of(op.model) or op.gradients is not None:
             continue

@@ -31,7 +31,7 @@ _ADVICE = (
 
 
 def ranks_of(opening: Opening) -> Ranks | None:
-    """Begin to watch over an opening in which processes communicate.
+    """Begin to watch over an opening in one of several processes.
 
     Args:
         opening: The opening.
@@ -42,8 +42,6 @@ def ranks_of(opening: Opening) -> Ranks | None:
     Raises:
         ValueError: If the processes are to run different ops.
     """
-    if process_count() < 2:
-        return None
     layout = opening.layout
     if not layout.takes_gradients or opening.state["warmup"]:
         return None

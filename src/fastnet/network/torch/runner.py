@@ -12,7 +12,7 @@ from fastnet._nest import NestMap
 from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
-from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.ranges import op_ranges
 from fastnet.network.metering import Ranges, titles
 from fastnet.network.opening import Opening
@@ -63,9 +63,10 @@ class TorchRunner(Runner):
             ValueError: If a model would be updated that nothing keeps the same in all processes.
         """
         self.opening.state["tape"] = NonContext()
-        self.ranks = ranks_of(self.opening)
-        if self.opening.state["mode"] == "train":
-            require_communicating(self.opening.layout)
+        if process_count() > 1:
+            self.ranks = ranks_of(self.opening)
+            if self.opening.state["mode"] == "train":
+                require_communicating(self.opening.layout)
         for model in self.opening.layout.models:
             if self._device.type != "cpu" or not _is_on_cpu(model):
                 self._move(model, self._device)
