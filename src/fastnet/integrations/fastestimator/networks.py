@@ -69,9 +69,9 @@ def _choose_device(network: Any) -> Any:
     return (patched("get_device") or get_device)()
 
 
-def _init_torch(network: Any, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
+def _init_torch(self: Any, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
     """Take FastEstimator's arguments and no others, since its reports list all that there are."""
-    fastnet.network.TorchNetwork.__init__(network, ops, postprocessing, slicers)
+    fastnet.network.TorchNetwork.__init__(self, ops, postprocessing, slicers)
 
 
 def _to_batch(network: Any, data: Any) -> Any:
