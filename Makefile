@@ -29,8 +29,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf demo-distributed setup test test-fast test-public lint typecheck build fe-packages test-fe
-.PHONY: bench-packages bench bench-quick instructions annotate sanitize dist clean
+.PHONY: help demo demo-tf demo-distributed setup test test-slow test-fast test-public test-fe lint typecheck build
+.PHONY: fe-packages bench-packages bench bench-quick instructions annotate sanitize dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,11 +47,14 @@ demo-distributed: $(VENV)/.has-demo build  ## train in two processes, and in one
 setup: $(VENV)/.has-dev build  ## the environment that CONTRIBUTING.md speaks of
 
 # The checks and the doctests keep one core busy each.
-test: setup  ## set up, check style and types, run every test and doctest
+test: setup  ## set up, check style and types, run the tests and doctests
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
 	$(ONE_THREAD) $(BIN)/python -m pytest --doctest-modules src/fastnet; doctests=$$?; \
 	wait $$lint && exit $$doctests
-	$(ONE_THREAD) $(BIN)/python $(PYTEST) --ignore=tests/integrations
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/integrations
+
+test-slow: setup  ## run the tests that build, install, train or start processes for more than a few seconds
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m slow --ignore=tests/integrations
 
 # Only the files that have such tests are collected.
 test-fast: setup  ## run the tests that touch every public name, within a minute

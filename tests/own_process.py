@@ -41,7 +41,7 @@ def is_here() -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Report what a test came to in the process of its own; the first of a module starts it."""
     if is_here() or item.get_closest_marker("own_process") is None:
         return None
@@ -56,6 +56,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    # what an item before this has set up for both of them is not for the next
+    item.session._setupstate.teardown_exact(nextitem)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fastnet.util import get_device, get_num_devices, get_num_gpus
-from fastnet.util.devices import read_device
+from fastnet.util.devices import has_accelerator, read_device
 from tests.network.programs import raising
 
-CACHED = (get_num_devices, get_num_gpus)
+CACHED = (get_num_devices, get_num_gpus, has_accelerator)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,25 @@ def test_machine(machine: Any, mps: bool, cuda: int, device: str, gpus: int, dev
     assert get_device() == torch.device(device)
     assert get_num_gpus() == gpus
     assert get_num_devices() == devices
+
+
+@pytest.mark.parametrize("kind", ["mps", "cuda", "xpu"])
+def test_something_but_the_cpu(machine: Any, kind: str) -> None:
+    machine(**{kind: 1})
+    assert has_accelerator()
+
+
+def test_nothing_but_the_cpu(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine()
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert not has_accelerator()
+
+
+def test_a_device_of_a_package_of_its_own(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine()
+    accelerator = SimpleNamespace(is_available=lambda: True)
+    monkeypatch.setattr(torch, "accelerator", accelerator, raising=False)
+    assert has_accelerator()
 
 
 def test_the_last_choice_before_the_cpu(machine: Any) -> None:

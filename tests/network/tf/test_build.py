@@ -22,7 +22,7 @@ from fastnet.backend.framework import framework_of
 from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
-from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.network.keras_models import (
     BY_NAME,
     CLASSES,
@@ -44,6 +44,7 @@ from tests.network.keras_models import (
     weights,
 )
 from tests.network.programs import raising
+from tests.network.schedulers import Doubling
 
 pytestmark = pytest.mark.tf
 
@@ -182,16 +183,6 @@ class TestOptimizers:
             "arguments, a scheduler of these, or None.",
         ):
             build(line, BY_NAME.SGD(), model_name="m")
-
-
-class Doubling(Scheduler[Any]):
-    """A scheduler of a user's own, by a rule."""
-
-    def get_current_value(self, epoch: int) -> Any:
-        return "sgd" if epoch < 3 else None
-
-    def get_all_values(self) -> list[Any]:
-        return ["sgd", None]
 
 
 class TestScheduledOptimizers:

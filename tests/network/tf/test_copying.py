@@ -186,8 +186,8 @@ class TestPartsOfModels:
         assert str(caught.value).startswith(
             "This TFNetwork of the models ['m'] cannot be pickled because of Scaling (op 1, inputs "
             f"['y'], outputs ['z']): Scaling holds '{layer.name}', a part of the model 'm', which "
-            "Keras would save by itself, so that the two were not one any more; hold the model and "
-            "look it up there."
+            "Keras would save by itself, so that the two would no longer be one; hold the model "
+            "and look it up there."
         )
 
 

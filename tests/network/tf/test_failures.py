@@ -13,6 +13,7 @@ from fastnet.network import TFNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.missing_keys import deleted, missing
 from tests.network.keras_models import (
     infer,
     keras,
@@ -25,6 +26,7 @@ from tests.network.keras_models import (
     weights,
 )
 from tests.network.programs import is_free
+from tests.network.schedulers import Trouble
 from tests.network.tf.test_autograph import line_of
 from tests.network.tf_programs import (
     EITHER_WAY,
@@ -40,10 +42,6 @@ from tests.network.tf_programs import (
 pytestmark = pytest.mark.tf
 
 InvalidArgument = tf.errors.InvalidArgumentError
-
-
-class Trouble(Exception):
-    """An error of a user's own."""
 
 
 def moody(x: Any, state: Any) -> Any:
@@ -365,10 +363,8 @@ class TestSameTexts:
     @EITHER_WAY
     def test_of_a_key_that_is_missing(self, eager: bool) -> None:
         network = TFNetwork([Counting("x", "y"), LambdaOp(add, ["y", "other"], "z")])
-        text = (
-            "LambdaOp (op 1, inputs ['y', 'other'], outputs ['z']) reads the key 'other', but "
-            "there is no such key. Keys there: ['othr', 'x']. Did you mean 'othr'? Put the key "
-            "into the batch, or let an earlier op write it."
+        text = missing(
+            "LambdaOp (op 1, inputs ['y', 'other'], outputs ['z'])", "other", ["othr", "x"], "othr"
         )
         with network(mode="infer", epoch=1, eager=eager):
             for _ in range(2):
@@ -384,8 +380,9 @@ class TestSameTexts:
         network = TFNetwork([Counting("x", "y"), Delete("y"), Counting("y", "z")])
         with failing(
             MissingKeyError,
-            "Counting (op 2, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 1, "
-            "inputs ['y']) has deleted. Read it before it is deleted, or keep it.",
+            deleted(
+                "Counting (op 2, inputs ['y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])"
+            ),
         ):
             infer(network, {"x": ones(2)}, eager=eager)
 

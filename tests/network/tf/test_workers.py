@@ -22,6 +22,7 @@ from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from fastnet.slicer import MeanUnslicer, Slicer
 from tests import tf_workers
+from tests.missing_keys import reads
 from tests.tf_workers import Workers
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -704,6 +705,15 @@ def test_an_overflow_on_one_worker_skips_the_step_on_all(workers: Workers, eager
         np.testing.assert_allclose(mine, theirs, rtol=0.02, atol=0.01)
 
 
+def explained() -> dict[str, str]:
+    return TFNetwork(regression(fastnet.build(mlp, sgd, model_name="net"))).explain().spread
+
+
+def test_how_models_are_spread_is_explained(workers: Workers) -> None:
+    told = {"net": "by MultiWorkerMirroredStrategy over 2 devices of 2 processes"}
+    assert workers.run(explained) == [told, told]
+
+
 def normalized() -> Any:
     return mlp(keras.layers.BatchNormalization(momentum=0.9))
 
@@ -891,6 +901,53 @@ def test_files_are_written_by_one_worker(workers: Workers, tmp_path: Any) -> Non
     assert int(model.current_optimizer.iterations.numpy()) == steps + 1
 
 
+def stop_and_go_on(folder: str, merge: int) -> Any:
+    """Train on, and train again from a checkpoint of the way there, in a network made anew."""
+    parts = list(map(my_part, batches()))
+    rank = fastnet.backend.tf.processes.rank()
+    if not KERAS_3:
+        keras.backend.experimental.enable_tf_random_generator()
+
+    def made(seed: int) -> tuple[Any, Any]:
+        keras.utils.set_random_seed(seed)
+        model = fastnet.build(lambda: mlp(keras.layers.Dropout(0.3)), adam, model_name="m")
+        return model, TFNetwork(regression(model, merge_grad=merge))
+
+    def run(network: Any, batches: list[Batch]) -> list[float]:
+        with network(mode="train", epoch=1):
+            return [float(network.run_step(batch)["loss"]) for batch in batches]
+
+    model, network = made(3)
+    fastnet.backend.tf.processes.seed(7 + rank)
+    np.random.seed(rank)
+    run(network, parts[:3])
+    path = fastnet.save_checkpoint(f"{folder}/{rank}/run", network, epoch=1, step=3)
+    whole = run(network, parts[3:]), values(model), np.random.rand()
+    model, network = made(99)
+    read = fastnet.load_checkpoint(f"{folder}/0/{path.split('/')[-1]}", network)
+    again = run(network, parts[3:]), values(model), np.random.rand()
+    return whole, again, (read.epoch, read.step)
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+def test_a_checkpoint_goes_on_on_each_worker(workers: Workers, tmp_path: Any, merge: int) -> None:
+    for rank in (0, 1):
+        (tmp_path / str(rank)).mkdir()
+    found = workers.run(stop_and_go_on, str(tmp_path), merge)
+    assert len(list((tmp_path / "0").iterdir())) == 1
+    assert not list((tmp_path / "1").iterdir())
+    for whole, again, place in found:
+        assert place == (1, 3)
+        assert again[0] == whole[0]
+        assert_alike(again[1], whole[1], 0)
+        assert again[2] == whole[2]
+    # each has random numbers of its own, and all have the same weights
+    (first, _, _), (second, _, _) = found
+    assert first[0] != second[0]
+    assert first[2] != second[2]
+    assert_alike(first[1], second[1], 0)
+
+
 # ---------------------------------------------------------------------- what goes wrong
 
 
@@ -922,7 +979,21 @@ def fail(what: str, eager: bool = False) -> Any:
     return "done"
 
 
+def fail_unseen(what: str) -> Any:
+    from fastnet import distributed
+
+    distributed.init("tf", compare_ranks=False)
+    try:
+        return fail(what)
+    finally:
+        distributed.init("tf")
+
+
 class TestErrors:
+    def test_workers_that_are_not_compared(self, workers: Workers) -> None:
+        assert workers.run(fail_unseen, "other ops") == ["done", "done"]
+        assert {one.kind for one in workers.try_to_run(fail, "other ops")} == {"RankError"}
+
     def test_workers_with_other_ops_or_epochs_go_on_once_they_agree(self, workers: Workers) -> None:
         first, second = workers.try_to_run(fail, "other epoch")
         assert (first.kind, second.kind) == ("RankError", "RankError")
@@ -944,7 +1015,7 @@ class TestErrors:
     def test_an_error_on_all_workers_leaves_them_usable(self, workers: Workers) -> None:
         for one in workers.try_to_run(fail, "missing key"):
             assert one.kind == "MissingKeyError"
-            assert "reads the key 'y', but there is no such key" in one.text
+            assert reads("y") in one.text
         assert workers.run(fail, "nothing") == ["done", "done"]
 
     @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
