@@ -8,10 +8,13 @@ if TYPE_CHECKING:
     from fastnet import backend, distributed, network, op, profiling, schedule, slicer, types, util
     from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
     from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
+    from fastnet.network.compiling import CompileOptions
+    from fastnet.network.looping import steps
     from fastnet.profiling import profile
 
 __all__ = [
     "BaseNetwork",
+    "CompileOptions",
     "Network",
     "TFNetwork",
     "TorchNetwork",
@@ -26,6 +29,7 @@ __all__ = [
     "save_checkpoint",
     "schedule",
     "slicer",
+    "steps",
     "types",
     "util",
 ]
@@ -35,9 +39,11 @@ _OF_NETWORK = ("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build")
 _load, __dir__ = attach(
     __name__,
     {
+        "CompileOptions": "network.compiling",
         "load_checkpoint": "network.checkpoint",
         "profile": "profiling",
         "save_checkpoint": "network.checkpoint",
+        "steps": "network.looping",
         **dict.fromkeys(_OF_NETWORK, "network"),
     },
     submodules=(

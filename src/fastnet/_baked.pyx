@@ -11,6 +11,10 @@ from cpython.object cimport PyObject
 
 cdef extern from "Python.h":
     PyObject* PyCell_GET(object cell)
+    ctypedef PyObject* (*Iterate "getiterfunc")(PyObject*)
+    ctypedef struct Class "PyTypeObject":
+        Iterate tp_iter
+    Class* class_of "Py_TYPE"(object value) noexcept
 
 cdef object UNSET = object()
 
@@ -98,7 +102,8 @@ cdef class Seen:
             now = now.__dict__
         if type(now) is dict:
             return same_dict(<dict> now, self.values)
-        if type(now) is list:
+        # a list of Keras or TensorFlow, as long as it is gone through as a list is
+        if self.kind == SEQUENCE and isinstance(now, list) and has_iter_of_list(now):
             return same_list(<list> now, self.values)
         if self.kind == FUNCTION:
             closure = now.__closure__ or ()
@@ -118,6 +123,10 @@ cdef class Seen:
         if type(now) is tuple and self.kind == SEQUENCE:
             return True
         return same_list(self.read(self.owner), self.values)
+
+
+cdef inline bint has_iter_of_list(object now) noexcept:
+    return class_of(now).tp_iter == (<Class*> list).tp_iter
 
 
 cdef bint same_dict(dict now, tuple values) noexcept:

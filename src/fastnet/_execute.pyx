@@ -223,7 +223,7 @@ cdef class Plan:
         cdef Py_ssize_t n_steps = len(specs)
         cdef Py_ssize_t n_keys = table.size()
         cdef Py_ssize_t n_numbers = 2 * n_keys
-        cdef Py_ssize_t index, position, slot, key_id
+        cdef Py_ssize_t index, position, slot, key_id, n_slots
         cdef int* free
         cdef OpSpec spec
         cdef Step* step
@@ -244,7 +244,8 @@ cdef class Plan:
             raise MemoryError()
         try:
             free = self._numbers
-            self._keys = []
+            self._keys = [None] * n_keys
+            n_slots = 0
             for key_id in range(n_keys):
                 slot_of[key_id] = -1
             self._forwards = list(forwards)
@@ -266,8 +267,9 @@ cdef class Plan:
                             f"{describe_op(spec.item, index)} was read with another table of keys"
                         )
                     if slot_of[key_id] < 0:
-                        slot_of[key_id] = len(self._keys)
-                        self._keys.append(table._names[key_id])
+                        slot_of[key_id] = n_slots
+                        self._keys[n_slots] = table._names[key_id]
+                        n_slots += 1
                     step.inputs[position] = slot_of[key_id]
                 if spec.in_list:
                     step.read = READ_LIST
@@ -287,7 +289,8 @@ cdef class Plan:
                         "out_list is False: it says that forward returns one bare value. Set "
                         "out_list to True, or name one output."
                     )
-            self._n_slots = len(self._keys)
+            del self._keys[n_slots:]
+            self._n_slots = n_slots
 
             self._inputs = free
             for key_id in range(n_keys):
@@ -306,7 +309,6 @@ cdef class Plan:
 
             # backwards: a slot is live while a later op reads it, or it is wanted at the end
             for index in range(n_steps - 1, -1, -1):
-                spec = <OpSpec> specs[index]
                 step = &self._steps[index]
                 step.dead = free
                 for position in range(step.n_outputs):
@@ -318,11 +320,11 @@ cdef class Plan:
                     live[step.outputs[position]] = 0
                 for position in range(step.n_inputs):
                     slot = step.inputs[position]
-                    if spec.deletes or not live[slot]:
+                    if step.deletes or not live[slot]:
                         free[0] = slot
                         free += 1
                         # an output of the same op overwrites this slot before the dead are dropped
-                        if not spec.deletes and self._writes(step, slot):
+                        if not step.deletes and self._writes(step, slot):
                             free -= 1
                 for position in range(step.n_inputs):
                     live[step.inputs[position]] = 1

@@ -9,7 +9,9 @@ from libc.string cimport memset
 
 from fastnet.errors import sliced_not_unsliced
 
-cdef Py_ssize_t BITS = 64
+# known to the compiler, which then needs no division
+cdef enum:
+    BITS = 64
 
 
 cdef class KeyTable:
@@ -384,11 +386,10 @@ cdef class Resolution:
         self.returned = outputs if returned is None else returned
 
 
-cdef int no_none(list specs) except -1:
+cdef int refuse_none(Spec spec) except -1:
     # a typed loop variable takes None, and then reads through it
-    for spec in specs:
-        if spec is None:
-            raise TypeError("None stands where a spec is expected")
+    if spec is None:
+        raise TypeError("None stands where a spec is expected")
     return 0
 
 
@@ -403,12 +404,16 @@ def select(list specs not None, mode, ds_id):
     Returns:
         A list of those that take part.
     """
-    cdef list chosen = []
+    # of its full length from the start, as below: a list that grows is copied over and over
+    cdef list chosen = [None] * len(specs)
+    cdef Py_ssize_t count = 0
     cdef Spec spec
-    no_none(specs)
     for spec in specs:
+        refuse_none(spec)
         if spec.in_force(mode, ds_id):
-            chosen.append(spec)
+            chosen[count] = spec
+            count += 1
+    del chosen[count:]
     return chosen
 
 
@@ -422,19 +427,22 @@ def gather(list specs not None):
         A tuple of lists: the ops, their forwards, the models that they hold (each once, in the
         order of the ops), and the places of the ops that take gradients.
     """
-    cdef list ops = [], forwards = [], models = [], gradient_places = []
+    cdef Py_ssize_t count = len(specs)
+    cdef list ops = [None] * count, forwards = [None] * count, models = [], gradient_places = []
     cdef set seen = set()
+    cdef Py_ssize_t place
     cdef OpSpec spec
-    no_none(specs)
-    for spec in specs:
-        ops.append(spec.item)
-        forwards.append(spec.forward)
+    for place in range(count):
+        spec = specs[place]
+        refuse_none(spec)
+        ops[place] = spec.item
+        forwards[place] = spec.forward
         for model in spec.models:
             if id(model) not in seen:
                 seen.add(id(model))
                 models.append(model)
         if spec.takes_gradients:
-            gradient_places.append(len(ops) - 1)
+            gradient_places.append(place)
     return ops, forwards, models, gradient_places
 
 
@@ -496,14 +504,14 @@ def resolve(
     cdef SlicerSpec slicer
     cdef Py_ssize_t index, key_id
 
-    for specs in (ops, postprocessing, slicers):
-        no_none(specs)
     for slicer in slicers:
+        refuse_none(slicer)
         sliced.unite(slicer.slices)
         unsliced.unite(slicer.unslices)
     needed.unite(sliced)
 
     for spec in ops:
+        refuse_none(spec)
         for index in range(spec.n_inputs):
             key_id = spec.ids[index]
             if not produced.has_bit(key_id):
@@ -522,6 +530,7 @@ def resolve(
     needed.unite(pieces)
 
     for spec in postprocessing:
+        refuse_none(spec)
         for index in range(spec.n_inputs):
             key_id = spec.ids[index]
             if not produced.has_bit(key_id):

@@ -203,6 +203,6 @@ def test_weights_that_are_yet_to_come() -> None:
 
     model: Any = fastnet.build(lazy, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     network = TorchNetwork([ModelOp(model, "x", "y")])
-    with pytest.raises(ValueError, match="A LazyLinear makes its parameters when it first runs"):
+    with pytest.raises(ValueError, match="A LazyLinear creates its parameters in its first"):
         fastnet.profile(network, batch(), steps=1, update=False)
     assert fastnet.profile(network, batch(), mode="eval", steps=1).sections

@@ -9,6 +9,7 @@ from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
     from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
+    from fastnet.network.looping import steps
     from fastnet.network.tf import TFNetwork
     from fastnet.network.torch import TorchNetwork
 
@@ -20,6 +21,7 @@ __all__ = [
     "build",
     "load_checkpoint",
     "save_checkpoint",
+    "steps",
 ]
 
 __getattr__, _late = attach(
@@ -29,6 +31,7 @@ __getattr__, _late = attach(
         "TorchNetwork": "torch",
         "load_checkpoint": "checkpoint",
         "save_checkpoint": "checkpoint",
+        "steps": "looping",
     },
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet._execute import BoundPlan
 from fastnet._guard import call_within, enter, leave
 from fastnet.backend import to_tensor
-from fastnet.backend.facts import fact, put_fact
+from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
 from fastnet.errors import unwritten_key
@@ -77,6 +77,8 @@ class BaseNetwork(Value):
 
     _first_epoch = 1
     _warns_of_unwritten = True
+    # what comes back where no keys are named; none for all outputs
+    _wanted: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -138,10 +140,6 @@ class BaseNetwork(Value):
         """Return what is done to values on their way, and around ops."""
         return Handling()
 
-    def _wanted(self, keys: Collection[str] | None) -> frozenset[str]:
-        """Read which keys are wanted back; none for all outputs."""
-        return desired_keys(keys)
-
     def _check_ops(self, layout: Layout) -> None:
         """Refuse ops that cannot run where the network is opened."""
 
@@ -170,7 +168,7 @@ class BaseNetwork(Value):
                 that postprocessing reads come back too, and keys of the batch in any case. One that
                 no op of the network writes and the batch does not have is warned of once.
             warmup: Whether this is a trial run that updates no weights.
-            eager: Whether to run op by op even where a graph could be used (TensorFlow only).
+            eager: Whether to run op by op even where a graph, or a compiled step, could be used.
 
         Returns:
             The network itself, to be entered.
@@ -188,7 +186,8 @@ class BaseNetwork(Value):
         self._configured.opening = None
         check_mode(mode)
         epoch = check_epoch(epoch, self._first_epoch)
-        layout = self._find_layout(mode, epoch, ds_id, self._wanted(desired_output_keys))
+        desired = desired_keys(desired_output_keys) or self._wanted
+        layout = self._find_layout(mode, epoch, ds_id, desired)
         state: State = {
             "warmup": warmup,
             "mode": mode,
@@ -201,6 +200,27 @@ class BaseNetwork(Value):
         opening.runner = self._make_runner(opening)
         self._configured.opening = opening
         return self
+
+    def __repr__(self) -> str:
+        held = {"op": self.ops, "postprocessing op": self.postprocessing, "slicer": self.slicers}
+        parts = [
+            f"{len(items)} {kind}{'' if len(items) == 1 else 's'}"
+            for kind, items in held.items()
+            if items or kind == "op"
+        ]
+        if self.models:
+            names = ", ".join(repr(name_of(model)) for model in self.models)
+            parts.append(f"model{'' if len(self.models) == 1 else 's'} {names}")
+        if self.device is not None:
+            parts.append(f"on {self.device}")
+        opening = self._opening
+        if opening is not None:
+            parts.append(f"open in mode {opening.state['mode']!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """Show what an opening for training would run, for a notebook."""
+        return self.explain()._repr_html_()
 
     # compiled, so that no interrupt finds a network that is taken and not yet watched over
     __enter__ = enter
@@ -234,6 +254,7 @@ class BaseNetwork(Value):
         epoch: int = 1,
         ds_id: str = "",
         progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
     ) -> Any:
         """Run data through the network, opening it for just this.
 
@@ -247,6 +268,8 @@ class BaseNetwork(Value):
             ds_id: The id of the dataset, "" if it has none.
             progress: Whether to show a bar (with tqdm) where the number of batches is known; of
                 several processes the first one does.
+            desired_output_keys: The keys wanted back, beside the batch's own. None or empty for all
+                that ops write.
 
         A loader whose sampler wants to know the epoch, as a DistributedSampler does to draw another
         order in each, is told it.
@@ -255,19 +278,59 @@ class BaseNetwork(Value):
             For a batch its result, else a list of results. A result is a `ChainMap` of two dicts,
             what was written over the batch's entries; with slicers one dict of both.
         """
-        single = isinstance(data, Mapping)
-        if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
-            raise not_data(data)
-        eager = single and not self.slicers
-        self(mode=mode, epoch=epoch, ds_id=ds_id, warmup=False, eager=eager)
+        if not isinstance(data, Mapping):
+            return list(
+                self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys)
+            )
+        eager = not self.slicers
+        self(mode, epoch, ds_id, desired_output_keys, eager=eager)
         self._configured.opening.transforms = eager
         with self:
-            if single:
-                return self._do_transform(self._to_batch(data))
-            if callable(data) and not hasattr(data, "__iter__"):
-                with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
-                    return self._transform_all(loader, progress)
-            return self._transform_all(data, progress)
+            return self._do_transform(self._to_batch(data))
+
+    def iter_transform(
+        self,
+        data: Any,
+        mode: str,
+        epoch: int = 1,
+        ds_id: str = "",
+        progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
+    ) -> Iterator[Any]:
+        """Run batches through the network as their results are asked for, and keep none of them.
+
+        Args:
+            data: As for `transform`, but no single batch.
+            mode: As for `transform`.
+            epoch: As for `transform`.
+            ds_id: As for `transform`.
+            progress: As for `transform`.
+            desired_output_keys: As for `transform`.
+
+        Returns:
+            A generator of results. From its first result on the network is in use, until it has
+            come to its end or was closed.
+
+        Raises:
+            TypeError: If `data` is no iterable of batches.
+        """
+        if isinstance(data, Mapping):
+            raise TypeError(
+                "iter_transform takes batches, but was given one. Put it into a list, or call "
+                "transform."
+            )
+        if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
+            raise not_data(data)
+
+        def results() -> Iterator[Any]:
+            with self(mode, epoch, ds_id, desired_output_keys):
+                if callable(data) and not hasattr(data, "__iter__"):
+                    with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
+                        yield from self._transform_all(loader, progress)
+                else:
+                    yield from self._transform_all(data, progress)
+
+        return results()
 
     def explain(
         self,
@@ -446,7 +509,8 @@ class BaseNetwork(Value):
             run = meter.measured(compose_step(runner, self.target_type, meter), run)
         if runner.ranks is not None:
             run, bound = runner.ranks.counted(run), None
-        if self._warns_of_unwritten and not self._looked_for.issuperset(opening.layout.unwritten):
+        unwritten = opening.layout.unwritten
+        if unwritten and self._warns_of_unwritten and not self._looked_for.issuperset(unwritten):
             run, bound = self._looking(opening, run, bound), None
         # a step may be under way in another thread
         opening.bound = bound
@@ -485,13 +549,16 @@ class BaseNetwork(Value):
                 warnings.warn(unwritten_key(key, known), stacklevel=4)
 
     def _step_meter(self, opening: Opening) -> StepMeter | None:
-        ranges = opening.runner.ranges()
+        runner = opening.runner
+        if self._meter is None and not runner.is_profiled():
+            return None
+        ranges = runner.ranges()
         if self._meter is not None:
             return self._meter.open_step(opening.layout, opening.state, ranges)
-        return None if ranges is None or not ranges.active() else RangeMeter(ranges)
+        return None if ranges is None else RangeMeter(ranges)
 
     def _measure_with(self, meter: Meter | None) -> None:
-        """Have a meter take the times from now on, or nobody; an opening that there is goes on."""
+        """Let a meter time the network from now on, or none; an opening under way goes on."""
         self._meter = meter
         call_within(self._composing, self._compose_anew)
 
@@ -505,8 +572,8 @@ class BaseNetwork(Value):
 
     def _in_use(self) -> ValueError:
         return ValueError(
-            f"This {type(self).__name__} is in use: it can be entered once at a time. Leave it "
-            "first, or make a second network of the same ops."
+            f"This {type(self).__name__} is in use: it can only be entered once at a time. "
+            "Leave it first, or make a second network of the same ops."
         )
 
     def _not_open(self) -> ValueError:
@@ -542,16 +609,21 @@ class BaseNetwork(Value):
         }
         return ChainMap(written, read)
 
-    def _transform_all(self, batches: Iterable[Any], progress: bool) -> list[Any]:
+    def _begin_loader(self, loader: Any) -> None:
+        """Get a loader ready for the opening that is under way."""
         opening: Any = self._opening
         if opening.runner.ranks is not None:
-            opening.runner.ranks.require_even(batches)
-        _tell_epoch(batches, opening.state["epoch"])
+            opening.runner.ranks.require_even(loader)
+        _tell_epoch(loader, opening.state["epoch"])
+
+    def _transform_all(self, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
+        self._begin_loader(batches)
         if progress and hasattr(batches, "__len__") and is_main():
             from tqdm import tqdm
 
             batches = tqdm(batches, unit="batch", desc="transform")
-        return [self._do_transform(self._to_batch(batch)) for batch in batches]
+        for batch in batches:
+            yield self._do_transform(self._to_batch(batch))
 
 
 def _tell_epoch(loader: Any, epoch: int) -> None:

@@ -263,7 +263,7 @@ def _readable(name: str, but_for: type[Exception] | tuple[()] = ()) -> Iterator[
         yield
     except but_for:
         raise
-    except Exception as error:  # a damaged file fails in a dozen ways
+    except Exception as error:  # a damaged file raises errors of many types
         raise ValueError(
             f"The checkpoint '{name}' is damaged, or was not written by fastnet: it cannot be read "
             f"({error!r}). Load another one."

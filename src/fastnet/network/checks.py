@@ -195,7 +195,7 @@ def check_epoch(epoch: Any, first: int = 1) -> int:
         TypeError: If it is no whole number.
         ValueError: If it is less than `first`.
     """
-    number = whole_number(epoch)
+    number = epoch if type(epoch) is int else whole_number(epoch)
     if number is None:
         raise TypeError(
             f"An epoch is a whole number from {first} up, not {shown(epoch)} of type "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.frameworks import framework_named
 from fastnet.network.base import BaseNetwork
+from fastnet.network.compiling import CompileOptions
 from fastnet.network.models import collect_models
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def Network(
     device: Any = None,
     keep_on_device: bool = True,
     returns: Literal["cpu", "device"] | None = "cpu",
+    compile: bool | CompileOptions = False,
 ) -> BaseNetwork:
     """Make the network that fits the models of some ops.
 
@@ -37,6 +40,7 @@ def Network(
         device: Where ops run (torch only, see `TorchNetwork`, as for what follows).
         keep_on_device: Whether models stay on the device between openings.
         returns: Where a step's outputs are returned.
+        compile: Whether steps run as one compiled program each, or the options to do that by.
 
     Returns:
         A `TorchNetwork`, a `TFNetwork` or that of another framework. Ops that hold no model run in
@@ -56,28 +60,28 @@ def Network(
     >>> type(Network([ModelOp(model, "x", "y")])).__name__
     'TorchNetwork'
     """
+    # any other argument is an option that only some frameworks' networks take
+    options = {key: value for key, value in locals().items() if key not in _OF_ALL}
+    defaults = signature(Network).parameters
+    given = {key: value for key, value in options.items() if value != defaults[key].default}
     name = framework_for(ops)
     make = framework_named(name).load("network")
-    of_torch = {"device": device, "keep_on_device": keep_on_device, "returns": returns}
-    given = [key for key, usual in _OF_TORCH.items() if of_torch[key] != usual]
-    if given and name != "torch":
-        raise TypeError(
-            f"Network got {given}, which are for torch, but these ops run in {name}. Leave them "
-            "out."
-        )
-    if name == "tf":
-        made: BaseNetwork = make(ops, pops, slicers, open_axes)
-        return made
-    if open_axes is not None:
+    unknown = [key for key in given if key not in signature(make).parameters]
+    if "open_axes" in unknown:
         raise ValueError(
             f"open_axes is for the graphs of a TensorFlow network, but these ops run in {name}, "
             "which makes none. Leave it out."
         )
-    made = make(ops, pops, slicers, **{key: of_torch[key] for key in given})
+    if unknown:
+        raise TypeError(
+            f"Network got {unknown}, which are for torch, but these ops run in {name}. Leave them "
+            "out."
+        )
+    made: BaseNetwork = make(ops, pops, slicers, **given)
     return made
 
 
-_OF_TORCH = {"device": None, "keep_on_device": True, "returns": "cpu"}
+_OF_ALL = ("ops", "pops", "slicers")
 
 
 def framework_for(ops: Any) -> str:

@@ -46,7 +46,7 @@ def explain(
         check_mode(mode)
         epoch = check_epoch(epoch, network._first_epoch)
         desired = desired_keys(desired_output_keys)
-        layout = layouts.draft(mode, epoch, ds_id, desired)
+        layout = layouts.draft(mode, epoch, ds_id, desired or network._wanted)
         _choose_optimizers(layout, epoch)
         network._check_ops(layout)
     except Exception as problem:
@@ -56,7 +56,7 @@ def explain(
     if layout is None:
         # what made the opening fail may be the slicers alone
         with contextlib.suppress(Exception):
-            layout = layouts.draft(mode, epoch, ds_id, desired, sliced=False)
+            layout = layouts.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
     first_deferred = len(network.ops)
     if layout is not None:
         first_deferred = network._first_deferred(layout.ops)
@@ -69,6 +69,7 @@ def explain(
             epoch=epoch,
             ds_id=ds_id,
             desired=desired,
+            wants_all=not desired and not network._wanted,
             ops=network.ops,
             postprocessing=network.postprocessing,
             slicers=network.slicers,

@@ -37,12 +37,14 @@ class Handling(NamedTuple):
         adopt: What makes tensors of foreign ones on their way in, or None.
         move: What is done to values on their way in, after that, or None.
         release: What is done to them on their way out, or None.
+        wait: What waits for the copies that `release` has queued, or None where it queues none.
         setting: Given whether an op takes gradients, what must be set while ops run, or None.
     """
 
     adopt: Adopt | None = None
     move: NestMap | None = None
     release: NestMap | None = None
+    wait: Callable[[], None] | None = None
     setting: Callable[[bool], Setting | None] = _no_setting
 
 
@@ -155,6 +157,8 @@ class _Items:
         self.readings = {id(reading.item): reading for reading in known}
         self.layouts: dict[tuple[Any, ...], Layout] = {}
         self._snapshots = tuple(tuple(items) for items in lists)
+        # what the classes of the items have, which these share
+        self._methods: dict[type, tuple[Any, ...]] = {}
         self.schedulers = [
             item for items in self._snapshots for item in items if is_scheduler(item)
         ]
@@ -170,15 +174,16 @@ class _Items:
         self.holds_meta_ops = any(
             isinstance(reading.item, MetaOp) for reading in self.readings.values()
         )
-        self._owners = [
-            (one, reading)
+        watched = [
+            (one.item, reading)
             for reading in self.readings.values()
             for one in reading.each()
             if one.is_watched
         ]
+        self._owners = [reading for _, reading in watched]
         self._lookout = Lookout(
-            [one.item for one, _ in self._owners],
-            list({type(one.item): None for one, _ in self._owners}),
+            [item for item, _ in watched],
+            list({type(item): None for item, _ in watched}),
             CLASS_ATTRIBUTES,
             since,
         )
@@ -200,13 +205,16 @@ class _Items:
         """
         return all(map(same_items, lists, self._snapshots))
 
-    def are_still(self) -> bool:
-        """Return whether no item has changed.
+    def are_still_in(self, lists: Iterable[list[Any]]) -> bool:
+        """Return whether lists hold the very same items, and none of these has changed.
+
+        Args:
+            lists: The network's lists.
 
         Returns:
-            True if none has; False if one perhaps has.
+            True if that is so; False if one perhaps has changed.
         """
-        if not self._lookout.is_still():
+        if not (self.are_in(lists) and self._lookout.is_still()):
             return False
         return not self._unwatched or all(reading.is_same() for reading in self._unwatched)
 
@@ -223,7 +231,7 @@ class _Items:
         if all_of_them or places is None:
             suspects = list(self.readings.values())
         else:
-            suspects = [*[self._owners[place][1] for place in places], *self._unwatched]
+            suspects = [*[self._owners[place] for place in places], *self._unwatched]
         return [one for one in dict.fromkeys(suspects) if not one.is_same()]
 
     def look_again(self, since: int) -> None:
@@ -289,7 +297,7 @@ class _Items:
     def _keep(self, item: Any) -> OpSpec | SlicerSpec:
         reading = self.readings.get(id(item))
         if reading is None:
-            reading = self.readings[id(item)] = Reading(item, self.table)
+            reading = self.readings[id(item)] = Reading(item, self.table, self._methods)
         return reading.spec
 
 
@@ -312,6 +320,7 @@ class LayoutCache:
             cannot run, or cannot run together.
 
     Attributes:
+        handling: What is done to values on their way, and around ops.
         worked_out: How often a layout was not there and had to be worked out.
     """
 
@@ -325,7 +334,7 @@ class LayoutCache:
     ) -> None:
         self._lists = lists
         self._bind = bind
-        self._handling = handling
+        self.handling = handling
         self._build = build
         self._check, self._agree = agree
         # around all that is worked out; a scheduler or an op may ask for it again meanwhile
@@ -357,13 +366,8 @@ class LayoutCache:
             Exception: If what was written to an op is wrong, as when one is made so.
         """
         items = self._current()
-        current = _values(items, epoch)
-        key = (
-            mode,
-            ds_id,
-            desired,
-            tuple([id(value) for value in current]),
-        )
+        current = _values(items, epoch) if items.schedulers else ()
+        key = mode, ds_id, desired, tuple(map(id, current)) if current else ()
         layout = items.layouts.get(key)
         if layout is not None and not (layout.made_up and _settle(layout.made_up, self._build)):
             return layout
@@ -447,7 +451,7 @@ class LayoutCache:
     def _current(self) -> _Items:
         """Return the items, after a look for what was added, taken away or changed."""
         items = self._items
-        if not self._is_cleared and items.are_in(self._lists()) and items.are_still():
+        if not self._is_cleared and items.are_still_in(self._lists()):
             return items
         return call_within(self._lock, self._look_again)
 
@@ -532,11 +536,11 @@ class LayoutCache:
             specs,
             bound,
             resolution,
-            self._handling.move,
-            self._handling.release,
-            self._handling.setting(layout.takes_gradients),
+            self.handling.move,
+            self.handling.release,
+            self.handling.setting(layout.takes_gradients),
             _abandons([layout.ops[place] for place in places]),
-            self._handling.adopt,
+            self.handling.adopt,
         )
         return layout
 

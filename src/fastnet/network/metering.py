@@ -1,4 +1,4 @@
-"""What takes the times of a network while somebody measures it."""
+"""Meters, which time a network while it is being measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Around = Callable[[int], None] | None
 
 
 class Ranges(Protocol):
-    """What names ops to the profiler of a framework."""
+    """Shows the names of ops in a framework's profiler."""
 
     def active(self) -> bool:
         """Return whether that profiler is on."""
@@ -33,7 +33,7 @@ class Ranges(Protocol):
 
 
 class StepMeter(Protocol):
-    """What takes the times of the steps of one opening.
+    """Times the steps of one opening.
 
     Attributes:
         log: Where each part of a step leaves a stamp when it is over.
@@ -62,13 +62,16 @@ class StepMeter(Protocol):
 
 
 class Meter(Protocol):
-    """What takes the times of a network."""
+    """Times a network."""
 
     def found(self, mode: str, seconds: float, worked_out: bool) -> None:
         """Take down what finding a layout took."""
 
     def opened(self, mode: str, seconds: float) -> None:
         """Take down what opening the network took."""
+
+    def waited(self, mode: str, seconds: float) -> None:
+        """Take down how long a batch was waited for."""
 
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> StepMeter:
         """Return the meter that takes the times of an opening's steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -70,6 +71,8 @@ class Reading:
     Args:
         item: An op, a postprocessing op or a slicer.
         table: The table of the network's keys.
+        methods: What the classes of other items have, by class, for items of the same class to
+            share: thousands of ops do not keep a tuple each.
 
     Attributes:
         item: The item.
@@ -80,17 +83,22 @@ class Reading:
 
     __slots__ = ("_methods", "_settings", "inside", "is_watched", "item", "spec")
 
-    def __init__(self, item: Any, table: KeyTable) -> None:
+    def __init__(
+        self, item: Any, table: KeyTable, methods: dict[type, tuple[Any, ...]] | None = None
+    ) -> None:
         self.item = item
         # their keys are no keys of the network
-        self.inside = [Reading(op, KeyTable()) for op in _inner_ops(item)]
+        self.inside = tuple([Reading(op, KeyTable(), methods) for op in _inner_ops(item)])
         self.spec: OpSpec | SlicerSpec
         if hasattr(item, "slice_inputs"):
             self.spec = SlicerSpec(item, table)
         else:
             self.spec = OpSpec(item, table, is_delete(item))
         self._methods = _methods(item)
-        self._settings = [_remember(value) for value in _settings(item)]
+        if methods is not None:
+            known = methods.setdefault(type(item), self._methods)
+            self._methods = known if _are_same(known, self._methods) else self._methods
+        self._settings = tuple([_remember(value) for value in _settings(item)])
         self.is_watched = self._is_watched()
 
     def is_same(self) -> bool:
@@ -103,9 +111,7 @@ class Reading:
         return (
             self.spec.is_as_read()
             and (not isinstance(self.spec, OpSpec) or is_delete(self.item) == self.spec.deletes)
-            and all(
-                now is then for now, then in zip(_methods(self.item), self._methods, strict=True)
-            )
+            and _are_same(_methods(self.item), self._methods)
             and self._has_same_settings()
             # a plain list or set may have taken the place of one that leaves marks
             and (not self.is_watched or self._is_watched())
@@ -196,9 +202,14 @@ def _inner_ops(item: Any) -> list[Any]:
     return item.inner_ops() if isinstance(item, Op) else []
 
 
-def _methods(item: Any) -> list[Any]:
+def _methods(item: Any) -> tuple[Any, ...]:
     # a bound forward differs from look to look, and is compared as one
-    return [getattr(type(item), name, None) for name in CLASS_ATTRIBUTES]
+    cls = type(item)
+    return tuple([getattr(cls, name, None) for name in CLASS_ATTRIBUTES])
+
+
+def _are_same(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
+    return all(map(operator.is_, now, then))
 
 
 def _settings(item: Any) -> list[Any]:

@@ -30,11 +30,11 @@ class Runner:
     """
 
     bound: BoundPlan
+    context: tuple[str, str] | None = None
+    ranks: Any = None
 
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
-        self.context: tuple[str, str] | None = None
-        self.ranks: Any = None
 
     # ------------------------------------------------------------------ what a framework decides
 
@@ -47,6 +47,10 @@ class Runner:
     def bind(self) -> BoundPlan:
         """Bind the plan to the context that ops are given, which may be more than is shown."""
         return BoundPlan(self.opening.layout.plan, self.opening.state)
+
+    def is_profiled(self) -> bool:
+        """Return whether the framework's profiler is on."""
+        return False
 
     def ranges(self) -> Ranges | None:
         """Return the object that names the ops to the framework's profiler, None without one."""

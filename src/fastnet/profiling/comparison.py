@@ -4,138 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from fastnet.profiling.blocks import LEAST_STEPS
-from fastnet.profiling.estimates import Estimate, adjusted
+from fastnet.profiling.compared import LEVEL, NOISY, ComparedRow
+from fastnet.profiling.estimates import adjusted
 from fastnet.profiling.pace import TOLERANCE
 from fastnet.profiling.plot import draw_comparison
-from fastnet.profiling.rows import Row, Section, key_title
+from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.table import Table, seconds_text, to_plain, to_rich_table
 
-__all__ = ["LEAST", "ComparedRow", "Comparison"]
+__all__ = ["LEAST", "Comparison"]
 
 # the least change worth a verdict, as a part of what there was: the same network in another
 # process differs by a per cent or two, as its memory lies elsewhere
 LEAST = 0.05
 # the least change of a part, beside that, as a part of the step
 _LEAST_OF_STEP = 0.01
-_LEVEL = 0.95
-_NOISY = "too noisy"
 _COLUMNS = ("", "kind", "before", "after", "change", "95 %", "least", "verdict")
-
-
-@dataclass(frozen=True)
-class ComparedRow:
-    """A part of a step in two profiles. Times are in seconds a step.
-
-    Attributes:
-        name: What it is.
-        kind: What sort of thing it is; "step" for the step itself.
-        place: Its place, in the later profile if it is there.
-        section: The section.
-        before: What it typically took in the first profile, None where it is not there.
-        after: What it typically took in the second one, None where it is not there.
-        difference: By how much that grew.
-        noise: How far the 95 % interval goes to either side of that, or None where there are too
-            few steps to tell.
-        least: The least change that has a verdict.
-        chance: How likely so large a difference is where nothing has changed, or None.
-        verdict: "grew" or "shrank" where the difference is beyond its noise, corrected for that
-            there are many rows, and at least the least one; "new" or "gone" where one profile lacks
-            it; "too noisy" where a change of the least size may be there, or not; else "".
-    """
-
-    name: str
-    kind: str
-    place: int | None
-    section: str
-    before: float | None
-    after: float | None
-    difference: float
-    noise: float | None
-    least: float
-    chance: float | None
-    verdict: str
-
-    @classmethod
-    def of(
-        cls, before: Row | None, after: Row | None, least: float, at_least: float, slower: float
-    ) -> ComparedRow:
-        """Compare two rows, as yet with no word on growth.
-
-        Args:
-            before: The row of the first profile, or None.
-            after: That of the second one, or None. One of them is there.
-            least: The least change worth a verdict, as a part of what there was.
-            at_least: The same in seconds; the larger of both counts.
-            slower: How many times slower the machine may have been for one than for the other:
-                what that explains is noise.
-        """
-        there = after or before
-        assert there is not None
-        first, second = (None if row is None else _typical(row) for row in (before, after))
-        noise: float | None = None
-        chance: float | None = None
-        if all(row is None or row.blocks for row in (before, after)):
-            change = _estimate(after) - _estimate(before)
-            explained = (1 - 1 / slower) * max(first or 0.0, second or 0.0)
-            noise = change.reach(_LEVEL) + explained
-            chance = replace(change, mean=max(abs(change.mean) - explained, 0.0)).chance()
-        return cls(
-            name=there.name,
-            kind=there.kind,
-            place=there.place,
-            section=there.section,
-            before=first,
-            after=second,
-            difference=(second or 0.0) - (first or 0.0),
-            noise=noise,
-            least=max(least * (first or 0.0), at_least),
-            chance=chance,
-            verdict="new" if before is None else "gone" if after is None else "",
-        )
-
-    def judged(self, chance: float | None) -> ComparedRow:
-        """Return the row with its verdict.
-
-        Args:
-            chance: How likely so large a difference is by chance, among all that are looked at.
-        """
-        if self.verdict:
-            return self
-        large = abs(self.difference) >= self.least
-        if chance is not None and chance < 1 - _LEVEL and large:
-            return replace(self, verdict="grew" if self.difference > 0 else "shrank")
-        if self.noise is None or abs(self.difference) + self.noise > self.least:
-            return replace(self, verdict=_NOISY)
-        return self
-
-    @property
-    def changed(self) -> bool:
-        """Whether it grew, shrank, came or went."""
-        return self.verdict not in ("", _NOISY)
-
-    @property
-    def title(self) -> str:
-        """The name, which says of a key where it goes."""
-        return key_title(self.kind, self.name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict of plain values."""
-        return asdict(self)
-
-
-def _estimate(row: Row | None) -> Estimate:
-    """Estimate what a row takes; one that is not there takes nothing, for sure."""
-    return Estimate(0.0, 0.0, 1.0) if row is None else Estimate.of(row.blocks)
-
-
-def _typical(row: Row) -> float:
-    return _estimate(row).mean if row.blocks else row.p50
 
 
 def _judged(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
@@ -221,7 +109,7 @@ class Comparison:
         judged = _judged(steps)
         for step, pair in zip(judged, pairs, strict=True):
             slower = _slower(*pair, same_clockwork)
-            if step.verdict == _NOISY and step.noise is not None and slower <= 1 + TOLERANCE:
+            if step.verdict == NOISY and step.noise is not None and slower <= 1 + TOLERANCE:
                 notes.append(_advice(step, step.noise, min(section.steps for section in pair)))
         return cls(
             tuple(judged),
@@ -241,7 +129,7 @@ class Comparison:
         """Return the comparison as a dict of plain values; times are in seconds."""
         return {
             "schema": "fastnet.comparison/2",
-            "level": _LEVEL,
+            "level": LEVEL,
             "least": self.least,
             "notes": list(self.notes),
             "steps": [row.to_dict() for row in self.steps],

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastnet.profiling.compared import ComparedRow
 from fastnet.profiling.optional import require
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.table import seconds_text
-
-if TYPE_CHECKING:
-    from fastnet.profiling.comparison import ComparedRow
 
 __all__ = ["draw_comparison", "draw_profile"]
 

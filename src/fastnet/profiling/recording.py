@@ -293,6 +293,15 @@ class Recorder:
         """
         self._openings[mode, "open"].append(seconds)
 
+    def waited(self, mode: str, seconds: float) -> None:
+        """Take down how long a batch was waited for.
+
+        Args:
+            mode: The mode.
+            seconds: How long it took.
+        """
+        self._openings[mode, "wait for data"].append(seconds)
+
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> SectionRecorder:
         """Return the meter that takes the times of an opening's steps.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from io import BytesIO
+from operator import attrgetter
 from os.path import dirname
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,10 +23,17 @@ from fastnet.backend.private_names import PUBLIC_ONLY, look_up, read
 
 __all__ = [
     "COMPILED",
+    "OF_MODULES",
     "OVERWRITTEN",
     "PARTS",
+    "Tools",
+    "environment",
+    "grad_hooks",
+    "hook_tables",
     "is_bare_zero_grad",
     "is_torchs",
+    "note_step",
+    "optimizer_hooks",
     "parameter_count_of",
     "parts_of",
     "places_of",
@@ -31,7 +41,10 @@ __all__ = [
     "put_versions",
     "reduces_in_another_type",
     "run_backward",
+    "scheduler_has_wrapped",
     "set_grad_enabled",
+    "tables_of",
+    "tools",
     "transforms_are_active",
     "typed_storage",
     "unpickler",
@@ -261,3 +274,213 @@ def parameter_count_of(wrapper: torch.nn.parallel.DistributedDataParallel) -> in
     told = read(wrapper, "_get_ddp_logging_data", dict)()
     count = told.get("num_parameter_tensors")
     return count if isinstance(count, int) else None
+
+
+# ------------------------------------------------------------------ for steps that are captured
+
+OF_MODULES = frozenset(
+    {"_load_state_dict_post_hooks", "_load_state_dict_pre_hooks", "_non_persistent_buffers_set"}
+    | {"_state_dict_hooks", "_state_dict_pre_hooks"}
+)
+"""What a module keeps that has no part in a step: a change of it would be looked at in vain."""
+
+
+def tables_of(module: torch.nn.Module) -> list[dict[str, Any]] | None:
+    """Return the tables of the parameters and buffers that a module itself has.
+
+    Args:
+        module: The module.
+
+    Returns:
+        The tables; None where they cannot be had, and steps are not captured.
+    """
+    tables = [read(module, "_parameters"), read(module, "_buffers")]
+    return tables if all(isinstance(table, dict) for table in tables) else None
+
+
+def hook_tables(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
+    """List the tables of what is called around the steps of an optimizer, or of all of them.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        Four tables; fewer where they cannot be had, and steps are not captured.
+    """
+    every = sys.modules.get("torch.optim.optimizer")
+    found = [
+        read(optimizer, "_optimizer_step_pre_hooks"),
+        read(optimizer, "_optimizer_step_post_hooks"),
+        read(every, "_global_optimizer_pre_hooks"),
+        read(every, "_global_optimizer_post_hooks"),
+    ]
+    return [table for table in found if isinstance(table, dict)]
+
+
+def optimizer_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether something is called around the steps of an optimizer.
+
+    Where that cannot be told there may always be, and steps are not captured.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    tables = hook_tables(optimizer)
+    return len(tables) < 4 or any(tables)
+
+
+def scheduler_has_wrapped(step: Any) -> bool:
+    """Return whether a scheduler of torch has put itself around an optimizer's step, to count it.
+
+    Args:
+        step: What stands in the place of the optimizer's `step`.
+    """
+    return bool(read(step, "_wrapped_by_lr_sched", False))
+
+
+def note_step(optimizer: torch.optim.Optimizer) -> None:
+    """Let the schedulers of an optimizer know that it has taken a step.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    if not PUBLIC_ONLY:
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+grad_hooks: Callable[[torch.Tensor], Any] | None = look_up(
+    "torch.Tensor._backward_hooks", lambda found: True
+) and attrgetter("requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+"""Gives whether a tensor requires gradients, its gradient, and two tables of hooks, each None.
+
+Where it is None steps are not captured.
+"""
+
+_modes: Any = look_up("torch._C._len_torch_function_stack", lambda found: found() >= 0)
+_dispatch_modes: Any = look_up("torch._C._len_torch_dispatch_stack", lambda found: found() >= 0)
+
+
+def environment(device: str) -> tuple[Any, ...] | None:
+    """Return what around a step decides how torch computes in this thread.
+
+    Args:
+        device: The kind of device, for autocast.
+
+    Returns:
+        Something to compare; None where it is such that steps are not captured: modes or transforms
+        that look on, or names that cannot be had.
+    """
+    if (
+        _modes is None
+        or _dispatch_modes is None
+        or _modes()
+        or _dispatch_modes()
+        or transforms_are_active()
+        or torch.is_inference_mode_enabled()
+        or torch.is_anomaly_enabled()
+    ):
+        return None
+    autocast = torch.is_autocast_enabled(device)
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_autocast_dtype(device) if autocast else None,
+    )
+
+
+class Tools(NamedTuple):
+    """What torch has for capturing and compiling, all of it outside of its public API.
+
+    Attributes:
+        fake_mode: Makes the mode in which tensors have types and shapes, and no values.
+        make_graph: Traces a function into a graph.
+        dispatcher: A context in which what writes to its arguments says so.
+        dispatch_mode: The class of modes that see each operation.
+        writes: Tells whether an operation writes to what it is given.
+        no_dispatch: Makes a context in which no mode sees what is done.
+        storage_key: Given a tensor, something that is the same for two that share memory.
+        compile: Compiles a graph by Inductor.
+        decompositions: Gives what Inductor wants taken apart.
+        backend: Finds a backend of `torch.compile` by its name.
+    """
+
+    fake_mode: Callable[[], Any]
+    make_graph: Callable[..., Any]
+    dispatcher: Callable[[], Any]
+    dispatch_mode: type
+    writes: Callable[[Any], bool]
+    no_dispatch: Callable[[], Any]
+    storage_key: Callable[[torch.Tensor], int]
+    compile: Callable[[Any, Sequence[torch.Tensor], Any, bool], Callable[[list[Any]], Any]]
+    decompositions: Callable[[bool], dict[Any, Any]]
+    backend: Callable[[str], Callable[..., Any]]
+
+
+@lru_cache(maxsize=1)
+def tools() -> Tools | None:
+    """Find what torch has for capturing and compiling; it is imported here, and not before.
+
+    Returns:
+        The tools; None where they cannot be had, and steps are not captured.
+    """
+    if PUBLIC_ONLY:
+        return None
+    try:
+        from torch._dispatch.python import enable_python_dispatcher
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.utils._mode_utils import no_dispatch
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        return None
+    return Tools(
+        lambda: FakeTensorMode(allow_non_fake_inputs=True),
+        make_fx,
+        enable_python_dispatcher,
+        TorchDispatchMode,
+        lambda operation: bool(operation._schema.is_mutable),
+        no_dispatch,
+        lambda tensor: tensor.untyped_storage()._cdata,
+        _compile,
+        _decompositions,
+        _backend,
+    )
+
+
+def _decompositions(fallback_random: bool) -> dict[Any, Any]:
+    from torch._inductor import config
+    from torch._inductor.decomposition import select_decomp_table
+
+    with config.patch(fallback_random=fallback_random):
+        return dict(select_decomp_table())
+
+
+def _compile(
+    graph: Any, inputs: Sequence[torch.Tensor], mode: Any, fallback_random: bool
+) -> Callable[[list[Any]], Any]:
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+
+    with (
+        config.patch(fallback_random=fallback_random),
+        V.set_fake_mode(mode),
+        tracing(TracingContext(mode)),
+        torch.no_grad(),
+    ):
+        joint_graph_passes(graph)
+        output = next(node for node in graph.graph.nodes if node.op == "output")
+        # their strides are those that the ops gave them
+        output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+        compiled: Any = compile_fx_inner(graph, list(inputs))
+    return compiled  # type: ignore[no-any-return]
+
+
+def _backend(name: str) -> Callable[..., Any]:
+    from torch._dynamo import lookup_backend
+
+    found: Callable[..., Any] = lookup_backend(name)
+    return found

@@ -22,7 +22,7 @@ class _Claimed(ValueError):
 
 
 def require_claims(path: str) -> None:
-    """Check that a file has all the numbers that it speaks of, before any of them is read.
+    """Check that a file has all the numbers that it claims, before any of them is read.
 
     The tensors that it describes are made on the device "meta", where they take no memory. Nothing
     in the file is executed.
@@ -31,7 +31,7 @@ def require_claims(path: str) -> None:
         path: A file that `torch.save` has written.
 
     Raises:
-        ValueError: If it speaks of more than it has, or is of neither of torch's two forms.
+        ValueError: If it claims more than it has, or is of neither of torch's two forms.
     """
     size = os.path.getsize(path)
     with open(path, "rb") as file:
@@ -95,7 +95,7 @@ def _describe(file: IO[bytes], check: Any) -> None:
 def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -> Any:
     """Return a reader of pickles that makes storages without memory."""
     if unpickler is None:
-        raise ValueError("this version of torch gives no way to check the sizes that it speaks of")
+        raise ValueError("this version of torch gives no way to check the sizes that it claims")
 
     def make_storage(saved: Any) -> Any:
         if not isinstance(saved, tuple) or len(saved) < 5 or saved[0] != "storage":
@@ -115,4 +115,4 @@ def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -
 
 
 def _too_much(claimed: int, size: int) -> _Claimed:
-    return _Claimed(f"it speaks of {claimed} bytes where it has {size}")
+    return _Claimed(f"it claims {claimed} bytes, but has {size}")

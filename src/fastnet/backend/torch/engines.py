@@ -17,6 +17,7 @@ __all__ = [
     "bare",
     "engine_of",
     "groups_of",
+    "has_group",
     "is_sharded",
     "process_count",
     "sharded_modules",
@@ -115,10 +116,15 @@ def groups_of(model: torch.nn.Module) -> list[Any]:
     return [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
 
 
+def has_group() -> bool:
+    """Return whether this process is in a process group, whoever has initialised it."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def process_count() -> int:
     """Count the processes of the process group that was initialised.
 
     Returns:
         Their number; 1 if there is no process group.
     """
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if has_group() else 1

@@ -30,8 +30,8 @@ class Kept:
         for module in self._modules:
             if any(map(_is_to_come, module.parameters(recurse=False))):
                 raise ValueError(
-                    f"A {type(module).__name__} makes its parameters when it first runs, which "
-                    "cannot be undone. Run the model once before."
+                    f"A {type(module).__name__} creates its parameters in its first forward pass, "
+                    "which cannot be undone. Run the model once beforehand."
                 )
         self._flags = [module.training for module in self._modules]
         self._tensors = [

@@ -35,7 +35,7 @@ multiply, divide = mul, truediv
 
 
 def abs(tensor: Tensor) -> Tensor:
-    """Take off signs."""
+    """Take absolute values."""
     return tensor.abs()
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.torch._internals import profiler_is_on
-from fastnet.backend.torch.engines import engine_of, groups_of, wrapper_of
-from fastnet.backend.torch.joining import join_results
+from fastnet.backend.torch.engines import engine_of, groups_of, has_group, process_count, wrapper_of
 from fastnet.backend.torch.watching import Watch
 from fastnet.backend.torch.wholes import own_part
 from fastnet.errors import RankError, shown
+from fastnet.util.launchers import torch_processes
 
 __all__ = [
     "barrier",
@@ -25,7 +26,6 @@ __all__ = [
     "communication",
     "exchange",
     "gather",
-    "is_started",
     "rank",
     "require_group",
     "seed",
@@ -43,7 +43,7 @@ _COLLECTIVES = ("gloo:", "nccl:", "xccl:")
 # what torchrun tells each process
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # read once: a launcher has set it before anything is imported
-_LAUNCHED = int(os.environ.get("WORLD_SIZE") or 1) > 1
+_LAUNCHED = torch_processes() > 1
 # whether the group is ours, and not one that the program has made
 _owned = False
 _watch: Watch | None = None
@@ -66,17 +66,17 @@ def start(
         ValueError: If the environment tells too little, or the device is not there.
     """
     global _owned
-    if is_started():
+    if has_group():
         return
     missing = [name for name in _NEEDED if not os.environ.get(name)]
     if missing:
-        if int(os.environ.get("WORLD_SIZE") or 1) == 1:
+        if torch_processes() == 1:
             return
         raise ValueError(
             f"This is one of {os.environ['WORLD_SIZE']} processes, but {missing} is not in the "
-            "environment. Start the program with torchrun, or set what lacks."
+            "environment. Start the program with torchrun, or set what is missing."
         )
-    if int(os.environ["WORLD_SIZE"]) == 1:
+    if torch_processes() == 1:
         return
     if not dist.is_available():
         raise ValueError(
@@ -93,19 +93,14 @@ def start(
     _owned = True
 
 
-def is_started() -> bool:
-    """Return whether this process has come together with others, whoever has seen to it."""
-    return dist.is_available() and dist.is_initialized()
-
-
 def rank() -> int:
     """Return the place of this process among all, from 0."""
-    return dist.get_rank() if is_started() else 0
+    return dist.get_rank() if has_group() else 0
 
 
 def world_size() -> int:
     """Return how many processes there are."""
-    return dist.get_world_size() if is_started() else 1
+    return process_count()
 
 
 def require_group(task: str) -> None:
@@ -117,7 +112,7 @@ def require_group(task: str) -> None:
     Raises:
         ValueError: If there are other processes, but no process group with them.
     """
-    if _LAUNCHED and not is_started():
+    if _LAUNCHED and not has_group():
         raise ValueError(
             f"{task}, in a process that was started as one of {os.environ.get('WORLD_SIZE')} "
             f"(rank {os.environ.get('RANK')}), but there is no process group: each would train by "
@@ -150,15 +145,26 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     Raises:
         ValueError: If the processes have different keys, or one of them more values under a key.
     """
-    if not isinstance(result, Mapping):
-        raise TypeError(
-            f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
-        )
     require_group("Results are gathered")
     if world_size() == 1:
         return dict(result)
-    everything = exchange((dict(result), samples))
-    return join_results([one for one, _ in everything], [count for _, count in everything])
+    results, sizes = zip(*exchange((dict(result), samples)), strict=True)
+    return join_results(results, sizes, _KIND)
+
+
+def _mean_like(mean: float, tensor: torch.Tensor) -> torch.Tensor:
+    dtype = tensor.dtype if tensor.is_floating_point() else torch.float64
+    return torch.tensor(mean, dtype=dtype, device=tensor.device)
+
+
+_KIND = TensorKind(
+    is_tensor=torch.is_tensor,
+    has_rows=lambda tensor: tensor.ndim > 0,
+    is_number=lambda tensor: tensor.ndim == 0 and not tensor.is_complex(),
+    concatenate=torch.cat,
+    mean_like=_mean_like,
+    errors=(RuntimeError, ValueError),
+)
 
 
 def exchange(value: Any) -> list[Any]:
@@ -295,7 +301,7 @@ def the_watch() -> Watch | None:
 def stop() -> None:
     """Leave the other processes; a group that the program has made is the program's to end."""
     global _owned
-    if _owned and is_started():
+    if _owned and has_group():
         dist.destroy_process_group()
     _owned = False
 
@@ -311,8 +317,8 @@ def _device(device: torch.device | str | int | None) -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f"fastnet.distributed is given {shown(device)} as device, which is none: {error}. Give "
-            "a torch.device, a name such as 'cuda:0', or None."
+            f"fastnet.distributed got the device {shown(device)}, which torch does not know: "
+            f"{error}. Pass a torch.device, a name such as 'cuda:0', or None."
         ) from error
     if chosen.type in ("cpu", "mps"):
         return chosen

@@ -15,9 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastnet.backend.facts import put_fact
 from fastnet.backend.torch._internals import parameter_count_of
-from fastnet.backend.torch.engines import bare, engine_of, process_count, wrapper_of
+from fastnet.backend.torch.engines import bare, engine_of, has_group, process_count, wrapper_of
 from fastnet.errors import nearest_name, shown
 from fastnet.util.devices import get_num_gpus, read_device
+from fastnet.util.launchers import torch_processes
 
 __all__ = ["PARALLEL", "Spread", "known_to_engine", "note", "spread"]
 
@@ -106,7 +107,8 @@ def spread(model: torch.nn.Module, how: Spread, name: str) -> torch.nn.Module:
     if engine == "dp":
         wrapped: torch.nn.Module = torch.nn.DataParallel(model)
     else:
-        _require_group(engine, parallel, name)
+        if not has_group():
+            raise _no_group(parallel, name)
         device = read_device(how.device)
         make = _wrap_ddp if engine == "ddp" else _shard
         wrapped = make(model, device, dict(how.options), name)
@@ -138,16 +140,14 @@ def known_to_engine(model: DistributedDataParallel) -> list[torch.nn.Parameter] 
         given, if this cannot be told of it.
     """
     known = _known.get(model)
-    return None if known is None else [one for one in map(_called, known) if one is not None]
+    if known is None:
+        return None
+    return [parameter for one in known if (parameter := one()) is not None]
 
 
 _known: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref[torch.nn.Parameter]]] = (
     weakref.WeakKeyDictionary()
 )
-
-
-def _called(reference: weakref.ref[torch.nn.Parameter]) -> torch.nn.Parameter | None:
-    return reference()
 
 
 def _read(parallel: Any, name: str) -> str | None:
@@ -165,7 +165,7 @@ def _choose(parallel: str | None, model: torch.nn.Module, name: str) -> str | No
     if parallel != "auto":
         return parallel
     if process_count() < 2:
-        if _launched() > 1 and not _initialised():
+        if _launched() > 1 and not has_group():
             raise _no_group("auto", name)
         if get_num_gpus() > 1:
             _hint()
@@ -235,11 +235,6 @@ def _require_unwrapped(model: torch.nn.Module, engine: str | None, name: str) ->
     )
 
 
-def _require_group(engine: str, parallel: str | None, name: str) -> None:
-    if not _initialised():
-        raise _no_group(parallel, name)
-
-
 def _no_group(parallel: str | None, name: str) -> ValueError:
     launched = (
         f"This process is one of {_launched()} of torchrun, but t" if _launched() > 1 else "T"
@@ -251,16 +246,9 @@ def _no_group(parallel: str | None, name: str) -> ValueError:
     )
 
 
-def _initialised() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _launched() -> int:
     """Count the processes that torchrun, or what sets the same variables, has started."""
-    if not all(name in os.environ for name in _TORCHRUN):
-        return 1
-    count = os.environ["WORLD_SIZE"]
-    return int(count) if count.isdigit() else 1
+    return torch_processes() if all(name in os.environ for name in _TORCHRUN) else 1
 
 
 def _wrap_ddp(

@@ -234,7 +234,7 @@ def dtype_of(dtype: Any) -> torch.dtype | None:
         return dtype
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"torch has no type of the name {shown(dtype)}. Try 'float32' or 'int64'.")
+        raise ValueError(f"torch has no dtype named {shown(dtype)}. Try 'float32' or 'int64'.")
     return found
 
 

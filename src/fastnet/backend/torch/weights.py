@@ -177,7 +177,7 @@ def read_file(name: str, kind: str, content: str, writer: str) -> Any:
         What it holds, its tensors on the CPU.
 
     Raises:
-        ValueError: If it is damaged, speaks of more than it has, or holds what would have to be
+        ValueError: If it is damaged, claims more than it has, or holds what would have to be
             executed.
     """
     try:
@@ -188,7 +188,7 @@ def read_file(name: str, kind: str, content: str, writer: str) -> Any:
             f"The {kind} '{name}' is damaged, or holds more than {content}, which is not "
             f"executed. Save it anew with {writer}."
         ) from error
-    except Exception as error:  # a damaged file fails in a dozen ways
+    except Exception as error:  # a damaged file raises errors of many types
         raise ValueError(
             f"The {kind} '{name}' is damaged: it cannot be read ({error!r}). Save it anew "
             f"with {writer}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import MethodType
@@ -20,6 +19,7 @@ from fastnet.backend.tf.baked import (
     looks_at_variables,
     own_classes,
 )
+from fastnet.util.numbers import same_constant
 
 __all__ = ["Change", "Fingerprint"]
 
@@ -139,7 +139,7 @@ class Fingerprint:
         if type(then) is not type(now):
             return False
         if is_plain(then):
-            return _same_value(then, now)
+            return same_constant(then, now)
         node = self._nodes.get(id(then))
         if node is None or not node.look.by_value:
             return False
@@ -198,14 +198,4 @@ def _by_name(values: tuple[Any, ...]) -> dict[Any, Any]:
 def _matches(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    return type(one) is type(other) and is_plain(one) and _same_value(one, other)
-
-
-def _same_value(one: Any, other: Any) -> bool:
-    """Return whether two values of one class are the same constant: 0.0 and -0.0 are not."""
-    if isinstance(one, float):
-        same_sign = math.copysign(1.0, one) == math.copysign(1.0, other)
-        return same_sign and (one == other or (one != one and other != other))
-    if isinstance(one, complex):
-        return _same_value(one.real, other.real) and _same_value(one.imag, other.imag)
-    return bool(one == other)
+    return type(one) is type(other) and is_plain(one) and same_constant(one, other)

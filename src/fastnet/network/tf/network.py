@@ -95,7 +95,7 @@ class TFNetwork(BaseNetwork):
                         raise ValueError(
                             f"{type(op).__name__} holds '{one.name}', a part of the model "
                             f"'{name_of(model)}', which Keras would save by itself, so that the "
-                            "two were not one any more; hold the model and look it up there"
+                            "two would no longer be one; hold the model and look it up there"
                         )
 
     def _copy_models(self, memo: dict[int, Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.facts import fact, name_of
-from fastnet.backend.tf import processes
 from fastnet.network.opening import Opening
+from fastnet.util.launchers import tf_workers
 
 __all__ = ["plan_of", "require_strategy"]
 
@@ -45,7 +45,7 @@ def require_strategy() -> None:
     Raises:
         ValueError: If `TF_CONFIG` tells of others, but no strategy is in force.
     """
-    count = processes.launched()
+    count = tf_workers()
     if count > 1:
         raise ValueError(
             f"TF_CONFIG names {count} workers, but no strategy is in force: each would train by "

@@ -76,7 +76,7 @@ class TraceRecord:
 
 
 class _NoTensor:
-    """The class of nothing: every value of a batch is looked at as if it were no tensor."""
+    """A class without instances, so that no value of a batch passes for a tensor at first sight."""
 
 
 class Program:

@@ -10,8 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet._nest import leaves_of, map_leaves
+from fastnet.backend import joining
 from fastnet.backend.facts import name_of
 from fastnet.backend.tf.graph import KIND
+from fastnet.backend.tf.processes import strategy_name, was_made_under
 from fastnet.backend.tf.quiet import quiet
 from fastnet.errors import add_note
 
@@ -61,18 +63,13 @@ class Replicas:
                 name = name_of(model)
                 # Keras 2 cannot tell the weights of a Sequential that has none yet
                 weights = model.trainable_variables if getattr(model, "built", True) else ()
-                if not all(map(self._owns, weights)):
-                    strategy = type(self.strategy).__name__
+                if not all(was_made_under(self.strategy, one) for one in weights):
+                    strategy = strategy_name(self.strategy)
                     raise ValueError(
                         f"Model '{name}' is to be updated under a {strategy}, but was not made "
                         "under it. Call fastnet.build within its scope, or after "
                         "tf.distribute.experimental_set_strategy."
                     )
-
-    def _owns(self, variable: Any) -> bool:
-        # Keras 3 has variables of its own around those of TensorFlow
-        inner = variable if isinstance(variable, tf.Variable) else variable.value
-        return bool(self.strategy.extended.variable_created_in_scope(inner))
 
     def run(self, step: Callable[..., Mapping[str, Any]], *args: Any) -> list[dict[str, Any]]:
         """Run a step on each device.
@@ -158,19 +155,7 @@ def combine(
     Raises:
         ValueError: If a value holds more on one device than on another.
     """
-    combined = {}
-    for key, value in results[0].items():
-        leaves = [leaves_of(result[key]) for result in results]
-        counts = [len(found) for found in leaves]
-        if len(set(counts)) > 1:
-            raise ValueError(
-                f"The value of '{key}' holds different numbers of values on the devices, {counts}, "
-                "so that they cannot be put together. What ops return must not depend on which "
-                "part of a batch they see."
-            )
-        joined = iter([fn(parts) for parts in zip(*leaves, strict=True)])
-        combined[key] = map_leaves(value, lambda _, values=joined: next(values))  # type: ignore[misc]
-    return combined
+    return joining.combine(results, lambda _, parts: fn(parts), "devices", "a batch")
 
 
 def join_values(parts: Sequence[Any]) -> Any:

@@ -14,9 +14,10 @@ from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet.backend.facts import fact
 from fastnet.backend.tf import processes
-from fastnet.backend.tf.ranges import op_ranges
+from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.workers import Together
+from fastnet.distributed import compares_ranks
 from fastnet.network.layout import Layout
 from fastnet.network.metering import Ranges, StepMeter, titles
 from fastnet.network.opening import Opening, RunStep
@@ -63,7 +64,7 @@ class TFRunner(Runner):
         # a graph that the program is in the middle of tracing has no part in this
         with tf.init_scope():
             # a tensor, so that another epoch is no other graph
-            state["epoch"] = tf.cast(state["epoch"], tf.int32)
+            state["epoch"] = tf.constant(state["epoch"], tf.int32)
             if state["mode"] == "train" or layout.takes_gradients:
                 for model in layout.models:
                     prepare_optimizer(fact(model, "current_optimizer"), model)
@@ -88,7 +89,7 @@ class TFRunner(Runner):
         state = self.opening.state
         self._handled = sys.exc_info()[1]
         together = workers.together(f"an opening in mode '{state['mode']}'")
-        together.begin(plan_of(self.opening))
+        together.begin(plan_of(self.opening) if compares_ranks() else {})
         self._together = together
 
     def bind(self) -> BoundPlan:
@@ -99,6 +100,10 @@ class TFRunner(Runner):
         self.context = "tape", "gradient tape"
         # what UpdateOps find out of their models, for the later steps of the opening
         return BoundPlan(layout.plan, {**state, "trained": {}}, _make_tape, "tape")
+
+    def is_profiled(self) -> bool:
+        """Return whether TensorFlow's profiler is on."""
+        return profiler_is_on()
 
     def ranges(self) -> Ranges:
         """Return the object that names the ops to TensorFlow's profiler."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -14,7 +14,7 @@ from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.errors import shown
 from fastnet.network.base import BaseNetwork
-from fastnet.network.checks import desired_keys
+from fastnet.network.compiling import CompileOptions, read_compile
 from fastnet.network.layout import Handling, Setting
 from fastnet.network.models import collect_models
 from fastnet.network.opening import Opening
@@ -23,6 +23,10 @@ from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list
 from fastnet.util.devices import read_device
+
+if TYPE_CHECKING:
+    from fastnet.network.torch.captured.records import CaptureRecord
+    from fastnet.network.torch.captured.step import CapturedStep, Records
 
 __all__ = ["TorchNetwork"]
 
@@ -47,12 +51,15 @@ class TorchNetwork(BaseNetwork):
         returns: Where a step's outputs are returned: on the "cpu"; on the "device", where a step of
             a GPU is only queued when it returns; or None for no outputs but those that
             `desired_output_keys` names.
+        compile: Whether steps run as one compiled program each, from the batch to the updated
+            weights, or the `CompileOptions` to do that by. What cannot be captured runs op by op,
+            and `traces` says why.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
             batches, there is no such device, or models were built on different ones.
-        TypeError: If `device` is something else.
+        TypeError: If `device`, or `compile`, is something else.
 
     >>> import torch
     >>> from fastnet.op.tensorop import LambdaOp
@@ -65,6 +72,8 @@ class TorchNetwork(BaseNetwork):
     device: torch.device
     _returns: str | None = "cpu"
     _keeps_on_device = True
+    # of a network that was saved by an earlier version
+    _options: CompileOptions | None = None
 
     def __init__(
         self,
@@ -74,12 +83,16 @@ class TorchNetwork(BaseNetwork):
         device: Any = None,
         keep_on_device: bool = True,
         returns: Literal["cpu", "device"] | None = "cpu",
+        compile: bool | CompileOptions = False,
     ) -> None:
+        self._options = read_compile(compile)
         if returns not in _RETURNS:
             raise ValueError(f"returns is 'cpu', 'device' or None, not {shown(returns)}.")
         self._given_device = None if device is None else read_device(device)
         self._keeps_on_device = self._keeps_on_device and keep_on_device
         self._returns = returns
+        if returns is None:
+            self._wanted = frozenset([_NOTHING])
         super().__init__(
             target_type="torch",
             device=self._find_device(collect_models(list(filter(is_given, to_list(ops))))),
@@ -91,10 +104,12 @@ class TorchNetwork(BaseNetwork):
     def _begin(self) -> None:
         super()._begin()
         self._looked_for.add(_NOTHING)
+        self._records: Records | None = None
 
-    def _wanted(self, keys: Collection[str] | None) -> frozenset[str]:
-        wanted = desired_keys(keys)
-        return wanted if wanted or self._returns is not None else frozenset([_NOTHING])
+    @property
+    def traces(self) -> tuple[CaptureRecord, ...]:
+        """When steps were captured and why, or why not; the last of many."""
+        return () if self._records is None else tuple(self._records.kept)
 
     def _move_in(self) -> None:
         try:
@@ -156,19 +171,42 @@ class TorchNetwork(BaseNetwork):
         def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to("cpu", non_blocking=queue)
 
-        stays = self._returns == "device"
-        return handling._replace(
-            move=NestMap(torch.Tensor, move),
-            release=detach if stays else NestMap(torch.Tensor, release_to_cpu),
-        )
+        def wait() -> None:
+            torch.cuda.current_stream(device).synchronize()
+
+        handling = handling._replace(move=NestMap(torch.Tensor, move))
+        if self._returns == "device":
+            return handling._replace(release=detach)
+        release = NestMap(torch.Tensor, release_to_cpu)
+        return handling._replace(release=release, wait=wait if queue else None)
 
     def _make_runner(self, opening: Opening) -> TorchRunner:
-        brings = self._returns == "cpu" or (
-            self._returns is None and bool(opening.layout.plan.resolution.outputs.names())
-        )
         return TorchRunner(
-            opening, self.device, self.mixed_precision, self.models, self._keeps_on_device, brings
+            opening,
+            self.device,
+            self.mixed_precision,
+            self.models,
+            self._keeps_on_device,
+            self._layouts.handling.wait,
+            None if self._options is None else self._captured(opening),
         )
+
+    def _captured(self, opening: Opening) -> CapturedStep | None:
+        """Find what calls the compiled steps of an opening; None where there are none."""
+        if opening.state["eager"] or not opening.layout.ops:
+            return None
+        # what it takes of torch is not imported without need
+        from fastnet.network.torch.captured.step import CapturedStep, Records
+
+        if self._records is None:
+            self._records = Records()
+        assert self._options is not None
+        programs, key = opening.layout.programs, ("captured", bool(opening.state["warmup"]))
+        found: CapturedStep | None = programs.get(key)
+        if found is None:
+            found = CapturedStep(opening.layout, self._options, self._records)
+            programs[key] = found
+        return found
 
 
 def _no_gradients(gradients: bool) -> Setting | None:

@@ -18,7 +18,7 @@ __all__ = ["EXCHANGES", "exchanges_of", "require_communicating"]
 
 
 def exchanges_of(layout: Layout, trained: Sequence[Model]) -> Exchanges | None:
-    """Decide how the gradients of an opening's models are communicated.
+    """Decide how several processes communicate the gradients of an opening's models.
 
     DistributedDataParallel averages gradients while the backward pass goes on, if one backward
     pass for one forward pass is all there is: a program of one ModelOp and one UpdateOp, say.
@@ -32,8 +32,6 @@ def exchanges_of(layout: Layout, trained: Sequence[Model]) -> Exchanges | None:
     Returns:
         The decision; None where no engine communicates.
     """
-    if process_count() < 2:
-        return None
     engines = {id(model): engine_of(model) for model in layout.models}
     if not {"ddp", "fsdp"} & set(engines.values()):
         return None

@@ -165,7 +165,7 @@ def _compare(lines: list[str]) -> None:
     raise ValueError(
         f"The ranks are to train by different ops: rank 0 has {here}, but rank {different} has "
         f"{there}. Make the network by the same code on each rank, and open it alike; "
-        "fastnet.distributed.init(compare_ranks=False) has it not compared."
+        "fastnet.distributed.init(compare_ranks=False) turns this check off."
     )
 
 
@@ -199,11 +199,8 @@ def _told(opening: Opening, spread: list[Model]) -> Iterator[str]:
 
 def _told_of_op(op: Any, title: str) -> Iterator[str]:
     models = [name_of(one) for one in op.get_fe_models()] if hasattr(op, "get_fe_models") else []
-    settings = [
-        f"{name} {shown(getattr(op, name))}"
-        for name in ("merge_grad", "defer")
-        if hasattr(op, name)
-    ]
+    alike = getattr(op, "alike_on_ranks", ())
+    settings = [f"{name} {shown(getattr(op, name))}" for name in alike]
     yield ", ".join([title, *(f"model '{name}'" for name in sorted(models)), *settings])
     for inner in op.inner_ops() if hasattr(op, "inner_ops") else ():
         yield from _told_of_op(inner, f"{describe_op(inner)} inside of {title}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,14 +14,18 @@ from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of, process_count
-from fastnet.backend.torch.ranges import op_ranges
-from fastnet.network.metering import Ranges, titles
-from fastnet.network.opening import Opening
+from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
+from fastnet.network.metering import Ranges, StepMeter, titles
+from fastnet.network.opening import Opening, RunStep
 from fastnet.network.runner import Runner
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, State
 from fastnet.util import NonContext
+from fastnet.util.devices import has_accelerator
+
+if TYPE_CHECKING:
+    from fastnet.network.torch.captured.step import CapturedStep
 
 __all__ = ["TorchRunner"]
 
@@ -35,8 +40,12 @@ class TorchRunner(Runner):
             on the device.
         models: The models of the network, in force or not.
         keeps: Whether models stay on the device when the opening ends.
-        brings: Whether outputs are copied from the device.
+        wait: What waits for the copies that a step has queued, or None where it queues none.
+        captured: What calls compiled steps, or None where they all run op by op.
     """
+
+    # whether there are other processes to communicate with, from when it was opened
+    _is_spread = False
 
     def __init__(
         self,
@@ -45,11 +54,13 @@ class TorchRunner(Runner):
         mixed_precision: Precision,
         models: Iterable[Model],
         keeps: bool,
-        brings: bool,
+        wait: Callable[[], None] | None,
+        captured: CapturedStep | None = None,
     ) -> None:
         super().__init__(opening)
+        self._captured = captured
         self._keeps = keeps
-        self._brings = brings
+        self._wait = wait
         self._device = device
         self._models = models
         self._mixed_precision = mixed_precision
@@ -63,12 +74,15 @@ class TorchRunner(Runner):
             ValueError: If a model would be updated that nothing keeps the same in all processes.
         """
         self.opening.state["tape"] = NonContext()
-        if process_count() > 1:
+        models = self.opening.layout.models
+        # an opening without models communicates nothing
+        self._is_spread = bool(models) and process_count() > 1
+        if self._is_spread:
             self.ranks = ranks_of(self.opening)
             if self.opening.state["mode"] == "train":
                 require_communicating(self.opening.layout)
-        for model in self.opening.layout.models:
-            if self._device.type != "cpu" or not _is_on_cpu(model):
+        for model in models:
+            if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
                 self._move(model, self._device)
 
     def close(self) -> None:
@@ -81,12 +95,46 @@ class TorchRunner(Runner):
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
-        plan, precision = self.opening.layout.plan, self._mixed_precision
-        if not precision:
+        plan = self.opening.layout.plan
+        if not self._mixed_precision:
             return BoundPlan(plan, self._state())
+        return BoundPlan(plan, self._state(), self._autocast())
+
+    def _autocast(self) -> Callable[[], Any] | None:
+        precision = self._mixed_precision
+        if not precision:
+            return None
         dtype = None if precision is True else getattr(torch, str(precision))
         # one for each step: it keeps what to go back to, and steps may be inside of each other
-        return BoundPlan(plan, self._state(), partial(torch.autocast, self._device.type, dtype))
+        return partial(torch.autocast, self._device.type, dtype)
+
+    def step(self, meter: StepMeter | None) -> RunStep:
+        """Return the function that runs a minibatch.
+
+        Args:
+            meter: What takes the times of its parts, or None.
+
+        Returns:
+            The function.
+        """
+        eager = super().step(meter)
+        captured = self._captured
+        if captured is None:
+            return eager
+        if captured.refused is None:
+            from fastnet.network.torch.captured.step import never_captured
+
+            reason = never_captured(self.opening.layout, self._device, self._is_spread)
+            if reason is not None:
+                captured.refuse(reason, self.opening.state)
+        called = None
+        if meter is not None:
+            called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
+        return captured.step(eager, self.bound, self._autocast(), called)
+
+    def is_profiled(self) -> bool:
+        """Return whether torch's profiler is on."""
+        return profiler_is_on()
 
     def ranges(self) -> Ranges:
         """Return the object that names the ops to torch's profiler."""
@@ -94,14 +142,8 @@ class TorchRunner(Runner):
 
     def waiter(self) -> Callable[[], None] | None:
         """Return the function that waits for the stream of the caller; None without copies."""
-        if self._device.type != "cuda" or not self._brings:
-            return None
-        device = self._device
-
-        def wait() -> None:
-            torch.cuda.current_stream(device).synchronize()
-
-        return wait
+        # what postprocessing reads and then deletes is copied, too
+        return self._wait if self.opening.layout.plan.resolution.returned else None
 
     def _state(self) -> State:
         layout, state = self.opening.layout, self.opening.state
@@ -110,7 +152,7 @@ class TorchRunner(Runner):
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self._models, *layout.models)}
         trained = [one for one in models.values() if fact(one, "optimizer") is not None]
-        exchanges = exchanges_of(layout, trained)
+        exchanges = exchanges_of(layout, trained) if self._is_spread else None
         if exchanges is not None:
             state = {**state, EXCHANGES: exchanges}
         return {**state, TRAINED: trained} if len(trained) > 1 else state

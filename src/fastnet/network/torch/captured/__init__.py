@@ -1,0 +1,1 @@
+"""Steps of torch as one compiled program: captured, lowered, checked and called."""

@@ -1,0 +1,566 @@
+"""The ops of an opening traced into one graph, from a batch to updated weights."""
+
+from __future__ import annotations
+
+import random
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastnet._execute import BoundPlan
+from fastnet._nest import leaves_of
+from fastnet._trace import TensorKind, map_form
+from fastnet.backend.facts import name_of
+from fastnet.backend.torch._internals import Tools
+from fastnet.errors import describe_op
+from fastnet.network.layout import Layout
+from fastnet.network.torch.captured.held import (
+    Held,
+    functions_of_torch,
+    is_library,
+    replaced_function_of_torch,
+)
+from fastnet.network.torch.captured.observing import (
+    Observer,
+    Uncapturable,
+    is_own_file,
+    random_states,
+)
+from fastnet.network.torch.captured.stand_ins import State
+from fastnet.types import Forward
+
+__all__ = ["KIND", "Capture", "capture"]
+
+# what an op may write besides tensors: the same in each step, unless it is of the batch
+_ATOMS = (str, bytes, bool, int, float, complex, type(None))
+_BY_VALUE = (*_ATOMS, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
+# stand-ins are in the places of parameters meanwhile, which two networks may share
+_TRACING = threading.RLock()
+
+
+def _nothing(value: Any, tensors: Any = None) -> None:
+    return None
+
+
+def _type_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    strided = tensor.layout is torch.strided
+    return (
+        tensor.dtype,
+        tensor.device,
+        tensor.requires_grad,
+        tensor.is_neg(),
+        tensor.stride() if strided else tensor.layout,
+    )
+
+
+def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+KIND = TensorKind(torch.Tensor, _type_of, _shape_of, _nothing, _nothing, _nothing)
+"""How the tensors of a batch are read."""
+
+
+class Capture:
+    """What was traced.
+
+    Attributes:
+        graph: Takes the tensors of `state`, the numbers of optimizers, the tensors in `others` and
+            those of the batch; returns the tensors of the outputs.
+        mode: The mode that its example inputs are of.
+        examples: Tensors without values, of the types and shapes that it takes.
+        others: Tensors that ops hold themselves.
+        outputs: The form of each key that ops write.
+        held: What the ops were like.
+    """
+
+    graph: torch.fx.GraphModule
+    mode: Any
+    examples: list[torch.Tensor]
+    others: list[torch.Tensor]
+    outputs: dict[str, Any]
+    held: Held
+
+
+class _Known(dict[str, Any]):
+    """The state of a step that sees which of its entries an op reads."""
+
+    def __init__(self, state: dict[str, Any], read: set[str]) -> None:
+        super().__init__(state)
+        self._state = state
+        self._read = read
+
+    def __getitem__(self, key: str) -> Any:
+        self._read.add(key)
+        return self._state[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._read.add(key)
+        return self._state.get(key, default)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[key] = value
+        super().__setitem__(key, value)
+
+    def _all(self) -> None:
+        self._read.update(self._state)
+
+    def __iter__(self) -> Iterator[str]:
+        self._all()
+        return iter(self._state)
+
+    def keys(self) -> Any:
+        self._all()
+        return self._state.keys()
+
+    def values(self) -> Any:
+        self._all()
+        return self._state.values()
+
+    def items(self) -> Any:
+        self._all()
+        return self._state.items()
+
+    def copy(self) -> dict[str, Any]:
+        self._all()
+        return self._state.copy()
+
+
+def capture(
+    layout: Layout,
+    bound: BoundPlan,
+    make: Callable[[], Any] | None,
+    keys: Sequence[str],
+    values: Sequence[Any],
+    state: State,
+    tools: Tools,
+) -> Capture:
+    """Trace the ops of a layout, and leave everything as it was.
+
+    Args:
+        layout: The ops.
+        bound: What runs them one by one.
+        make: Makes what is entered around the ops of each step, or None.
+        keys: The keys that ops read from the batch.
+        values: Their values in a batch, of which only types and shapes count where they are
+            tensors.
+        state: The tensors that they read and write besides.
+        tools: What torch has for capturing.
+
+    Returns:
+        What was traced.
+
+    Raises:
+        Uncapturable: If steps that call a graph would not be what the ops do one by one.
+    """
+    roots = [
+        *((_model(model), model) for model in layout.models),
+        *((describe_op(op, place), op) for place, op in enumerate(layout.ops)),
+    ]
+    replaced = replaced_function_of_torch()
+    if replaced is not None:
+        raise Uncapturable(f"{replaced} was replaced")
+    tracer = _Tracer(layout, bound, make, keys, values, state, tools)
+    with _TRACING:
+        before = Held(roots, everything=True)
+        generators = random_states()
+        python, arrays = random.getstate(), np.random.get_state()
+        own = torch.get_rng_state()
+        leaves = [one for one in before.tensors.values() if one.is_leaf and one.requires_grad]
+        gradients = [one.grad for one in leaves]
+        try:
+            observer = Observer()
+            found = tracer.trace(observer)
+            changed = next(before.changes(), None)
+            if changed is not None:
+                raise Uncapturable(f"running the ops changes {changed}")
+            if random_states() != generators:
+                raise Uncapturable("the ops draw random numbers of Python's or numpy's")
+            if not torch.equal(torch.get_rng_state(), own):
+                # nothing is drawn while they are traced
+                raise Uncapturable("the ops seed torch's generator")
+            if observer.reason is not None:
+                raise Uncapturable(observer.reason)  # which somebody has caught
+            again = tracer.trace(None)
+            difference = _difference(found.graph, again.graph)
+            if difference is not None or found.outputs_told() != again.outputs_told():
+                raise Uncapturable(
+                    "a number that the ops work out in Python is another one each time"
+                    + ("" if difference is None else f": {difference}")
+                )
+            if list(before.changes()):
+                raise Uncapturable(f"running the ops changes {next(before.changes())}")
+        finally:
+            tracer.put_back()
+            before.put_back()
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                if leaf.grad is not gradient:
+                    leaf.grad = gradient
+            random.setstate(python)
+            np.random.set_state(arrays)
+            torch.set_rng_state(own)
+        found.held = Held([*roots, functions_of_torch(observer.functions)], codes=observer.codes())
+        tracer.bind_others(found)
+    return found
+
+
+class _Found(Capture):
+    def outputs_told(self) -> str:
+        return repr(self.outputs)
+
+
+class _Tracer:
+    """Traces the ops, as often as it is asked to."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        bound: BoundPlan,
+        make: Callable[[], Any] | None,
+        keys: Sequence[str],
+        values: Sequence[Any],
+        state: State,
+        tools: Tools,
+    ) -> None:
+        self._layout = layout
+        self._make = make
+        self._context = bound.state
+        self._state = state
+        self._tools = tools
+        self._keys = list(keys)
+        self._values = list(values)
+        self._read: set[str] = set()
+        self._saved: _Saved = {}
+        self._at: tuple[Any, int] | None = None
+        self._plan = layout.plan_with(self._wrap)
+        for key, value in zip(keys, values, strict=True):
+            _require_plain(key, value)
+
+    def _wrap(self, op: Any, place: int, forward: Forward) -> Forward:
+        own = _is_own(op)
+        inner = any(map(_is_own, _inside(op)))
+
+        def run(data: Any, state: dict[str, Any]) -> Any:
+            self._at = op, place
+            if inner:
+                self._read.add("epoch")
+            if own:
+                result = forward(data, _Known(state, self._read))
+            else:
+                result = forward(data, state)
+            return result
+
+        return run
+
+    def put_back(self) -> None:
+        """Put back what was in the tensors of the ops' own that were written to."""
+        with torch.no_grad():
+            for tensor, values in self._saved.values():
+                tensor.copy_(values)
+        self._saved.clear()
+
+    def trace(self, observer: Observer | None) -> _Found:
+        """Trace the ops once.
+
+        Args:
+            observer: What is to look on, or None.
+
+        Raises:
+            Uncapturable: If they cannot be.
+        """
+        tools, mode = self._tools, self._tools.fake_mode()
+        reals = self._state.tensors
+        fakes = [mode.from_tensor(tensor) for tensor in reals]
+        numbers = mode.from_tensor(
+            torch.zeros(max(len(self._state.numbers()), 1), dtype=torch.float64)
+        )
+        inputs: list[torch.Tensor] = []
+
+        def put(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                inputs.append(mode.from_tensor(value))
+                return inputs[-1]
+            return value
+
+        forms = [KIND.form_of(value) for value in self._values]
+        tensors = iter([leaf for value in self._values for leaf in _tensors_in(value)])
+        batch = dict(zip(self._keys, map_form(forms, lambda slot: put(next(tensors))), strict=True))
+        found = _Found()
+        found.mode = mode
+        taken = [*fakes, numbers, *inputs]
+
+        def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            with _looking_on(tools, self._saved), self._around():
+                results = BoundPlan(self._plan, self._context, self._make).run(batch)
+            return self._take_out(results, batch, found, fakes)
+
+        memory = list(map(tools.storage_key, fakes))
+        watch = nullcontext() if observer is None else observer.watching()
+        state_before = dict(self._context)
+        deferred = self._context.get("deferred")
+        with self._state.swapped(fakes, numbers):
+            try:
+                with mode, tools.dispatcher(), watch:
+                    graph = tools.make_graph(run, tracing_mode="real")(*taken)
+            except Uncapturable:
+                raise
+            except Exception as error:
+                raise Uncapturable(self._told(error)) from None
+            finally:
+                if isinstance(deferred, dict):
+                    deferred.clear()
+                left = [one for one in fakes if one.grad is not None]
+                replaced = self._state.first_replaced(fakes)
+                own = {**state_before, "deferred": deferred}
+                written = {**self._context, "deferred": deferred} != own
+                if written:
+                    self._context.clear()
+                    self._context.update(state_before)
+        if left:
+            raise Uncapturable("gradients stay on parameters that no op of the step updates")
+        if written:
+            raise Uncapturable("an op writes to the state of the step")
+        if replaced is not None:
+            raise Uncapturable(f"running the ops replaces the parameter or buffer '{replaced}'")
+        if list(map(tools.storage_key, fakes)) != memory:
+            raise Uncapturable("running the ops gives a parameter or a buffer other memory")
+        found.graph = graph
+        found.examples = taken
+        if "epoch" in self._read:
+            raise Uncapturable("an op may read the epoch, which is another one in each opening")
+        return found
+
+    @contextmanager
+    def _around(self) -> Iterator[None]:
+        if self._layout.takes_gradients:
+            yield
+        else:
+            with torch.no_grad():
+                yield
+
+    def _take_out(
+        self,
+        results: Mapping[str, Any],
+        batch: Mapping[str, Any],
+        found: _Found,
+        fakes: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Take the tensors out of what ops have written."""
+        memory = {self._tools.storage_key(one) for one in fakes}
+        of_batch = {id(leaf) for value in batch.values() for leaf in leaves_of(value)}
+        given: list[torch.Tensor] = []
+        found.outputs = {}
+        for key, value in results.items():
+            op = next(
+                (
+                    describe_op(op, place)
+                    for place, op in reversed(list(enumerate(self._layout.ops)))
+                    if key in op.outputs
+                ),
+                None,
+            )
+            if op is None:
+                continue  # postprocessing reads the batch's own
+            for leaf in _all_in(value):
+                if type(leaf) in _BY_VALUE:
+                    continue
+                if not isinstance(leaf, torch.Tensor):
+                    raise Uncapturable(
+                        f"{op} writes '{key}', which is, or holds, a value of type "
+                        f"{type(leaf).__name__}"
+                    )
+                if id(leaf) in of_batch:
+                    continue
+                if not _is_fake(leaf):
+                    raise Uncapturable(f"{op} writes '{key}', a tensor that it keeps")
+                if self._tools.storage_key(leaf) in memory:
+                    raise Uncapturable(
+                        f"{op} writes '{key}', which is a parameter or a buffer itself"
+                    )
+            found.outputs[key] = KIND_OF_FAKES.form_of(value)
+            given += [one.detach() if one.requires_grad else one for one in _tensors_in(value)]
+        return given
+
+    def bind_others(self, found: Capture) -> None:
+        """Make inputs of the tensors that ops hold themselves."""
+        graph = found.graph
+        found.others = []
+        places: dict[int, Any] = {}
+        memory = {one.untyped_storage().data_ptr() for one in self._state.tensors}
+        last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+        for node in list(graph.graph.nodes):
+            if node.op != "get_attr":
+                continue
+            tensor = getattr(graph, node.target)
+            users = list(node.users)
+            if all(user.target is torch.ops.aten.lift_fresh_copy.default for user in users):
+                continue  # made anew of Python's numbers
+            if id(tensor) not in found.held.tensors:
+                raise Uncapturable("an op reads a tensor that cannot be compared in each step")
+            kinds = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
+            if type(tensor) not in kinds or tensor.device.type != "cpu":
+                raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
+            if tensor.requires_grad:
+                raise Uncapturable(
+                    "an op reads a tensor that requires gradients, and is no model's"
+                )
+            if id(tensor) not in places:
+                place = tensor.untyped_storage().data_ptr()
+                if place in memory:
+                    raise Uncapturable("a tensor that an op reads is in the memory of another one")
+                memory.add(place)
+                with graph.graph.inserting_after(last):
+                    last = places[id(tensor)] = graph.graph.placeholder(f"held_{len(places)}")
+                found.others.append(tensor)
+                found.examples.append(found.mode.from_tensor(tensor))
+            node.replace_all_uses_with(places[id(tensor)])
+            graph.graph.erase_node(node)
+        graph.recompile()
+
+    def _told(self, error: Exception) -> str:
+        """Say where tracing has failed, and with what."""
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if is_own_file(frame.filename)
+        ]
+        where = "" if self._at is None else f"{describe_op(*self._at)} "
+        line = (
+            f"in line {frames[-1].lineno} of {frames[-1].filename.rpartition('/')[2]} "
+            if frames
+            else ""
+        )
+        first = str(error).strip().partition("\n")[0]
+        name = type(error).__name__
+        if "DataDependent" in name or "DynamicOutputShape" in name or "data_depend" in first:
+            what = "looks at the values of tensors"
+        else:
+            what = f"could not be traced: {name}: {first}"
+        return f"{where}{line}{what}" if where or line else f"the ops {what}"
+
+
+class _NoTensor:
+    """The class of nothing: every value is looked at as if it were no tensor."""
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    return value if isinstance(value, torch.Tensor) else None
+
+
+KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, _nothing)
+
+
+@contextmanager
+def _looking_on(tools: Tools, saved: _Saved) -> Iterator[None]:
+    """Refuse to make constants of tensors that have values, and save those that are written to."""
+    base: Any = tools.dispatch_mode
+
+    class Looking(base):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            looks = torch.Tag.data_dependent_output in func.tags
+            if looks or tools.writes(func):
+                for one in _tensors_in([list(args), dict(kwargs or {})]):
+                    if _is_fake(one):
+                        continue
+                    if looks:
+                        raise Uncapturable(f"the values of a tensor are looked at, by {func}")
+                    if id(one) not in saved:
+                        # what is under way writes to it, and not only in the graph
+                        with tools.no_dispatch():
+                            saved[id(one)] = one, one.detach().clone()
+            return func(*args, **(kwargs or {}))
+
+    with Looking():
+        yield
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "fake_mode")
+
+
+def _require_plain(key: str, value: Any) -> None:
+    """Refuse a value of the batch that a graph cannot take."""
+    for leaf in _all_in(value):
+        kind = type(leaf)
+        if kind is torch.Tensor:
+            if (
+                leaf.requires_grad
+                or leaf.layout is not torch.strided
+                or leaf.is_quantized
+                or leaf.is_complex()
+                or leaf.is_neg()
+                or leaf.device.type != "cpu"
+            ):
+                raise Uncapturable(
+                    f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "
+                    f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else "")
+                )
+        elif kind not in _ATOMS:
+            raise Uncapturable(f"the batch's '{key}' is, or holds, a value of type {kind.__name__}")
+
+
+def _all_in(value: Any) -> list[Any]:
+    """List the leaves of a value; what is no list, tuple or dict is one."""
+    if type(value) is list or (isinstance(value, tuple) and type(value) is not torch.Size):
+        return [leaf for part in value for leaf in _all_in(part)]
+    if type(value) is dict:
+        return [leaf for part in value.values() for leaf in _all_in(part)]
+    return [value]
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _all_in(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_own(op: Any) -> bool:
+    """Return whether an op runs code of the program's own with the state of the step."""
+    return not is_library(type(op).__module__) or "forward" in vars(op)
+
+
+def _inside(op: Any) -> list[Any]:
+    inner = [*(getattr(op, "ops", None) or []), *filter(None, [getattr(op, "op", None)])]
+    return [deep for one in inner for deep in (one, *_inside(one))]
+
+
+def _model(model: Any) -> str:
+    return f"the model '{name_of(model)}'"
+
+
+def _difference(one: torch.fx.GraphModule, other: torch.fx.GraphModule) -> str | None:
+    """Say in what two graphs differ; None if in nothing."""
+    first, second = list(one.graph.nodes), list(other.graph.nodes)
+    places = {node: place for nodes in (first, second) for place, node in enumerate(nodes)}
+
+    def told(node: Any) -> tuple[Any, ...]:
+        arguments = torch.fx.node.map_arg(
+            (node.args, node.kwargs), lambda inner: f"%{places[inner]}"
+        )
+        return node.op, str(node.target) if node.op == "call_function" else "", repr(arguments)
+
+    if len(first) != len(second):
+        return "the ops are not the same"
+    for left, right in zip(first, second, strict=True):
+        if told(left) != told(right):
+            return f"{left.format_node()} and then {right.format_node()}"
+        if left.op == "get_attr":
+            mine, theirs = getattr(one, left.target), getattr(other, right.target)
+            if mine is not theirs and not _are_equal(mine, theirs):
+                return f"{mine} and then {theirs}"
+    return None
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+        and bool(torch.equal(one.isnan(), other.isnan()))
+    )

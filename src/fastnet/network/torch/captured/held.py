@@ -1,0 +1,494 @@
+"""What a captured step was made of, taken down so that each step sees whether it still is so."""
+
+from __future__ import annotations
+
+import argparse
+import dis
+import functools
+import random
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastnet._baked import Seen, first_other
+from fastnet._watch import Contents
+from fastnet.backend.facts import is_built, taken_names
+from fastnet.backend.torch._internals import OF_MODULES
+from fastnet.types import is_op
+from fastnet.util.numbers import same_constant
+
+__all__ = ["Held", "TooMuch", "is_library"]
+
+# what lies behind a program's own objects may be all of its data
+_MOST_NODES = 20_000
+_MOST_BYTES = 1 << 16
+
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    range,
+    slice,
+    np.generic,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    Enum,
+)
+_WHOLE = (type, ModuleType, BuiltinFunctionType, torch.Tensor, torch.Generator)
+_LIBRARIES = frozenset({"torch", "numpy", "fastnet"})
+# of the ops' own keeping, which modes and data sets are for
+_OF_OPS = frozenset({"mode", "ds_id"})
+# written by every opening, or not for the step
+_FACTS = frozenset(
+    {"fe_alone", "fe_aside", "fe_compiled", "fe_device", "fe_input_spec", "fe_traceability_summary"}
+    | {"current_optimizer", "loss_name", "mixed_precision", "model_name", "optimizer"}
+    | {"_fastnet_beside"}
+)
+_OF_CLASSES = frozenset({"__doc__", "__annotations__", "__dict__", "__weakref__"})
+_ABSENT: Any = object()
+# which every module of torch has
+_TABLES = frozenset(vars(torch.nn.Module()))
+# which every module of Python has
+_NEVER = frozenset({"__builtins__", "__name__", "__file__", "__doc__", "__package__", "__spec__"})
+_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL")
+_DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
+
+Name = tuple[str, ...]
+
+
+class TooMuch(Exception):
+    """There is more to compare than can be compared in each step."""
+
+
+class _Node(Seen):
+    """An object that can change, what it was like, and the way to it."""
+
+    def __init__(
+        self,
+        owner: Any,
+        kind: Any,
+        way: Name,
+        passed_over: frozenset[str] = frozenset(),
+        private: bool = True,
+    ) -> None:
+        super().__init__(owner, kind)
+        self.kind = kind
+        self.way = way
+        self.passed_over = passed_over
+        # whether names that begin with an underscore matter
+        self.private = private
+
+    def pairs(self, values: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Name the values that matter."""
+        if self.kind == "function":
+            cells = self.owner.__code__.co_freevars
+            names = ["__code__", "__defaults__", "__kwdefaults__", *cells]
+            return list(zip(names, values, strict=False))
+        if isinstance(self.owner, _Globals):
+            return list(zip(self.owner.names, values, strict=True))
+        if self.kind not in ("attributes", "mapping"):
+            return list(enumerate(values))
+        half = len(values) // 2
+        return [
+            (name, value)
+            for name, value in zip(values[:half], values[half:], strict=True)
+            if not (
+                isinstance(name, str)
+                and (name in self.passed_over or (not self.private and name.startswith("_")))
+            )
+        ]
+
+
+class _Globals:
+    """The globals that code reads, and what it reads of modules among them.
+
+    Args:
+        code: The code.
+        table: The table of its globals.
+        names: The names to read there; None for those that the code has.
+    """
+
+    def __init__(
+        self, code: CodeType, table: dict[str, Any], names: Sequence[str] | None = None
+    ) -> None:
+        self._code = code
+        self.table = table
+        read = _names(code)[0] if names is None else names
+        self.names = sorted(name for name in read if name not in _NEVER)
+        self.key = (code, id(table)) if names is None else (tuple(self.names), id(table))
+
+    def read(self) -> list[Any]:
+        """List their values, and something else for those that are not there."""
+        return [self.table.get(name, _ABSENT) for name in self.names]
+
+    def inner(self) -> list[_Globals]:
+        """List what the code reads of modules of the program's own."""
+        modules = [one for one in self.read() if isinstance(one, ModuleType)]
+        return [
+            _Globals(self._code, vars(one), [*_names(self._code)[1]])
+            for one in modules
+            if not is_library(one.__name__)
+        ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """List the globals that code reads, with the functions inside, and the attributes."""
+    read, attributes = set[str](), set[str]()
+    for one in dis.get_instructions(code):
+        if one.opname in _OF_GLOBALS:
+            read.add(str(one.argval))
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.add(str(one.argval))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names = _names(inner)
+            read |= names[0]
+            attributes |= names[1]
+    return frozenset(read), frozenset(attributes)
+
+
+def functions_of_torch(names: Iterable[str]) -> tuple[str, Any]:
+    """Return what compares functions of `torch.nn.functional`, which a program may have replaced.
+
+    Args:
+        names: Their names.
+    """
+    functional = torch.nn.functional
+    return "torch.nn.functional", _Globals(_NO_CODE, vars(functional), [*names])
+
+
+_NO_CODE = functions_of_torch.__code__
+
+
+def replaced_function_of_torch() -> str | None:
+    """Name a function of torch that a program has put its own in the place of; None without one.
+
+    torch may call its functions by their names again while they are traced, and would call that
+    program's function twice.
+    """
+    for module in (torch, torch.nn.functional):
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType) and not is_library(value.__module__):
+                return f"{module.__name__}.{name}"
+    return None
+
+
+class Held:
+    """What some objects, and those that they lead to, are like now.
+
+    Numbers, strings and the like are compared by their values, whatever else by which object it
+    is; what is in containers, functions, modules and objects of the user's own classes one by one.
+
+    Args:
+        roots: The objects, by names for what is told of them.
+        everything: Whether what ops and models of the library keep for themselves counts too.
+        codes: Code that reads globals besides, each with its table of them.
+
+    Attributes:
+        tensors: The tensors that were found on the way, by their ids.
+
+    Raises:
+        TooMuch: If there is more than can be compared in each step.
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[tuple[str, Any]],
+        everything: bool = False,
+        codes: Iterable[tuple[CodeType, dict[str, Any]]] = (),
+    ) -> None:
+        self.tensors: dict[int, torch.Tensor] = {}
+        self._everything = everything
+        self._tables: set[tuple[Any, int]] = set()
+        self._nodes: dict[int, _Node] = {}
+        # kept alive, so that no other object takes the place of one that is compared by its id
+        self._roots = list(roots)
+        waiting: deque[tuple[Any, Name]] = deque((value, (name,)) for name, value in self._roots)
+        waiting.extend((_Globals(code, table), ("the code of the ops",)) for code, table in codes)
+        while waiting:
+            value, way = waiting.popleft()
+            if isinstance(value, torch.Tensor):
+                self.tensors[id(value)] = value
+            if id(value) in self._nodes or isinstance(value, (*_PLAIN, *_WHOLE)):
+                continue
+            node = self._look_at(value, way)
+            if node is None:
+                continue
+            self._nodes[id(value)] = node
+            if len(self._nodes) > _MOST_NODES:
+                raise TooMuch(f"there is too much behind {_told(way)} to compare it in each step")
+            if callable(node.kind):
+                parts = [] if isinstance(value, np.ndarray) else node.pairs(node.values)
+            else:
+                parts = node.pairs(node.values)
+            waiting.extend((_whole(value, part), (*way, str(name))) for name, part in parts)
+            if isinstance(value, FunctionType):
+                waiting.append((_Globals(value.__code__, value.__globals__), way))
+            elif isinstance(value, _Globals):
+                waiting.extend((inner, way) for inner in value.inner())
+            if node.kind == "attributes":
+                for base in type(value).__mro__:
+                    if not is_library(base.__module__) and id(base) not in self._nodes:
+                        self._nodes[id(base)] = _Node(base, "attributes", way, _OF_CLASSES)
+                        for name, part in vars(base).items():
+                            if name not in _OF_CLASSES and not isinstance(part, property):
+                                waiting.append((part, (*way, str(name))))
+        self._globals = [node for node in self._nodes.values() if isinstance(node.owner, _Globals)]
+        self._seen: list[Seen] = [
+            node
+            for node in self._nodes.values()
+            if not isinstance(node.owner, (tuple, frozenset, _Globals))
+        ]
+        self._of_modules = {
+            id(part)
+            for node in self._seen
+            for name, part in (_table_of(node) or {}).items()
+            if name in _TABLES and isinstance(part, dict) and id(part) in self._nodes
+        }
+        self._others = [
+            node
+            for node in self._seen
+            if _table_of(node) is None and id(node.owner) not in self._of_modules
+        ]
+        self._look_quickly()
+
+    def _look_quickly(self) -> None:
+        """Take down, for C to compare, what is in tables; each of the others is asked."""
+        tables = [table for node in self._seen if (table := _table_of(node)) is not None]
+        # what a module has in turn: parameters, parts, hooks
+        tables += [
+            part for table in tables for part in table.values() if id(part) in self._of_modules
+        ]
+        entries: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
+        absent: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        for node in self._globals:
+            table = node.owner.table
+            for name in node.owner.names:
+                if name in table:
+                    entries[id(table), name] = table, name
+                else:
+                    # one of Python's own, as long as the program has none of that name
+                    absent.setdefault(id(table), (table, set()))[1].add(name)
+        self._tables_held = Contents(list(entries.values()), tables)
+        self._absent = [(table.keys(), frozenset(names)) for table, names in absent.values()]
+
+    def _look_at(self, value: Any, way: Name) -> _Node | None:
+        if isinstance(value, (list, tuple, deque, set, frozenset)):
+            kind = "sequence" if isinstance(value, (list, tuple)) else list
+            return _Node(value, kind, way)
+        if isinstance(value, dict):
+            return _Node(value, "mapping", way)
+        if isinstance(value, _Globals):
+            if value.key in self._tables or not value.names:
+                return None
+            self._tables.add(value.key)
+            return _Node(value, _Globals.read, way)
+        if isinstance(value, (Iterator, *_DRAWING)):
+            raise TooMuch(
+                f"{_told(way)} is of type {type(value).__name__}, which goes on in itself"
+            )
+        if isinstance(value, FunctionType):
+            return None if is_library(value.__module__) else _Node(value, "function", way)
+        if isinstance(value, MethodType):
+            return _Node(value, _method, way)
+        if isinstance(value, functools.partial):
+            return _Node(value, _partial, way)
+        if isinstance(value, (staticmethod, classmethod)):
+            return _Node(value, _wrapped, way)
+        if isinstance(value, np.ndarray):
+            if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
+                raise TooMuch(f"{_told(way)} is an array too large to compare it in each step")
+            return _Node(value, _array, way)
+        if not hasattr(value, "__dict__"):
+            return None
+        if isinstance(value, torch.nn.Module):
+            # a model may have something of its own where fastnet writes on others
+            facts = _FACTS - taken_names(value) if is_built(value) else frozenset()
+            return _Node(value, "attributes", way, OF_MODULES | facts)
+        if is_op(value):
+            own = is_library(type(value).__module__)
+            return _Node(value, "attributes", way, _OF_OPS, private=self._everything or not own)
+        kind = type(value)
+        if isinstance(value, (SimpleNamespace, argparse.Namespace)) or not is_library(
+            kind.__module__
+        ):
+            return _Node(value, "attributes", way)
+        if self._everything and kind.__module__.startswith("fastnet."):
+            return _Node(value, "attributes", way, _OF_STEPS)
+        return None
+
+    def is_same(self) -> bool:
+        """Return whether all is as it was, as far as objects are the very same ones."""
+        if not self._tables_held.are_still() or first_other(self._others) >= 0:
+            return False
+        return all(keys.isdisjoint(names) for keys, names in self._absent)
+
+    def changes(self) -> Iterator[str]:
+        """Go through what is not as it was.
+
+        Yields:
+            The names that lead to it.
+        """
+        are_same = True
+        place = first_other(self._seen)
+        while place >= 0:
+            node = self._seen[place]
+            assert isinstance(node, _Node)
+            now = node.read(node.owner)
+            names = self._differences(node, node.pairs(now))
+            if names:
+                are_same = False
+                for name in names:
+                    yield _told((*node.way, str(name)))
+            else:
+                # so that the next look need not compare what does not matter
+                node.values = tuple(now)
+            place = first_other(self._seen, place + 1)
+        for node in self._globals:
+            for name in self._differences(node, node.pairs(node.read(node.owner))):
+                are_same = False
+                yield _told((*node.way, str(name)))
+        if are_same:
+            self._look_quickly()
+
+    def put_back(self) -> None:
+        """Put back what has changed, wherever that can be written to."""
+        for node in self._globals:
+            for name, value in node.pairs(node.values):
+                if value is not _ABSENT:
+                    node.owner.table[name] = value
+                else:
+                    node.owner.table.pop(name, None)
+        place = first_other(self._seen)
+        while place >= 0:
+            at = self._seen[place]
+            assert isinstance(at, _Node)
+            self._put_back(at)
+            place = first_other(self._seen, place + 1)
+
+    def _put_back(self, node: _Node) -> None:
+        owner = node.owner
+        if isinstance(owner, type):
+            now = node.pairs(node.read(owner))
+            before = dict(node.pairs(node.values))
+            for name in self._differences(node, now):
+                if name in before:
+                    setattr(owner, name, before[name])
+                else:
+                    delattr(owner, name)
+        elif node.kind == "function":
+            for cell, value in zip(owner.__closure__ or (), node.values[3:], strict=False):
+                if type(value) is not object:  # which stands for nothing at all
+                    cell.cell_contents = value
+        elif node.kind in ("attributes", "mapping"):
+            table = vars(owner) if node.kind == "attributes" else owner
+            half = len(node.values) // 2
+            table.clear()
+            table.update(zip(node.values[:half], node.values[half:], strict=True))
+        elif node.kind == "sequence" and isinstance(owner, list):
+            owner[:] = node.values
+        elif isinstance(owner, set):
+            owner.clear()
+            owner.update(node.values)
+        elif isinstance(owner, deque):
+            owner.clear()
+            owner.extend(node.values)
+        elif node.kind is _array:
+            owner[...] = np.frombuffer(node.values[1], owner.dtype).reshape(owner.shape)
+
+    def _differences(self, node: _Node, now: list[tuple[Any, Any]]) -> list[Any]:
+        before, after = dict(node.pairs(node.values)), dict(now)
+        return [
+            name
+            for name in {**before, **after}
+            if not self._alike(before.get(name, _ABSENT), after.get(name, _ABSENT))
+        ]
+
+    def _alike(self, then: Any, now: Any) -> bool:
+        if then is now:
+            return True
+        if type(then) is not type(now):
+            return False
+        if isinstance(then, _PLAIN):
+            return same_constant(then, now)
+        node = self._nodes.get(id(then))
+        if node is None or node.kind in ("attributes", "function"):
+            return False
+        # another container of the same values is as good
+        return not self._differences(node, node.pairs(node.read(now)))
+
+
+# what a step writes to whatever keeps track of steps
+_OF_STEPS = frozenset(
+    {"_opened", "_epoch", "_others", "_switch", "_are_still", "_mode", "_unseen", "_deferred"}
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(module: str | None) -> bool:
+    """Return whether a module is torch's, numpy's, fastnet's or Python's own.
+
+    Args:
+        module: Its name.
+    """
+    package = (module or "builtins").partition(".")[0]
+    return package in _LIBRARIES or (package != "__main__" and package in sys.stdlib_module_names)
+
+
+def _told(way: Name) -> str:
+    names = [name for name in way[1:] if name not in ("_modules", "_parameters", "_buffers")]
+    return way[0] + (f", `{'.'.join(names)}`" if names else "")
+
+
+def _table_of(node: Seen) -> dict[Any, Any] | None:
+    """Return the table of what is in a module of torch, None for what is no such module.
+
+    There are many of them, and what their parts are called has no part in what they do.
+    """
+    assert isinstance(node, _Node)
+    return vars(node.owner) if isinstance(node.owner, torch.nn.Module) else None
+
+
+def _whole(owner: Any, part: Any) -> Any:
+    """Return what to look at for a value: of a module that is held all that is in it."""
+    if isinstance(part, ModuleType) and not isinstance(owner, _Globals):
+        return part if is_library(part.__name__) else vars(part)
+    return part
+
+
+def _method(value: Any) -> list[Any]:
+    return [value.__self__, value.__func__]
+
+
+def _partial(value: Any) -> list[Any]:
+    return [value.func, *value.args, *value.keywords, *value.keywords.values()]
+
+
+def _wrapped(value: Any) -> list[Any]:
+    return [value.__func__]
+
+
+def _array(value: Any) -> list[Any]:
+    return [f"{value.dtype.str} {value.shape}", value.tobytes()]

@@ -1,0 +1,229 @@
+"""What the program's own code reads and calls while its ops are traced."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Observer", "Uncapturable"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FASTNET = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))) + os.sep
+_NUMPY = os.path.dirname(np.__file__) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+# goes on with generators, or is called when an object happens to go
+_PASSED_OVER = (f"{os.sep}contextlib.py", f"{os.sep}weakref.py", "_weakrefset.py")
+_LOGGING = f"{os.sep}logging{os.sep}__init__.py"
+_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+# what torch itself is built on, which runs when it traces
+_OF_TORCH = frozenset(
+    {"typing_extensions", "sympy", "mpmath", "networkx", "jinja2", "filelock", "fsspec", "yaml"}
+    | {"setuptools", "triton", "optree", "markupsafe", "packaging"}
+)
+
+# what gives the same for the same, and leaves nothing behind but in what is compared anyway
+_PURE = frozenset(
+    {"abs", "all", "any", "ascii", "bin", "bool", "callable", "chr", "delattr", "divmod", "format"}
+    | {"getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "locals"}
+    | {"max", "min", "oct", "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars"}
+    | {"__build_class__"}
+)
+_MODULES = frozenset(
+    {"math", "cmath", "_operator", "_functools", "itertools", "_collections_abc", "_abc"}
+    | {"_typing", "_struct", "_bisect", "_heapq"}
+)
+_VALUES: tuple[type, ...] = (
+    *(str, bytes, bytearray, int, float, complex, bool, list, tuple, dict, set, frozenset),
+    *(range, slice, type(None), type(vars(object)), type({}.keys()), type({}.items())),
+    type({}.values()),
+)
+
+
+_FUNCTIONAL = torch.nn.functional.__file__
+_BY_C = vars(torch.nn.functional)
+_READ_ENVIRONMENT = type(os.environ).__getitem__.__code__
+
+
+class Uncapturable(Exception):
+    """Steps cannot be captured, and its text says why."""
+
+
+class Observer:
+    """Sees what code runs while ops are traced, in this thread.
+
+    Attributes:
+        reason: What the first call was that a captured step would not make again, or None.
+        functions: The names of the functions of `torch.nn.functional` that have run.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.functions: set[str] = set()
+        # of the program's own code the table of its globals
+        self._codes: dict[CodeType, dict[str, Any]] = {}
+        self._kinds: dict[CodeType, str] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look on while ops are traced.
+
+        Raises:
+            Uncapturable: If somebody else does.
+        """
+        before = sys.getprofile()
+        if before is not None:
+            raise Uncapturable("a profiler of Python was on when they were to be traced")
+        # held here: Python itself lets go of it when it raises
+        see = self._see
+        # what happens to be called when objects go is none of the step's doing
+        collects = gc.isenabled()
+        gc.disable()
+        sys.setprofile(see)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            if collects:
+                gc.enable()
+
+    def codes(self) -> Iterator[tuple[CodeType, dict[str, Any]]]:
+        """Go through the program's own code that has run.
+
+        Yields:
+            The code, and the table of its globals.
+        """
+        yield from self._codes.items()
+
+    def _see(self, frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            kind = self._kind(code)
+            if kind == "own":
+                self._codes.setdefault(code, frame.f_globals)
+            elif kind == "numpy" and self._is_own(frame.f_back):
+                self._refuse(frame.f_back, f"calls numpy's {code.co_name}")
+            elif code.co_filename == _FUNCTIONAL:
+                self.functions.add(code.co_name)
+            elif code is _READ_ENVIRONMENT and self._is_own(frame.f_back):
+                self._refuse(frame.f_back, "reads os.environ")
+        elif event == "c_call" and _BY_C.get(getattr(called, "__name__", ""), _BY_C) is called:
+            self.functions.add(called.__name__)
+        elif event == "c_call" and not _is_pure(called) and self._is_own(frame):
+            self._refuse(frame, f"calls {_name_of(called)}")
+
+    def _is_own(self, frame: FrameType | None) -> bool:
+        """Return whether code is the program's, or Python's own that the program's has called."""
+        while frame is not None:
+            kind = self._kind(frame.f_code)
+            if kind != "python":
+                return kind == "own"
+            if frame.f_code.co_filename.endswith(_PASSED_OVER):
+                return False
+            frame = frame.f_back
+        return False
+
+    def _kind(self, code: CodeType) -> str:
+        kind = self._kinds.get(code)
+        if kind is None:
+            kind = _kind_of(code.co_filename)
+            if code.co_filename == "<string>" and code.co_name.startswith("__"):
+                kind = "python"  # of a dataclass, or a tuple with names
+            self._kinds[code] = kind
+        return kind
+
+    def _refuse(self, frame: FrameType | None, what: str) -> None:
+        at = frame
+        while at is not None:
+            if at.f_code.co_filename.startswith("<frozen importlib"):
+                return  # what is imported is none of the step's doing
+            if at.f_code.co_filename.endswith(_LOGGING) and not self._is_own(at):
+                return  # nor where torch's own log goes
+            at = at.f_back
+        while frame is not None and self._kind(frame.f_code) != "own":
+            frame = frame.f_back
+        self.reason = f"{place_of(frame)} {what}, which a captured step would not do again"
+        # before it is called, so that it leaves nothing behind
+        raise Uncapturable(self.reason)
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Name a line of the program's own code.
+
+    Args:
+        frame: Where it is, None where that is not known.
+    """
+    if frame is None:
+        return "it"
+    return f"line {frame.f_lineno} of {os.path.basename(frame.f_code.co_filename)}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of(filename: str) -> str:
+    if filename.startswith((_TORCH, _FASTNET)):
+        return "library"
+    if filename.startswith(_NUMPY):
+        return "numpy"
+    for part in _PACKAGES:
+        package = filename.rpartition(part)[2].partition(os.sep)[0].removesuffix(".py")
+        if part in filename and package in _OF_TORCH:
+            return "library"
+    if filename.startswith("<frozen") or (
+        filename.startswith(_PYTHON) and not any(part in filename for part in _PACKAGES)
+    ):
+        return "python"
+    return "own"
+
+
+def is_own_file(filename: str) -> bool:
+    """Return whether a file is of the program's own code, or a package that it uses.
+
+    Args:
+        filename: The file.
+    """
+    return _kind_of(filename) == "own"
+
+
+def _is_pure(called: Any) -> bool:
+    owner = getattr(called, "__self__", None)
+    if owner is None or isinstance(owner, ModuleType):
+        module = getattr(called, "__module__", None) or ""
+        if module == "builtins" or owner is builtins:
+            return called.__name__ in _PURE or called is builtins.__import__
+        if owner is None and not module:
+            # a method that was looked up on its class
+            owner = getattr(called, "__objclass__", None)
+            return owner is not None and _is_of_value(owner)
+        return module.startswith("torch") or module in _MODULES
+    return _is_of_value(owner if isinstance(owner, type) else type(owner))
+
+
+def _is_of_value(cls: type) -> bool:
+    module = cls.__module__ or ""
+    return issubclass(cls, _VALUES) or module.startswith("torch") or module in ("_abc", "functools")
+
+
+def _name_of(called: Any) -> str:
+    owner = getattr(called, "__self__", None)
+    if owner is None or isinstance(owner, ModuleType):
+        module = getattr(called, "__module__", None)
+        name = getattr(called, "__name__", repr(called))
+        return name if module in (None, "builtins") else f"{module}.{name}"
+    cls = owner if isinstance(owner, type) else type(owner)
+    return f"{cls.__name__}.{called.__name__}"
+
+
+def random_states() -> tuple[Any, Any]:
+    """Return where Python's and numpy's generators are."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), (kind, np.asarray(keys).tobytes(), *rest)

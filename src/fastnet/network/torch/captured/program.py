@@ -1,0 +1,241 @@
+"""A compiled step with all that must be as it was when it was traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastnet._trace import Trace, TracedStep
+from fastnet._watch import Contents
+from fastnet.backend.torch._internals import (
+    environment,
+    grad_hooks,
+    hook_tables,
+    is_torchs,
+    note_step,
+)
+from fastnet.network.torch.captured.capture import KIND, Capture
+from fastnet.network.torch.captured.lowering import Lowered
+from fastnet.network.torch.captured.observing import Uncapturable
+from fastnet.network.torch.captured.stand_ins import State
+
+__all__ = ["NoFit", "Program", "SharedMemory"]
+
+_OPTIMIZERS = "the optimizer of a model was changed"
+
+
+class SharedMemory(Exception):
+    """A batch is in the memory of a parameter or a buffer that the step writes to."""
+
+
+class NoFit(Exception):
+    """A batch is of another kind than those that a step was traced for."""
+
+
+class Program:
+    """A compiled step with all that must be as it was when it was traced.
+
+    Args:
+        keys: The keys that ops read from the batch.
+        forms: The forms of their values.
+        capture: What was traced.
+        lowered: What was compiled.
+        state: The tensors that the step reads and writes.
+        around: What was around it, as `environment` gives it.
+
+    Attributes:
+        traced: Matches batches and runs the step; it raises `NoFit` for what does not fit.
+
+    Raises:
+        Uncapturable: If the step writes to its batch.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        forms: list[Any],
+        capture: Capture,
+        lowered: Lowered,
+        state: State,
+        around: tuple[Any, ...],
+    ) -> None:
+        self._held = capture.held
+        self._around = around
+        self._state = state
+        # in the order of the graph's inputs: state, numbers, batch, others
+        bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
+        batch = range(bound + 1, last)
+        if any(place in batch for place in lowered.written):
+            raise Uncapturable("an op writes into a tensor of the batch")
+        self._reals = [*state.tensors, *capture.others]
+        self._numbers = torch.zeros(max(len(state.numbers()), 1), dtype=torch.float64)
+        self._call = lowered.call
+        # of the graph's inputs those that it takes: a tensor of ours, or a place in the batch
+        self._used = [
+            (True, place - bound - 1) if place in batch else (False, self._own(place, bound, last))
+            for place in lowered.used
+        ]
+        self._writes = [self._own(place, bound, last) for place in lowered.written]
+        self._training = [(one.requires_grad, None, None, None) for one in state.parameters]
+        self._bind()
+        trace = Trace(self._run, forms, capture.outputs)
+        self.traced = TracedStep(keys, KIND, _refuse)
+        self.traced.traces = [trace]
+        for optimizer in self._optimizers():
+            if "step" in vars(optimizer):
+                note_step(optimizer)
+
+    @staticmethod
+    def _own(place: int, bound: int, last: int) -> int:
+        """Return the place among our own tensors: state, others, and then the numbers."""
+        if place < bound:
+            return place
+        return -1 if place == bound else bound + place - last
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one.optimizer for one in self._state.remembered.values()]
+
+    def _bind(self) -> None:
+        """Take the tensors that there are now, in the places of those that there were."""
+        # they share memory and versions with them, and need no gradients
+        self._aliases = [tensor.detach() for tensor in self._reals]
+        self._storages = {one.untyped_storage().data_ptr() for one in self._aliases if one.numel()}
+        ours = [*self._aliases, self._numbers]
+        self._template: list[Any] = [None if of_batch else ours[at] for of_batch, at in self._used]
+        self._slots = [(slot, at) for slot, (of_batch, at) in enumerate(self._used) if of_batch]
+        self._written = tuple(ours[at] for at in self._writes)
+        self._look_at_optimizers()
+        self._fill()
+
+    def _look_at_optimizers(self) -> None:
+        tables: list[dict[Any, Any]] = []
+        entries: list[tuple[dict[Any, Any], Any]] = []
+        lists: list[tuple[list[Any], list[Any]]] = []
+        for optimizer in self._optimizers():
+            entries += [(vars(optimizer), "state"), (vars(optimizer), "param_groups")]
+            if "step" in vars(optimizer):
+                entries.append((vars(optimizer), "step"))
+            lists.append((optimizer.param_groups, list(optimizer.param_groups)))
+            for group in optimizer.param_groups:
+                tables.append(group)
+                lists.append((group["params"], list(group["params"])))
+            # which states there are, and what is in each
+            tables.append(optimizer.state)
+            tables += [one for one in optimizer.state.values() if isinstance(one, dict)]
+            tables += hook_tables(optimizer)
+        self._of_optimizers = Contents(entries, tables)
+        self._lists = lists
+        self._counts = [len(vars(optimizer)) for optimizer in self._optimizers()]
+        self._sizes = [len(optimizer.state) for optimizer in self._optimizers()]
+
+    def _fill(self) -> None:
+        numbers = self._state.numbers()
+        if numbers:
+            self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+
+    def difference(self) -> str | None:
+        """Return why this does not stand for a step now; None if it does.
+
+        Returns:
+            What has changed, in words.
+        """
+        if environment("cpu") != self._around:
+            return "what is around the step (autocast, modes, gradients off) has changed"
+        if not self._held.is_same():
+            change = next(self._held.changes(), None)
+            if change is not None:
+                return f"{change} has changed"
+        if self._state.has_other_optimizers():
+            return "another optimizer is in force"
+        if not self._are_optimizers_still() and not self._rebind():
+            return _OPTIMIZERS
+        assert grad_hooks is not None
+        if list(map(grad_hooks, self._state.parameters)) != self._training:
+            return self._grad_difference()
+        if not all(map(torch.Tensor.is_set_to, self._reals, self._aliases)):
+            return "a parameter or a buffer has other memory"
+        return None
+
+    def _grad_difference(self) -> str:
+        for parameter, (trains, *_) in zip(self._state.parameters, self._training, strict=True):
+            if parameter.requires_grad is not trains:
+                return "parameters were frozen or thawed"
+            if parameter.grad is not None:
+                return "a parameter has a gradient already"
+        return "a parameter has hooks"
+
+    def _are_optimizers_still(self) -> bool:
+        if not self._of_optimizers.are_still():
+            return False
+        for now, then in self._lists:
+            # by which they are: tensors compare item by item
+            if len(now) != len(then) or any(map(_is_not, now, then)):
+                return False
+        for optimizer, count, size in zip(
+            self._optimizers(), self._counts, self._sizes, strict=True
+        ):
+            if len(vars(optimizer)) != count or len(optimizer.state) != size:
+                return False
+            if not is_torchs(type(optimizer).step):
+                return False
+        return True
+
+    def _rebind(self) -> bool:
+        """Go along with numbers that were set, and with states that were loaded."""
+        fresh: list[torch.Tensor] = []
+        try:
+            for one in self._state.remembered.values():
+                again = type(one)(one.optimizer, one.first)
+                if again.settings != one.settings or again.places_told() != one.told:
+                    return False
+                fresh += again.tensors()
+        except (Uncapturable, KeyError):
+            return False
+        known = len(self._state.tensors) - len(fresh)
+        for old, new in zip(self._state.tensors[known:], fresh, strict=True):
+            if (
+                old.shape != new.shape
+                or old.dtype != new.dtype
+                or old.stride() != new.stride()
+                or new.device.type != "cpu"
+                or new.requires_grad
+            ):
+                return False
+        memory = [one.untyped_storage().data_ptr() for one in fresh if one.numel()]
+        others = {
+            one.untyped_storage().data_ptr() for one in self._state.tensors[:known] if one.numel()
+        }
+        if len(set(memory)) != len(memory) or not others.isdisjoint(memory):
+            return False
+        self._state.tensors[known:] = fresh
+        self._reals[known : known + len(fresh)] = fresh
+        self._bind()
+        for optimizer in self._optimizers():
+            if "step" in vars(optimizer):
+                note_step(optimizer)
+        return True
+
+    def _run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        inputs = self._template.copy()
+        for slot, at in self._slots:
+            inputs[slot] = tensors[at]
+        if self._written:
+            for tensor in tensors:
+                if tensor.untyped_storage().data_ptr() in self._storages:
+                    raise SharedMemory
+            with torch.no_grad():
+                results = self._call(inputs)
+            torch.autograd.graph.increment_version(self._written)
+            return results
+        with torch.no_grad():
+            return self._call(inputs)
+
+
+def _is_not(one: Any, other: Any) -> bool:
+    return one is not other
+
+
+def _refuse(values: list[Any]) -> Trace:
+    raise NoFit

@@ -1,0 +1,88 @@
+"""Steps that Inductor has compiled are those of the loop by hand."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from typing import Any
+
+import pytest
+import torch
+
+from fastnet import CompileOptions
+from tests.network.torch.captured.steps import (
+    OPTIMIZERS,
+    assert_same_weights,
+    batches,
+    built,
+    by_hand,
+    captured,
+    mlp,
+    network_of,
+)
+
+pytestmark = pytest.mark.slow
+
+by_inductor = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="Inductor needs a C++ compiler"
+)
+
+
+@by_inductor
+@pytest.mark.parametrize("name", ["nesterov", "adam", "adamw", "rmsprop_centered", "adagrad"])
+def test_trains_as_the_loop_by_hand(name: str) -> None:
+    model = built(optimizer=OPTIMIZERS[name])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS[name](other.parameters())
+    network = network_of(model, True)
+    with network("train", 1):
+        for place, batch in enumerate(batches(100)):
+            if place == 50:
+                for one in (model.current_optimizer, optimizer):
+                    one.param_groups[0]["lr"] = 0.003
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+    assert captured(network) == 1
+    assert_same_weights(model, other)
+
+
+@by_inductor
+def test_random_numbers_with_and_without_those_of_torch() -> None:
+    runs: dict[Any, Any] = {}
+    for label, compile in (
+        ("eager", False),
+        ("same", CompileOptions(fallback_random=True)),
+        ("own", CompileOptions()),
+        ("again", CompileOptions()),
+    ):
+        network = network_of(built(lambda: mlp(0.5)), compile)
+        torch.manual_seed(7)
+        with network("train", 1):
+            runs[label] = [network.run_step(batch)["loss"] for batch in batches(10)]
+    torch.testing.assert_close(runs["eager"], runs["same"], rtol=1e-5, atol=1e-6)
+    assert runs["own"] == runs["again"]
+    assert runs["own"] != runs["eager"]
+
+
+@by_inductor
+def test_another_draw_in_each_step() -> None:
+    network = network_of(built(lambda: mlp(0.5), lambda ps: torch.optim.SGD(ps, lr=0.0)), True)
+    (batch,) = batches(1)
+    with network("train", 1):
+        losses = {network.run_step(batch)["loss"].item() for _ in range(8)}
+    assert captured(network) == 1
+    assert len(losses) > 6
+
+
+def test_a_backend_of_torch_by_its_name() -> None:
+    model = built(optimizer=OPTIMIZERS["adam"])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["adam"](other.parameters())
+    network = network_of(model, CompileOptions(backend="aot_eager"))
+    with network("train", 1):
+        for batch in batches(10):
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+    assert captured(network) == 1
+    assert_same_weights(model, other)
