@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import random
 import re
@@ -75,8 +76,12 @@ class TestRanks:
         assert in_ranks(2, adopted) == [(0, 2, True), (1, 2, True)]
 
     def test_the_timeout_and_the_backend_are_passed_on(self) -> None:
-        for one in in_ranks(2, impatient):
-            assert "timed out" in one.lower() or "timeout" in one.lower()
+        told = [one.lower() for one in in_ranks(2, impatient)]
+        # the first one to give up closes the connection, which the other may see before its time
+        late = ["timed out" in one or "timeout" in one for one in told]
+        closed = ["connection closed by peer" in one for one in told]
+        assert any(late)
+        assert all(map(operator.or_, late, closed))
 
     def test_random_numbers_are_each_ones_own(self) -> None:
         first, second = in_ranks(2, drawn)
@@ -157,12 +162,10 @@ class TestGather:
         assert [one["errors"][name] for one in gathered] == [text, text]
 
     def test_no_dict(self) -> None:
-        from fastnet.backend.torch import processes
-
         with pytest.raises(
-            TypeError, match=r"^gather takes a result, a dict of values by key, but"
+            TypeError, match=r"^gather takes a result, a dict of values by key, but got list"
         ):
-            processes.gather([1])  # type: ignore[arg-type]
+            distributed.gather([1])  # type: ignore[arg-type]
 
 
 class TestFailures:
@@ -211,7 +214,7 @@ class TestBadInput:
         (one,) = ended(1, lacking)
         assert str(one.error).splitlines()[-1] == (
             "ValueError: This is one of 2 processes, but ['MASTER_ADDR'] is not in the "
-            "environment. Start the program with torchrun, or set what lacks."
+            "environment. Start the program with torchrun, or set what is missing."
         )
 
     def test_no_group_under_torchrun(self) -> None:
@@ -229,7 +232,7 @@ class TestBadInput:
         ("device", "text"),
         [
             ("cuda:77", "Rank 0 is to run on 'cuda:77', but this machine has "),
-            ("gpu", "fastnet.distributed is given 'gpu' as device, which is none: "),
+            ("gpu", "fastnet.distributed got the device 'gpu', which torch does not know: "),
         ],
     )
     def test_a_device_that_is_not_there(

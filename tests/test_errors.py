@@ -12,6 +12,7 @@ import torch
 
 from fastnet import errors
 from tests.kernel.ops import Op, shown
+from tests.missing_keys import deleted, missing
 
 
 class ModelOp(Op):
@@ -59,31 +60,27 @@ class TestMissingKey:
         assert isinstance(error, errors.MissingKeyError)
         assert isinstance(error, KeyError)
         assert str(error) == (
-            "ModelOp (op 1, inputs ['x'], outputs ['y']) reads the key 'x', but there is no such "
-            "key. Keys there: ['image']. Put the key into the batch, or let an earlier op write it."
+            missing("ModelOp (op 1, inputs ['x'], outputs ['y'])", "x", ["image"])
         )
 
     def test_suggests_the_nearest_key(self) -> None:
         error = errors.missing_key(ModelOp("imgae", "y"), "imgae", ["label", "image"], 0)
         assert str(error) == (
-            "ModelOp (op 0, inputs ['imgae'], outputs ['y']) reads the key 'imgae', but there is "
-            "no such key. Keys there: ['image', 'label']. Did you mean 'image'? Put the key into "
-            "the batch, or let an earlier op write it."
+            missing(
+                "ModelOp (op 0, inputs ['imgae'], outputs ['y'])",
+                "imgae",
+                ["image", "label"],
+                "image",
+            )
         )
 
     def test_says_who_deleted_it(self) -> None:
         error = errors.missing_key(ModelOp("x"), "x", ["x2"], 3, deleted_by="Delete (op 1)")
-        assert str(error) == (
-            "ModelOp (op 3, inputs ['x']) reads the key 'x', which Delete (op 1) has deleted. Read "
-            "it before it is deleted, or keep it."
-        )
+        assert str(error) == (deleted("ModelOp (op 3, inputs ['x'])", "x", "Delete (op 1)"))
 
     def test_says_what_the_reader_does(self) -> None:
         error = errors.missing_key(ModelOp(), "x", [], verb="slices")
-        assert str(error) == (
-            "ModelOp slices the key 'x', but there is no such key. Keys there: []. Put the key "
-            "into the batch, or let an earlier op write it."
-        )
+        assert str(error) == (missing("ModelOp", "x", [], verb="slices"))
 
     def test_keys_that_are_no_strings(self) -> None:
         error = errors.missing_key(ModelOp(), "x", [2, "b", None])

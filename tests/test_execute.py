@@ -22,6 +22,7 @@ import pytest
 
 from fastnet.errors import MissingKeyError
 from tests.kernel.ops import Delete, Nothing, Op, entry_of, new_state, plan_of, shown, specs_of
+from tests.missing_keys import deleted, missing, reads
 from tests.reference import Kernel
 
 State = dict[str, Any]
@@ -446,8 +447,7 @@ class TestDelete:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, ops).run(batch, {})
         assert shown(caught.value) == (
-            "Op (op 2, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 1, inputs "
-            "['y']) has deleted. Read it before it is deleted, or keep it."
+            deleted("Op (op 2, inputs ['y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])")
         )
         # a key that the batch lacks is found before any op runs
         assert log == (["write"] if batch else [])
@@ -457,16 +457,14 @@ class TestDelete:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, ops).run({}, {})
         assert shown(caught.value) == (
-            "Op (op 3, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 2, inputs "
-            "['y']) has deleted. Read it before it is deleted, or keep it."
+            deleted("Op (op 3, inputs ['y'], outputs ['z'])", "y", "Delete (op 2, inputs ['y'])")
         )
 
     def test_deleting_twice(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, [Delete("x"), Delete("x")]).run({"x": 1}, {})
         assert shown(caught.value) == (
-            "Delete (op 1, inputs ['x']) reads the key 'x', which Delete (op 0, inputs ['x']) has "
-            "deleted. Read it before it is deleted, or keep it."
+            deleted("Delete (op 1, inputs ['x'])", "x", "Delete (op 0, inputs ['x'])")
         )
 
     def test_every_input_must_be_there_even_if_only_the_first_is_handed_over(
@@ -476,8 +474,9 @@ class TestDelete:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, ops).run({"x": 1, "y": 2}, {})
         assert shown(caught.value) == (
-            "Op (op 1, inputs ['x', 'y'], outputs ['z']) reads the key 'y', which Delete (op 0, "
-            "inputs ['y']) has deleted. Read it before it is deleted, or keep it."
+            deleted(
+                "Op (op 1, inputs ['x', 'y'], outputs ['z'])", "y", "Delete (op 0, inputs ['y'])"
+            )
         )
 
     def test_deleting_releases(self, kernel: Kernel) -> None:
@@ -579,9 +578,12 @@ class TestMissingKeys:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, ops).run({"x": 1, "lable": 2}, {})
         assert shown(caught.value) == (
-            "Op (op 1, inputs ['y', 'label'], outputs ['loss']) reads the key 'label', but there "
-            "is no such key. Keys there: ['lable', 'x']. Did you mean 'lable'? Put the key into "
-            "the batch, or let an earlier op write it."
+            missing(
+                "Op (op 1, inputs ['y', 'label'], outputs ['loss'])",
+                "label",
+                ["lable", "x"],
+                "lable",
+            )
         )
         assert log == []
 
@@ -589,9 +591,7 @@ class TestMissingKeys:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, [Op("image", "y")]).step({"q": 1}, {})
         assert shown(caught.value) == (
-            "Op (op 0, inputs ['image'], outputs ['y']) reads the key 'image', but there is no "
-            "such key. Keys there: ['q']. Put the key into the batch, or let an earlier op write "
-            "it."
+            missing("Op (op 0, inputs ['image'], outputs ['y'])", "image", ["q"])
         )
 
     def test_the_first_reader_is_named(self, kernel: Kernel) -> None:
@@ -600,7 +600,7 @@ class TestMissingKeys:
             plan_of(kernel, ops).run({}, {})
 
     def test_of_several_the_first_in_the_table_is_named(self, kernel: Kernel) -> None:
-        with pytest.raises(MissingKeyError, match="reads the key 'c'"):
+        with pytest.raises(MissingKeyError, match=reads("c")):
             plan_of(kernel, [Op(["c", "a"], "y"), Op("b", "z")]).run({"a": 1}, {})
 
     @pytest.mark.parametrize("mapping", [collections.ChainMap, collections.UserDict])
@@ -608,9 +608,7 @@ class TestMissingKeys:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, [Op("x1", "y")]).run(mapping({"x1_": 1}), {})
         assert shown(caught.value) == (
-            "Op (op 0, inputs ['x1'], outputs ['y']) reads the key 'x1', but there is no such key. "
-            "Keys there: ['x1_']. Did you mean 'x1_'? Put the key into the batch, or let an "
-            "earlier op write it."
+            missing("Op (op 0, inputs ['x1'], outputs ['y'])", "x1", ["x1_"], "x1_")
         )
 
     def test_a_mapping_that_makes_up_values_is_not_asked_to(self, kernel: Kernel) -> None:
@@ -1651,9 +1649,7 @@ class TestGetInputsByOp:
         with pytest.raises(MissingKeyError) as caught:
             kernel.get_inputs_by_op(Op(["x", "x2"], "y"), store)
         assert str(caught.value) == (
-            "Op (inputs ['x', 'x2'], outputs ['y']) reads the key 'x2', but there is no such key. "
-            "Keys there: ['x']. Did you mean 'x'? Put the key into the batch, or let an earlier op "
-            "write it."
+            missing("Op (inputs ['x', 'x2'], outputs ['y'])", "x2", ["x"], "x")
         )
 
     @pytest.mark.parametrize("mapping", [dict, lambda store: collections.ChainMap(store)])

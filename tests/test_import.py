@@ -44,7 +44,7 @@ MODULES = (
 # what a program takes from them, by the paths that FastEstimator has
 NAMES = {
     "fastnet": "BaseNetwork Network TorchNetwork build backend load_checkpoint network op "
-    "save_checkpoint schedule slicer util",
+    "save_checkpoint schedule slicer steps util",
     "fastnet.backend": "argmax binary_crossentropy cast categorical_crossentropy clip_by_value "
     "concat dice_score expand_dims feed_forward focal_loss get_gradient get_lr hinge huber l1_loss "
     "l2_regularization load_model matmul maximum mean_squared_error ones_like permute reduce_max "

@@ -13,6 +13,7 @@ import pytest
 
 from fastnet.errors import MissingKeyError
 from tests.kernel.ops import Nothing, Slicer, shown
+from tests.missing_keys import missing
 from tests.reference import Kernel
 
 pytestmark = pytest.mark.fast
@@ -158,8 +159,7 @@ class TestForwardSlicers:
         with pytest.raises(MissingKeyError) as caught:
             kernel.forward_slicers([Slicer(["x", "label"])], {"x": [1], "labels": [2]})
         assert shown(caught.value) == (
-            "Slicer slices the key 'label', but there is no such key. Keys there: ['labels', 'x']. "
-            "Did you mean 'labels'? Put the key into the batch, or let an earlier op write it."
+            missing("Slicer", "label", ["labels", "x"], "labels", verb="slices")
         )
 
     def test_slicers_that_disagree(self, kernel: Kernel) -> None:
@@ -273,10 +273,7 @@ class TestReverseSlicers:
     def test_a_minibatch_without_the_key(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError) as caught:
             kernel.reverse_slicers([Slicer([], ["x"])], [{"x": [1]}, {"y": [2]}], {})
-        assert shown(caught.value) == (
-            "Slicer un-slices the key 'x', but there is no such key. Keys there: ['y']. Put the "
-            "key into the batch, or let an earlier op write it."
-        )
+        assert shown(caught.value) == (missing("Slicer", "x", ["y"], verb="un-slices"))
 
     def test_there_and_back(self, kernel: Kernel) -> None:
         slicers = [Slicer(["x"], ["x"], size=3), Slicer(["y"], ["y"], size=1)]

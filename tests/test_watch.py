@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -33,6 +34,17 @@ def marks(change: Callable[[], Any]) -> bool:
     before = writes()
     change()
     return writes() > before
+
+
+def test_attributes_take_no_more_room_than_those_of_any_class() -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.size = 0
+
+    def room(cls: Any) -> int:
+        return min(sys.getsizeof(vars(cls())) for _ in range(40))
+
+    assert room(Thing) == room(Plain)
 
 
 class TestMarks:

@@ -11,8 +11,6 @@ each of these functions does nothing, or gives the answer of a single one.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Mapping
 from types import TracebackType
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import RankError, add_note
 from fastnet.frameworks import FRAMEWORKS, MissingPart, part_of
+from fastnet.util.launchers import tf_workers, torch_processes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -120,8 +119,8 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     Args:
         result: Values by key, such as what `run_step` returns, or some of it. Every process calls
             this, with the same keys.
-        samples: Of how many samples this process's result is (torch only). None for the one length
-            of the first axes in it; where there are none, or several, all processes count alike.
+        samples: Of how many samples this process's result is. None for the one length of the first
+            axes in it; where there are none, or several, all processes count alike.
 
     Returns:
         A value by key. Of scalars the mean of those that are not NaN, in which a process counts by
@@ -130,13 +129,15 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
         of the dict.
 
     Raises:
+        TypeError: If the result is no mapping.
         ValueError: If the processes have different keys, or one of them more values under a key.
     """
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
+        )
     part = _processes()
-    if part is None:
-        return dict(result)
-    given = {} if samples is None else {"samples": samples}
-    return dict(part.gather(result, **given))
+    return dict(result) if part is None else dict(part.gather(result, samples))
 
 
 def seed_ranks(seed: int) -> None:
@@ -256,24 +257,9 @@ def _chosen() -> str | None:
         part = _part_if_there(name) if library in sys.modules else None
         if part is not None and part.world_size() > 1:
             return name  # the program has come together with the others by itself
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if torch_processes() > 1:
         return "torch"
-    cluster = os.environ.get("TF_CONFIG")
-    if cluster and len(_workers(cluster)) > 1:
-        return "tf"
-    return None
-
-
-def _workers(cluster: str) -> list[Any]:
-    try:
-        jobs = json.loads(cluster).get("cluster", {})
-        return [*jobs.get("chief", ()), *jobs.get("worker", ())]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"TF_CONFIG is in the environment, but cannot be read ({error!r}). It is JSON such as "
-            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}.'
-        ) from error
+    return "tf" if tf_workers() > 1 else None
 
 
 def _processes() -> Any:

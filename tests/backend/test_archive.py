@@ -154,7 +154,7 @@ class TestDamaged:
     def test_more_behind_it(self, path: Path) -> None:
         with open(written(path), "ab") as file:
             file.write(b"more")
-        with pytest.raises(ValueError, match="bytes where it has"):
+        with pytest.raises(ValueError, match="bytes, but has"):
             read(path)
 
 
@@ -177,7 +177,7 @@ class TestClaims:
         data = bytearray(written(path).read_bytes())
         data[:8] = struct.pack("<Q", HUGE)
         path.write_bytes(data)
-        self.refused(path, "its header speaks of 300000000 bytes where the file has")
+        self.refused(path, "its header claims 300000000 bytes, but the file has")
 
     @pytest.mark.parametrize("shape", [[HUGE], [1 << 40, 1 << 40]])
     def test_of_an_array(self, path: Path, shape: list[int]) -> None:
@@ -196,7 +196,7 @@ class TestClaims:
             },
             data,
         )
-        self.refused(path, "it speaks of [0-9]+ bytes where it has")
+        self.refused(path, "it claims [0-9]+ bytes, but has")
 
     @pytest.mark.parametrize("shape", [[-1], ["3"], [True], [1.0]])
     def test_of_no_shape(self, path: Path, shape: Any) -> None:

@@ -41,9 +41,7 @@ class TestByName:
         name = {"torch": "torch", "tf": "TensorFlow", "numpy": "numpy"}[framework]
         if framework == "tf" and dtype == 7:
             pytest.skip("a number of TensorFlow's own")
-        with raising(
-            ValueError, f"{name} has no type of the name {dtype!r}. Try 'float32' or 'int64'."
-        ):
+        with raising(ValueError, f"{name} has no dtype named {dtype!r}. Try 'float32' or 'int64'."):
             backend.cast(make(framework, np.ones(2)), dtype)
 
 

@@ -21,9 +21,11 @@ TABLES = {"get", "pop", "setdefault"}
 
 # private names that are fastnet's own, or protocols of Python and of notebooks
 ALLOWED = {
+    "_Pickler",
     "_anew",
     "_averages",
     "_begin",
+    "_begin_loader",
     "_check_ops",
     "_do_transform",
     "_exit",
@@ -46,18 +48,19 @@ ALLOWED = {
     "_open_axes",
     "_opening",
     "_parts",
-    "_Pickler",
     "_programs",
     "_replace",
+    "_repr_html_",
     "_repr_svg_",
     "_row",
     "_rows",
     "_run_ops",
     "_slice_batch",
+    "_stands_for",
     "_to_batch",
     "_unslice_batch",
-    "_stands_for",
     "_update",
+    "_wanted",
 }
 # what a pickle of FastEstimator may name
 PICKLED = SOURCE / "integrations" / "fastestimator" / "files.py"

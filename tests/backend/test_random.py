@@ -49,9 +49,7 @@ class TestBoth:
 
     def test_no_such_type(self, framework: str, function: Callable[..., Any]) -> None:
         name = {"torch": "torch", "tf": "TensorFlow", "numpy": "numpy"}[framework]
-        with raising(
-            ValueError, f"{name} has no type of the name 'float33'. Try 'float32' or 'int64'."
-        ):
+        with raising(ValueError, f"{name} has no dtype named 'float33'. Try 'float32' or 'int64'."):
             function(make(framework, np.zeros(4)), dtype="float33")
 
 

@@ -212,7 +212,7 @@ class TestOnesLike:
 
 
 def test_ones_of_no_type() -> None:
-    text = "torch has no type of the name 'float33'. Try 'float32' or 'int64'."
+    text = "torch has no dtype named 'float33'. Try 'float32' or 'int64'."
     with raising(ValueError, text):
         backend.ones_like(torch.ones(2), dtype="float33")
 

@@ -81,10 +81,10 @@ class TestTorchTypes:
 
     @pytest.mark.parametrize("name", ["float33", "nn"])
     def test_unknown(self, name: str) -> None:
-        with pytest.raises(ValueError, match="no type") as caught:
+        with pytest.raises(ValueError, match="no dtype") as caught:
             backend.zeros_like(torch.ones(2), dtype=name)
         assert str(caught.value) == (
-            f"torch has no type of the name '{name}'. Try 'float32' or 'int64'."
+            f"torch has no dtype named '{name}'. Try 'float32' or 'int64'."
         )
 
 

@@ -78,7 +78,7 @@ def test_text_in_a_file(explanation: Any, folder: Path) -> None:
 def test_a_suffix_that_says_no_format(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "networks.py:make_network", "--output", "graph.png"]) == 2
     assert capsys.readouterr().err == (
-        "fastnet: --output: the suffix of 'graph.png' says no format. Use one of .txt, .json, "
+        "fastnet: --output: the suffix of 'graph.png' names no format. Use one of .txt, .json, "
         ".mmd, .mermaid, .dot, .gv, .svg, or name the --format.\n"
     )
 

@@ -18,32 +18,14 @@ from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.schedule import EpochScheduler, RepeatScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer, SlidingSlicer
 from tests.conformance.agreement import assert_same
 from tests.conformance.failures import check_free, raising
 from tests.conformance.frameworks import FRAMEWORKS, Framework, make_layers
+from tests.network.schedulers import MoodyScheduler, Trouble
 
 X = np.ones((2, 3), dtype="float32")
-
-
-class Trouble(Exception):
-    """An error of a user's own."""
-
-
-class Moody(Scheduler[Any]):
-    """Raises in epoch 13."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def get_current_value(self, epoch: int) -> Any:
-        if epoch == 13:
-            raise Trouble("as told")
-        return self.value
-
-    def get_all_values(self) -> list[Any]:
-        return [self.value]
 
 
 def add_one() -> LambdaOp:
@@ -64,7 +46,7 @@ class TestEntering:
         with configured:
             with raising(
                 ValueError,
-                f"This {name} is in use: it can be entered once at a time. Leave it first, or "
+                f"This {name} is in use: it can only be entered once at a time. Leave it first, or "
                 "make a second network of the same ops.",
             ):
                 configured.__enter__()
@@ -162,14 +144,14 @@ class TestOpening:
             check_works(fw, network)
 
     def test_whose_scheduler_raises(self, fw: Framework) -> None:
-        network = fw.network([Moody(add_one())])
+        network = fw.network([MoodyScheduler(add_one())])
         for _ in range(2):
             with raising(Trouble, "as told"):
                 fw.opened(network, "infer", 13)
             check_works(fw, network)
 
     def test_whose_scheduler_of_optimizers_raises(self, fw: Framework) -> None:
-        model = fw.build(make_layers(3, 2), Moody(fw.sgd(0.1)))
+        model = fw.build(make_layers(3, 2), MoodyScheduler(fw.sgd(0.1)))
         network = fw.network([add_one(), ModelOp(model, "x", "z")])
         for _ in range(2):
             with raising(Trouble, "as told"), fw.opened(network, "train", 13):

@@ -23,14 +23,11 @@ from tests.conformance.agreement import assert_same
 from tests.conformance.failures import check_failing_step, check_free, notes_of, raising, words_of
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import Line, make_batches
+from tests.missing_keys import deleted, missing, reads
+from tests.network.schedulers import Trouble
 
 X = np.ones((2, 3), dtype="float32")
-ADVICE = " Put the key into the batch, or let an earlier op write it."
 IN_POSTPROCESSING = "This was in the network's postprocessing."
-
-
-class Trouble(Exception):
-    """An error of a user's own."""
 
 
 def first(x: Any, *more: Any) -> Any:
@@ -96,8 +93,12 @@ class TestMissingKey:
             {"image": X, "labels": X},
             {"image": X, "labels": X, "y": X, "z": X},
             MissingKeyError,
-            "LambdaOp (op 1, inputs ['y', 'labels'], outputs ['z']) reads the key 'labels', but "
-            "there is no such key. Keys there: ['image', 'label']. Did you mean 'label'?" + ADVICE,
+            missing(
+                "LambdaOp (op 1, inputs ['y', 'labels'], outputs ['z'])",
+                "labels",
+                ["image", "label"],
+                "label",
+            ),
         )
 
     def test_of_an_empty_batch(self, fw: Framework) -> None:
@@ -108,8 +109,7 @@ class TestMissingKey:
             {"x": X},
             {"x": X, "y": X},
             MissingKeyError,
-            "LambdaOp (op 0, inputs ['x'], outputs ['y']) reads the key 'x', but there is no such "
-            "key. Keys there: []." + ADVICE,
+            missing("LambdaOp (op 0, inputs ['x'], outputs ['y'])", "x", []),
         )
 
     def test_that_comes_too_late(self, fw: Framework) -> None:
@@ -120,17 +120,15 @@ class TestMissingKey:
             {"x": X, "y": X * 3},
             {"x": X, "y": X + 1, "z": X * 3},
             MissingKeyError,
-            "LambdaOp (op 0, inputs ['y'], outputs ['z']) reads the key 'y', but there is no such "
-            "key. Keys there: ['x']." + ADVICE,
+            missing("LambdaOp (op 0, inputs ['y'], outputs ['z'])", "y", ["x"]),
         )
 
     def test_that_was_deleted(self, fw: Framework) -> None:
         network = fw.network(
             [LambdaOp(first, "x", "y"), Delete("y"), LambdaOp(first, ["x", "y"], "z")]
         )
-        text = (
-            "LambdaOp (op 2, inputs ['x', 'y'], outputs ['z']) reads the key 'y', which Delete "
-            "(op 1, inputs ['y']) has deleted. Read it before it is deleted, or keep it."
+        text = deleted(
+            "LambdaOp (op 2, inputs ['x', 'y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])"
         )
         for _ in range(2):
             with raising(MissingKeyError, text):
@@ -139,9 +137,8 @@ class TestMissingKey:
 
     def test_that_was_deleted_from_the_batch(self, fw: Framework) -> None:
         network = fw.network([Delete("x"), LambdaOp(first, "x", "y")])
-        text = (
-            "LambdaOp (op 1, inputs ['x'], outputs ['y']) reads the key 'x', which Delete "
-            "(op 0, inputs ['x']) has deleted. Read it before it is deleted, or keep it."
+        text = deleted(
+            "LambdaOp (op 1, inputs ['x'], outputs ['y'])", "x", "Delete (op 0, inputs ['x'])"
         )
         for _ in range(2):
             with raising(MissingKeyError, text, notes_of(fw)):
@@ -150,10 +147,7 @@ class TestMissingKey:
 
     def test_of_one_of_several_batches(self, fw: Framework) -> None:
         network = fw.network([LambdaOp(lambda x: x + 1, "x", "y")])
-        text = (
-            "LambdaOp (op 0, inputs ['x'], outputs ['y']) reads the key 'x', but there is no such "
-            "key. Keys there: ['y']." + ADVICE
-        )
+        text = missing("LambdaOp (op 0, inputs ['x'], outputs ['y'])", "x", ["y"])
         for data in ([{"x": X}, {"y": X}], {"y": X}, iter([{"y": X}])):
             with raising(MissingKeyError, text):
                 network.transform(data, "infer")
@@ -172,7 +166,7 @@ class TestMissingKey:
         )
         before = fw.weights(model)
         (batch,) = make_batches(1)
-        with pytest.raises(MissingKeyError, match="reads the key 'q'"):
+        with pytest.raises(MissingKeyError, match=reads("q")):
             fw.step(network, batch, "train")
         assert_same(fw.weights(model), before)
 
@@ -186,7 +180,7 @@ class TestMissingKey:
             {"x": X, "z": X},
             {"x": X, "z": X, "y": X},
             MissingKeyError,
-            "AxisSlicer slices the key 'z', but there is no such key. Keys there: ['x']." + ADVICE,
+            missing("AxisSlicer", "z", ["x"], verb="slices"),
         )
 
     def test_of_postprocessing(self, fw: Framework) -> None:
@@ -197,8 +191,7 @@ class TestMissingKey:
             {"x": X, "w": X},
             {"x": X, "w": X, "y": X, "z": X},
             MissingKeyError,
-            "LambdaOp (op 0, inputs ['y', 'w'], outputs ['z']) reads the key 'w', but there is no "
-            "such key. Keys there: ['x', 'y']." + ADVICE,
+            missing("LambdaOp (op 0, inputs ['y', 'w'], outputs ['z'])", "w", ["x", "y"]),
             [IN_POSTPROCESSING],
         )
 
@@ -210,8 +203,7 @@ class TestMissingKey:
             {"x": X, "w": X},
             {"x": X, "y": X},
             MissingKeyError,
-            "Delete (op 0, inputs ['w']) deletes the key 'w', but there is no such key. Keys "
-            "there: ['x', 'y']." + ADVICE,
+            missing("Delete (op 0, inputs ['w'])", "w", ["x", "y"], verb="deletes"),
             [IN_POSTPROCESSING],
         )
 

@@ -18,6 +18,7 @@ from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_free
 from tests.conformance.frameworks import Framework, make_layers
 from tests.conformance.oracle import make_batches
+from tests.missing_keys import reads
 
 X = np.array([[1, -2, 3], [0.5, 4, -1]], dtype="float32")
 
@@ -213,7 +214,6 @@ class TestErrors:
         network = fw.network([Watch("x"), GradientOp("loss", "g", inputs="x")])
         with pytest.raises(KeyError) as caught:
             fw.step(network, {"x": X})
-        assert "GradientOp (op 1, inputs ['x', 'loss'], outputs ['g']) reads the key 'loss'" in str(
-            caught.value
-        )
+        reader = "GradientOp (op 1, inputs ['x', 'loss'], outputs ['g'])"
+        assert str(caught.value).startswith(reads("loss", reader))
         check_free(network)

@@ -19,6 +19,7 @@ from tests.conformance.agreement import assert_same, conforms
 from tests.conformance.failures import check_failing_step, check_free, notes_of
 from tests.conformance.frameworks import Framework, TakeGradients, make_layers
 from tests.conformance.oracle import make_batches
+from tests.missing_keys import reads
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 W = np.full((3, 2), 0.5, dtype="float32")
@@ -396,8 +397,7 @@ class TestErrors:
         network = fw.network([Sometimes(add(1, "x", "y"), 1.0)])
         with pytest.raises(KeyError) as caught:
             fw.step(network, {"x": X})
-        assert "Sometimes (op 0, inputs ['x', 'y'], outputs ['y']) reads the key 'y'" in str(
-            caught.value
-        )
+        reader = "Sometimes (op 0, inputs ['x', 'y'], outputs ['y'])"
+        assert str(caught.value).startswith(reads("y", reader))
         check_free(network)
         assert_same(fw.step(network, {"x": X, "y": X}), {"x": X, "y": X + 1})

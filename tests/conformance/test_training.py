@@ -27,6 +27,13 @@ def regression(model: Any, **update: Any) -> list[Any]:
     ]
 
 
+def check(x: Any, ok: str) -> Any:
+    """Let a step fail that is not to be well."""
+    if ok != "yes":
+        raise ZeroDivisionError(ok)
+    return x
+
+
 def train(fw: Framework, network: Any, models: Any, batches: Any, epoch: int = 1) -> list[Any]:
     """Run steps one by one, and note the weights after each."""
     results = []
@@ -381,11 +388,6 @@ class TestDeferredUpdates:
         line = Line(*layers[0])
         model = fw.build(layers, fw.sgd(0.1))
 
-        def check(x: Any, ok: str) -> Any:
-            if ok != "yes":
-                raise ZeroDivisionError(ok)
-            return x
-
         network = fw.network(
             [*regression(model, defer=True), LambdaOp(check, ["x", "ok"], "checked")]
         )
@@ -406,11 +408,6 @@ class TestDeferredUpdates:
         layers = make_layers(3, 2)
         line = Line(*layers[0])
         model = fw.build(layers, fw.sgd(0.1))
-
-        def check(x: Any, ok: str) -> Any:
-            if ok != "yes":
-                raise ZeroDivisionError(ok)
-            return x
 
         network = fw.network(
             [*regression(model, merge_grad=3), LambdaOp(check, ["x", "ok"], "checked")]

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.differential.torch_programs import Change, Close
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -60,20 +62,6 @@ class Step:
     how: str
     turn: float
     reverse: bool
-
-
-@dataclass(frozen=True)
-class Close:
-    """The network is closed."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something changes."""
-
-    kind: str
-    of: str
-    value: Any = None
 
 
 Action = Open | Step | Close | Change

@@ -22,7 +22,7 @@ MIRRORED = sorted(SECTIONS.keys() - WITHOUT_A_MODULE)
 # What fastnet's top has beside FastEstimator's: a network's classes, the profiler, and packages.
 ON_TOP = {
     *("BaseNetwork", "TFNetwork", "TorchNetwork", "profile", "save_checkpoint", "load_checkpoint"),
-    *("network", "op", "profiling", "slicer", "types"),
+    *("network", "op", "profiling", "slicer", "steps", "types"),
 }
 
 

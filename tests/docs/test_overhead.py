@@ -115,11 +115,13 @@ def test_pictures_are_there_and_small() -> None:
 def test_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    measured, watched = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    measured, looped, watched = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names: dict[str, Any] = {}
     exec(measured, names)
     (section,) = Profile.from_json("before.json").sections
     assert section.steps == 20
+    exec(looped, names)
+    assert names["epoch"].count == 20
     exec(watched, names)
     calls = {each.key: each.count for each in names["profiler"].key_averages()}
     assert calls["LambdaOp(x) -> y"] == calls["aten::mul"] == 3

@@ -114,6 +114,28 @@ def test_files(fw: Framework, tmp_path: Path) -> None:
     assert backend.get_lr(other) == pytest.approx(0.25)
 
 
+def test_a_compiled_step() -> None:
+    torch = pytest.importorskip("torch")
+    model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn=None)
+    options = fastnet.CompileOptions(backend="eager")
+    network = fastnet.Network([ModelOp(model, "x", "y")], compile=options)
+    batch = {"x": torch.ones(3, 2)}
+    with network("infer", 1):
+        results = [network.run_step(batch)["y"] for _ in range(3)]
+    assert all(torch.allclose(one, model(batch["x"])) for one in results)
+    assert [(one.mode, one.fallback) for one in network.traces] == [("infer", None)]
+
+
+@in_both
+def test_an_epoch_of_a_loader(fw: Framework) -> None:
+    network, model = trainer(fw)
+    epoch = fastnet.steps(network, [fw.tensors(BATCH)], "train", show="loss")
+    assert [set(result) >= {"loss"} for _, result in epoch] == [True]
+    assert epoch.count == 1
+    assert fastnet.network.steps is fastnet.steps
+    assert_trained(fw, model)
+
+
 @in_both
 def test_a_profile(fw: Framework) -> None:
     network, _ = trainer(fw)

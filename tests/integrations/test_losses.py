@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,159 +51,124 @@ def loss_and_gradient(
 @pytest.mark.parametrize("average_loss", [True, False])
 @pytest.mark.parametrize("from_logits", [True, False])
 class TestCrossEntropy:
+    @pytest.fixture
     def check(
-        self,
-        sides: Sides,
-        y: torch.Tensor,
-        truth: torch.Tensor,
-        rtol: float = 0.0,
-        **settings: Any,
-    ) -> None:
-        def program(lib: Any) -> Any:
-            op = lib.op.tensorop.loss.CrossEntropy(("y", "truth"), "loss", **settings)
-            return loss_and_gradient(lib, op, y, truth)
+        self, sides: Sides, from_logits: bool, average_loss: bool, class_weights: Any
+    ) -> Callable[..., None]:
+        """Return what compares a loss of the settings that all of these tests go through."""
+        through = {
+            "from_logits": from_logits,
+            "average_loss": average_loss,
+            "class_weights": class_weights,
+        }
 
-        sides.agree(program, rtol)
+        def check(y: torch.Tensor, truth: torch.Tensor, rtol: float = 0.0, **more: Any) -> None:
+            def program(lib: Any) -> Any:
+                make = lib.op.tensorop.loss.CrossEntropy
+                op = make(("y", "truth"), "loss", **through, **more)
+                return loss_and_gradient(lib, op, y, truth)
+
+            sides.agree(program, rtol)
+
+        return check
 
     @pytest.mark.parametrize("form", [None, "binary"])
     @pytest.mark.parametrize("shape", [(7,), (7, 1), (7, 1, 2, 2)])
     @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
     def test_binary(
         self,
-        sides: Sides,
+        check: Callable[..., None],
         form: Any,
         shape: Any,
         dtype: Any,
         from_logits: bool,
-        average_loss: bool,
-        class_weights: Any,
     ) -> None:
-        self.check(
-            sides,
+        check(
             predictions(*shape, logits=from_logits, classes=None),
             labels(*shape, classes=2).to(dtype),
             form=form,
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
     @pytest.mark.parametrize("form", [None, "binary"])
     def test_binary_whose_truth_lacks_an_axis(
         self,
-        sides: Sides,
+        check: Callable[..., None],
         form: Any,
         from_logits: bool,
-        average_loss: bool,
-        class_weights: Any,
     ) -> None:
-        self.check(
-            sides,
+        check(
             predictions(7, 1, logits=from_logits, classes=None),
             labels(7, classes=2),
             form=form,
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
     @pytest.mark.parametrize("form", [None, "categorical"])
     @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
     def test_categorical(
         self,
-        sides: Sides,
+        check: Callable[..., None],
         form: Any,
         dtype: Any,
         from_logits: bool,
-        average_loss: bool,
-        class_weights: Any,
     ) -> None:
-        self.check(
-            sides,
+        check(
             predictions(7, 3, logits=from_logits),
             torch.nn.functional.one_hot(labels(7), 3).to(dtype),
             form=form,
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
-    def test_categorical_of_images(
-        self, sides: Sides, from_logits: bool, average_loss: bool, class_weights: Any
-    ) -> None:
+    def test_categorical_of_images(self, check: Callable[..., None], from_logits: bool) -> None:
         truth = torch.nn.functional.one_hot(labels(4, 2, 2), 3).permute(0, 3, 1, 2)
-        self.check(
-            sides,
+        check(
             predictions(4, 3, 2, 2, logits=from_logits),
             truth,
             form="categorical",
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
     @pytest.mark.parametrize("form", [None, "sparse"])
     @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
     def test_sparse(
         self,
-        sides: Sides,
+        check: Callable[..., None],
         form: Any,
         dtype: Any,
         from_logits: bool,
-        average_loss: bool,
-        class_weights: Any,
     ) -> None:
-        self.check(
-            sides,
+        check(
             predictions(7, 3, logits=from_logits),
             labels(7).to(dtype),
             rtol=LOSS,
             form=form,
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
     @pytest.mark.parametrize("shape", [(4, 5), (4, 2, 2)])
     def test_sparse_of_sequences_and_images(
         self,
-        sides: Sides,
+        check: Callable[..., None],
         shape: Any,
         from_logits: bool,
-        average_loss: bool,
-        class_weights: Any,
     ) -> None:
-        self.check(
-            sides,
+        check(
             predictions(shape[0], 3, *shape[1:], logits=from_logits),
             labels(*shape),
             rtol=LOSS,
             form="sparse",
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
     @pytest.mark.parametrize("passed_over", [[2], [0, 5], list(range(7))])
     def test_sparse_with_targets_of_minus_100(
         self,
-        sides: Sides,
+        check: Callable[..., None],
         passed_over: Any,
         from_logits: bool,
-        average_loss: bool,
-        class_weights: Any,
     ) -> None:
         """Their loss is 0, and they count in FastEstimator's mean."""
         truth = labels(7)
         truth[passed_over] = -100
-        self.check(
-            sides,
+        check(
             predictions(7, 3, logits=from_logits),
             truth,
             rtol=LOSS,
-            from_logits=from_logits,
-            average_loss=average_loss,
-            class_weights=class_weights,
         )
 
 

@@ -84,7 +84,13 @@ def scheduled(lib: Any, optimizer: Any) -> Any:
     return optimizer
 
 
-def make_network(lib: Any, models: list[Any], drawn: list[Update]) -> Any:
+def mean_loss(code: Any, y: Any) -> Any:
+    return code.square().mean() + y.abs().mean()
+
+
+def make_network(
+    lib: Any, models: list[Any], drawn: list[Update], second_loss: Any = mean_loss
+) -> Any:
     ops, op = lib.op.tensorop.model, lib.op.tensorop
     graph: list[Any] = [
         ops.ModelOp(models[0], "x", "code"),
@@ -93,7 +99,7 @@ def make_network(lib: Any, models: list[Any], drawn: list[Update]) -> Any:
         op.loss.CrossEntropy(
             ("y", "onehot"), "loss 0", from_logits=True, form="categorical", mode=None
         ),
-        op.LambdaOp(lambda code, y: code.square().mean() + y.abs().mean(), ["code", "y"], "loss 1"),
+        op.LambdaOp(second_loss, ["code", "y"], "loss 1"),
     ]
     for update in drawn:
         made = ops.UpdateOp(

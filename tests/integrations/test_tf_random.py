@@ -25,6 +25,7 @@ from tests.integrations.test_random_training import (
     NAMES,
     Run,
     Update,
+    make_network,
     optimizers,
     runs,
     scheduled,
@@ -140,35 +141,8 @@ def layer(inputs: int, outputs: int) -> Any:
     return keras.Sequential([keras.layers.Input((inputs,)), keras.layers.Dense(outputs)])
 
 
-def make_network(lib: Any, models: list[Any], drawn: list[Update]) -> Any:
-    ops, op = lib.op.tensorop.model, lib.op.tensorop
-    graph: list[Any] = [
-        ops.ModelOp(models[0], "x", "code"),
-        ops.ModelOp(models[1], "code", "y"),
-        op.LambdaOp(lambda y: y * 2, "y", "y", ds_id="other"),
-        op.loss.CrossEntropy(
-            ("y", "onehot"), "loss 0", from_logits=True, form="categorical", mode=None
-        ),
-        op.LambdaOp(
-            lambda code, y: tf.reduce_mean(tf.square(code)) + tf.reduce_mean(tf.abs(y)),
-            ["code", "y"],
-            "loss 1",
-        ),
-    ]
-    for update in drawn:
-        made = ops.UpdateOp(
-            models[update.model],
-            f"loss {update.loss}",
-            mode=update.mode,
-            merge_grad=update.merge,
-            defer=update.defer,
-        )
-        if update.turns:
-            made = lib.schedule.RepeatScheduler([made if on else None for on in update.turns])
-        graph.append(made)
-        if update.followed:
-            graph.append(op.LambdaOp(lambda y: y + 0, "y", "y"))
-    return lib.Network(graph)
+def mean_loss(code: Any, y: Any) -> Any:
+    return tf.reduce_mean(tf.square(code)) + tf.reduce_mean(tf.abs(y))
 
 
 def trained(
@@ -179,7 +153,7 @@ def trained(
         [scheduled(lib, one) for one in choice],
         model_name=list(NAMES),
     )
-    network = make_network(lib, models, drawn)
+    network = make_network(lib, models, drawn, mean_loss)
     told: list[Any] = []
     for each in program_runs:
         told.append(

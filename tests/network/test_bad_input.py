@@ -12,7 +12,6 @@ import torch
 
 import fastnet
 from fastnet.compat import v1
-from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
@@ -27,91 +26,6 @@ MAKERS = [fastnet.Network, TorchNetwork]
 
 def first(x: Any, *more: Any) -> Any:
     return x
-
-
-class TestMissingKey:
-    def test_of_an_op(self) -> None:
-        network = TorchNetwork(
-            [LambdaOp(first, "image", "y"), LambdaOp(first, ["y", "labels"], "z")]
-        )
-        for _ in range(2):
-            with raising(
-                MissingKeyError,
-                "LambdaOp (op 1, inputs ['y', 'labels'], outputs ['z']) reads the key 'labels', "
-                "but there is no such key. Keys there: ['image', 'label']. Did you mean 'label'? "
-                "Put the key into the batch, or let an earlier op write it.",
-            ):
-                run(network, {"image": 1, "label": 2})
-            assert is_free(network)
-        assert issubclass(MissingKeyError, KeyError)
-
-    def test_before_any_op_has_run(self) -> None:
-        ran: list[int] = []
-        network = TorchNetwork([LambdaOp(ran.append, "x", "y"), LambdaOp(first, "w", "z")])
-        with pytest.raises(KeyError):
-            run(network, {"x": 1})
-        assert ran == []
-
-    def test_of_a_later_op_whose_input_comes_too_late(self) -> None:
-        network = TorchNetwork([LambdaOp(first, "y", "z"), LambdaOp(first, "x", "y")])
-        with raising(
-            MissingKeyError,
-            "LambdaOp (op 0, inputs ['y'], outputs ['z']) reads the key 'y', but there is no such "
-            "key. Keys there: ['x']. Put the key into the batch, or let an earlier op write it.",
-        ):
-            run(network, {"x": 1})
-
-    def test_of_a_slicer(self) -> None:
-        network = TorchNetwork(
-            [LambdaOp(first, "x", "y")], slicers=AxisSlicer(axis=0, slice=["x", "z"], unslice="y")
-        )
-        with raising(
-            MissingKeyError,
-            "AxisSlicer slices the key 'z', but there is no such key. Keys there: ['x']. Put the "
-            "key into the batch, or let an earlier op write it.",
-        ):
-            run(network, {"x": torch.ones(2)})
-
-    def test_of_postprocessing(self) -> None:
-        network = TorchNetwork(
-            [LambdaOp(first, "x", "y")], postprocessing=NumpyLambdaOp(first, ["y", "w"], "z")
-        )
-        with pytest.raises(MissingKeyError) as caught:
-            run(network, {"x": 1})
-        assert str(caught.value).startswith(
-            "LambdaOp (op 0, inputs ['y', 'w'], outputs ['z']) reads the key 'w', but there is no "
-            "such key. Keys there: ['x', 'y']."
-        )
-
-
-class TestOutputs:
-    def test_too_few(self) -> None:
-        network = TorchNetwork([LambdaOp(lambda x: [x], "x", ["y", "z"])])
-        with raising(
-            ValueError,
-            "LambdaOp (op 0, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward "
-            "returned 1 value. Return one value for each of ['y', 'z'], in that order.",
-        ):
-            run(network, {"x": 1})
-        assert is_free(network)
-
-    def test_no_sequence(self) -> None:
-        network = TorchNetwork([LambdaOp(first, "x", ["y"])])
-        with raising(
-            TypeError,
-            "LambdaOp (op 0, inputs ['x'], outputs ['y']) writes a list of outputs, but its "
-            "forward returned int, which has no parts. Return a list with one value for each of "
-            "['y']; an op that returns a bare value names its output as a string, not a list.",
-        ):
-            run(network, {"x": 1})
-        assert is_free(network)
-
-    def test_of_postprocessing(self) -> None:
-        network = TorchNetwork([], NumpyLambdaOp(lambda x: [x], "x", ["y", "z"]))
-        with pytest.raises(ValueError, match="returned 1 value") as caught:
-            run(network, {"x": 1})
-        assert "LambdaOp" in str(caught.value)
-        assert "['y', 'z']" in str(caught.value)
 
 
 class TestSlicers:
@@ -132,49 +46,6 @@ class TestSlicers:
             assert is_free(network)
         batch = {"x": torch.ones(2), "w": torch.ones(1)}
         assert set(run(network, batch, desired_output_keys={"z"})) == {"x", "w", "z"}
-
-    def test_numbers_of_pieces(self) -> None:
-        network = TorchNetwork(
-            [LambdaOp(first, ["x", "w"], "y")],
-            slicers=[
-                AxisSlicer(axis=0, slice="x", unslice="y"),
-                AxisSlicer(axis=1, slice=["w"], unslice=None),
-            ],
-        )
-        with raising(
-            ValueError,
-            "Slicers disagree on the number of minibatches: AxisSlicer made 2 of ['x'], "
-            "AxisSlicer made 3 of ['w']. All slicers in force must cut a batch into the same "
-            "number of pieces.",
-        ):
-            run(network, {"x": torch.ones(2), "w": torch.ones(2, 3)})
-        assert is_free(network)
-
-    @pytest.mark.parametrize(
-        ("slicers", "text"),
-        [
-            (
-                [AxisSlicer(0, "x", None), AxisSlicer(1, ["w", "x"], None), MeanUnslicer("y")],
-                "Multiple slicers slice the same keys: ['x'], AxisSlicer among them. Let one "
-                "slicer cut each key.",
-            ),
-            (
-                [AxisSlicer(0, "x", "y"), MeanUnslicer("y")],
-                "Multiple slicers un-slice the same keys: ['y'], MeanUnslicer among them. Let one "
-                "slicer put each key together.",
-            ),
-            (
-                [MeanUnslicer(["y", "x"])],
-                "The keys ['x', 'y'] are to be un-sliced, but no slicer in force slices anything. "
-                "Give a slicer keys to `slice`, or restrict both to the same mode and ds_id.",
-            ),
-        ],
-    )
-    def test_that_clash(self, slicers: Any, text: str) -> None:
-        network = TorchNetwork([LambdaOp(first, "x", "y")], slicers=slicers)
-        with raising(ValueError, text):
-            network(mode="infer", epoch=1)
-        assert is_free(network)
 
 
 class TestModels:

@@ -16,8 +16,9 @@ import fastnet
 from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import ModelOp
-from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
+from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.network.programs import line, mlp, raising, run, same_weights, seeded, sgd, weights
+from tests.network.schedulers import Doubling
 
 DEFAULTS = {
     "adadelta": (torch.optim.Adadelta, {}),
@@ -128,16 +129,6 @@ class TestOptimizers:
             "parameters, a scheduler of these, or None.",
         ):
             fastnet.build(lambda: model, sgd()(model.parameters()), model_name="m")
-
-
-class Doubling(Scheduler[Any]):
-    """A scheduler of a user's own, by a rule."""
-
-    def get_current_value(self, epoch: int) -> Any:
-        return "sgd" if epoch < 3 else None
-
-    def get_all_values(self) -> list[Any]:
-        return ["sgd", None]
 
 
 class TestScheduledOptimizers:

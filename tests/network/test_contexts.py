@@ -36,7 +36,7 @@ IN_USE_TO_CONFIGURE = (
     "anew, or make a second network of the same ops."
 )
 IN_USE_TO_ENTER = (
-    "This TorchNetwork is in use: it can be entered once at a time. Leave it first, or make a "
+    "This TorchNetwork is in use: it can only be entered once at a time. Leave it first, or make a "
     "second network of the same ops."
 )
 NOT_CONFIGURED = (

@@ -15,7 +15,6 @@ from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.schedule import Scheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer, Slicer
 from tests.kernel.ops import shown
 from tests.network.programs import (
@@ -33,12 +32,9 @@ from tests.network.programs import (
     supervised,
     twins,
 )
+from tests.network.schedulers import MoodyScheduler, Trouble
 
 GOOD = {"x": torch.ones(4, 2), "ok": 1}
-
-
-class Trouble(Exception):
-    """An error of a user's own."""
 
 
 def fail(*values: Any) -> Any:
@@ -46,21 +42,6 @@ def fail(*values: Any) -> Any:
     if values[-1] != 1:
         raise Trouble("as told")
     return values[0]
-
-
-class MoodyScheduler(Scheduler[Any]):
-    """Raises in epoch 13."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def get_current_value(self, epoch: int) -> Any:
-        if epoch == 13:
-            raise Trouble("as told")
-        return self.value
-
-    def get_all_values(self) -> list[Any]:
-        return [self.value]
 
 
 class MoodyOptimizer(torch.optim.SGD):

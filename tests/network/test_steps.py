@@ -20,6 +20,7 @@ from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler
 from fastnet.slicer import AxisSlicer, MeanUnslicer
+from tests.missing_keys import deleted
 from tests.network.programs import (
     batches,
     built,
@@ -215,8 +216,9 @@ class TestDelete:
         )
         with raising(
             MissingKeyError,
-            "LambdaOp (op 2, inputs ['y'], outputs ['z']) reads the key 'y', which Delete (op 1, "
-            "inputs ['y']) has deleted. Read it before it is deleted, or keep it.",
+            deleted(
+                "LambdaOp (op 2, inputs ['y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])"
+            ),
         ):
             run(network, {"x": 1})
 

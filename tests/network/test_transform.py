@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -191,6 +192,84 @@ class TestForms:
             f"something that is entered to give one, not {name}.",
         ):
             network.transform(data, mode="infer")
+        assert is_free(network)
+
+
+class TestWantedKeys:
+    @pytest.mark.parametrize("data", [{"x": 1}, [{"x": 1}]], ids=["a batch", "several"])
+    def test_no_others_come_back(self, data: Any) -> None:
+        network = TorchNetwork(
+            [LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: y * 3, "y", "z")]
+        )
+        result = network.transform(data, "infer", desired_output_keys=["z"])
+        assert result in ({"x": 1, "z": 6}, [{"x": 1, "z": 6}])
+
+    def test_of_slices(self, look: Look) -> None:
+        network = TorchNetwork(
+            [look, LambdaOp(lambda y: -y, "y", "z")],
+            slicers=AxisSlicer(axis=0, slice="x", unslice=["x", "z"]),
+        )
+        result = network.transform({"x": np.arange(3)}, "infer", desired_output_keys=["z"])
+        assert result["z"].tolist() == [-1, -2, -3]
+        assert set(result) == {"x", "z"}
+
+
+class TestOneByOne:
+    def test_each_batch_is_run_when_its_result_is_asked_for(self, look: Look) -> None:
+        log: list[str] = []
+
+        def generate() -> Iterator[dict[str, Any]]:
+            for batch in some():
+                log.append("drawn")
+                yield batch
+
+        network = TorchNetwork([look, LambdaOp(lambda x: log.append("run"), "x", None)])
+        results = network.iter_transform(generate(), "infer")
+        assert log == []
+        assert is_free(network)
+        first = next(results)
+        assert log == ["drawn", "run"]
+        check([first, *results])
+        assert log == ["drawn", "run"] * 3
+        assert is_free(network)
+
+    def test_results_are_not_kept(self, network: TorchNetwork) -> None:
+        results = network.iter_transform(some(), "infer")
+        kept = weakref.ref(next(results)["y"])
+        next(results)
+        assert kept() is None
+
+    def test_the_network_is_in_use_until_it_is_closed(self, network: TorchNetwork) -> None:
+        results: Any = network.iter_transform(some(), "infer")
+        next(results)
+        with pytest.raises(ValueError, match="is in use"):
+            network.transform({"x": 1}, "infer")
+        results.close()
+        assert is_free(network)
+
+    def test_a_pipeline_that_is_left_early(self, network: TorchNetwork) -> None:
+        pipeline = Pipeline(some())
+        for result in network.iter_transform(pipeline, "eval", 5, "d"):
+            assert result["y"] is not None
+            break
+        assert pipeline.log == [("eval", 5, "d", False), "enter", "exit"]
+        assert is_free(network)
+
+    def test_wanted_keys(self, network: TorchNetwork) -> None:
+        (result,) = network.iter_transform(some(1), "infer", desired_output_keys=["y"])
+        assert "y" in result
+
+    @pytest.mark.parametrize(
+        ("data", "text"),
+        [
+            ({"x": 1}, "Put it into a list, or call transform"),
+            ("abc", "an iterable of batches, .* not str"),
+            (3, "an iterable of batches, .* not int"),
+        ],
+    )
+    def test_no_batches(self, network: TorchNetwork, data: Any, text: str) -> None:
+        with pytest.raises(TypeError, match=text):
+            network.iter_transform(data, "infer")
         assert is_free(network)
 
 

@@ -295,7 +295,7 @@ NOT_A_SHAPE = (
     "Reshape's shape is a length or several, of which one can be -1, to be worked out, but got "
 )
 NOT_AN_ORDER = "Permute's permutation has each axis in it once, counted from 0, but got "
-NOT_AXES = "ChannelTranspose's axes have each axis of a sample among them once, counted from 0, "
+NOT_AXES = "ChannelTranspose's axes are each axis of a sample once, in any order, counted from 0, "
 
 
 class TestShapes:
@@ -468,7 +468,9 @@ def test_mixing(cls: Any) -> None:
 
 @pytest.mark.parametrize("probs", [0.5, ["a", "b"], (1.0,)])
 def test_probabilities(probs: Any) -> None:
-    text = f"OneOf's probs are one for each of its 2 ops, from 0, together 1, not {probs!r}."
+    text = (
+        f"OneOf's probs are one probability for each of its 2 ops, adding up to 1, not {probs!r}."
+    )
     made = partial(meta.OneOf, inner(), inner(), probs=probs)
     assert refusal(made, AssertionError) == text
     ops = [numpyop.NumpyOp("x", "x"), numpyop.NumpyOp("x", "x")]

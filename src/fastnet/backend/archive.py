@@ -69,7 +69,7 @@ def write_archive(path: str, content: Any, blocks: Mapping[str, Block]) -> None:
         OSError: If it cannot be written.
     """
     if sys.byteorder != "little":
-        raise ValueError("The file has the lowest byte first, which this machine has last.")
+        raise ValueError("The file is little-endian, but this machine is big-endian.")
     facts = {
         name: [block.dtype, list(block.shape), zlib.crc32(block.data)]
         for name, block in blocks.items()
@@ -81,8 +81,8 @@ def write_archive(path: str, content: Any, blocks: Mapping[str, Block]) -> None:
     header += b" " * (-len(header) % 8)
     if len(header) > _LONGEST_HEADER:
         raise ValueError(
-            f"There are {len(header)} bytes to tell besides arrays, where {_LONGEST_HEADER} are "
-            "the most. Put what is large into arrays."
+            f"The header would take {len(header)} bytes, but at most {_LONGEST_HEADER} are "
+            "allowed. Store large values as arrays."
         )
     with open(path, "wb") as file:
         file.write(_LENGTH.pack(len(header)))
@@ -114,7 +114,7 @@ class Archive:
             raise ValueError(f"it has {size} bytes, which is too few")
         (length,) = _LENGTH.unpack(start)
         if length > min(size - _LENGTH.size, _LONGEST_HEADER):
-            raise ValueError(f"its header speaks of {length} bytes where the file has {size}")
+            raise ValueError(f"its header claims {length} bytes, but the file has {size}")
         header = json.loads(file.read(length))
         about = header.pop(_ABOUT)
         text = about[_TEXT]
@@ -130,7 +130,7 @@ class Archive:
         begin = _LENGTH.size + length
         claimed = sum(map(_bytes_of, facts.values()))
         if begin + claimed != size:
-            raise ValueError(f"it speaks of {begin + claimed} bytes where it has {size}")
+            raise ValueError(f"it claims {begin + claimed} bytes, but has {size}")
         self.content: Any = told["content"]
         self.shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in facts.items()}
         self._file = file

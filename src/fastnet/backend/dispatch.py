@@ -60,7 +60,7 @@ def dispatched(function: F) -> F:
 
 
 def dispatched_to(module: str, by: str) -> Callable[[F], F]:
-    """Do what `dispatched` does, with what is in a module of the frameworks' packages.
+    """Do as `dispatched` does, for functions whose bodies are in a module of the packages.
 
     Args:
         module: The module's name.

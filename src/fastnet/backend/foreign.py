@@ -23,7 +23,7 @@ _NEVER = (str, bytes, type, dict, list, tuple, set, frozenset, MutableMapping)
 
 
 def adopter(own: tuple[type, ...], convert: Callable[[Any], Any]) -> NestMap:
-    """Return the map that makes a framework's tensors of other frameworks' and of arrays, in nests.
+    """Return a map over nests that turns foreign tensors and arrays into a framework's own tensors.
 
     Args:
         own: The classes that the framework takes as they are.

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dispatched
 def abs(tensor: T) -> T:
-    """Take the signs off a tensor.
+    """Take the absolute value of each element of a tensor.
 
     Args:
         tensor: A tensor of any shape.

@@ -1,9 +1,9 @@
-"""How names of a framework are found that are not part of its public API.
+"""Looks up names of a framework that are outside its public API.
 
-They are in `torch/_internals.py`, `tf/_internals.py` and `tf/_keras_internals.py`, and nowhere
-else. Each has a fallback by public names, which is taken where a version of the framework has no
-such name, or another thing under it; with ``FASTNET_PUBLIC_ONLY=1`` in the environment only
-fallbacks are taken.
+The names are in `torch/_internals.py`, `tf/_internals.py` and `tf/_keras_internals.py`, and nowhere
+else. Each has a fallback in public names, which is used where a version of the framework has no
+such name, or has something else under it; with ``FASTNET_PUBLIC_ONLY=1`` in the environment only
+fallbacks are used.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _format_of(path: Path | None) -> str:
         return "text"
     if path.suffix not in _SUFFIXES:
         raise UsageError(
-            f"--output: the suffix of {str(path)!r} says no format. Use one of "
+            f"--output: the suffix of {str(path)!r} names no format. Use one of "
             f"{', '.join(_SUFFIXES)}, or name the --format."
         )
     return _SUFFIXES[path.suffix]

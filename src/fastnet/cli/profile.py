@@ -158,7 +158,7 @@ def _check_picture(path: Path) -> None:
     suffixes = [f".{kind}" for kind in FigureCanvasBase.get_supported_filetypes()]
     if path.suffix.lower() not in suffixes:
         raise UsageError(
-            f"--plot: the suffix of {str(path)!r} says no kind of picture. Use .png, .svg or .pdf."
+            f"--plot: the suffix of {str(path)!r} is not that of a picture. Use .png, .svg or .pdf."
         )
 
 

@@ -125,7 +125,13 @@ class BaseNetwork(base.BaseNetwork):
         return batch, {key: result[key] for key in self._returned if key in result}
 
     def transform(
-        self, data: Any, mode: str, epoch: int = 1, ds_id: str = "", progress: bool = False
+        self,
+        data: Any,
+        mode: str,
+        epoch: int = 1,
+        ds_id: str = "",
+        progress: bool = False,
+        desired_output_keys: Collection[str] | None = None,
     ) -> Any:
         """Run data through the network, loading an epoch for just this; a loaded one is unloaded.
 
@@ -135,13 +141,14 @@ class BaseNetwork(base.BaseNetwork):
             epoch: The epoch, counted from 1.
             ds_id: The id of the dataset, "" if it has none.
             progress: Whether to show a bar (with tqdm) where the number of batches is known.
+            desired_output_keys: The keys wanted back. None or empty for all that ops write.
 
         Returns:
             For a batch its result, else a list of results: each a `ChainMap` of the outputs and
             the batch.
         """
         self.unload_epoch()
-        return super().transform(data, mode, epoch, ds_id, progress)
+        return super().transform(data, mode, epoch, ds_id, progress, desired_output_keys)
 
     def _open(self, opening: Opening) -> None:
         super()._open(opening)

@@ -2,7 +2,7 @@ r"""Train a small convolutional network to read handwritten digits, and see what
 
 The data are the 1,797 scanned digits of 8 x 8 pixels that ship with scikit-learn. A quarter of them
 is held out: the network never trains on these, and its accuracy on them is what counts. Ends with
-exit status 1 if less than 97 % of them are read right.
+exit status 1 if less than 97 % of them are classified correctly.
 
     fastnet demo
     fastnet demo --framework tf
@@ -138,7 +138,7 @@ def run(framework_name: str, epochs: int, rounds: int, seed: int) -> int:
         seed: What the weights, the order of the data and what is held out are drawn from.
 
     Returns:
-        The status to exit with: 1 if too few digits are read right.
+        The status to exit with: 1 if too few digits are classified correctly.
     """
     framework = parts_for(framework_name)
     # A network this small gains nothing from more threads, and timings of one are comparable.
@@ -148,7 +148,7 @@ def run(framework_name: str, epochs: int, rounds: int, seed: int) -> int:
     data, held = read_digits(seed, framework.CHANNEL_AXIS)
     network = make_network(framework, epochs)
     accuracy = train(network, data, held, epochs)
-    print(f"{accuracy:.2%} of {len(held['label'])} held-out digits are read right.")
+    print(f"{accuracy:.2%} of {len(held['label'])} held-out digits are classified correctly.")
 
     show_step_cost(framework, next(batches(data, framework_name)), rounds)
     if accuracy < GOAL:

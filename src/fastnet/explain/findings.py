@@ -56,7 +56,9 @@ def find_unneeded(
         The places of the ops, and of the postprocessing ops, that are not needed.
     """
     steps = [("ops", item) for item in ops] + [("after", item) for item in postprocessing]
-    wanted = set(subject.desired) or {key for _, item in steps for key in item.outputs}
+    wanted = set(subject.desired)
+    if subject.wants_all:
+        wanted.update(key for _, item in steps for key in item.outputs)
     unneeded: dict[str, set[int]] = {"ops": set(), "after": set()}
     for part, item in reversed(steps):
         if item.deletes:

@@ -23,7 +23,8 @@ class Subject:
         mode: The mode.
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset.
-        desired: The keys wanted back; none for all.
+        desired: The keys wanted back by name.
+        wants_all: Whether all that ops write is, no key being named.
         ops: The network's ops, schedulers among them.
         postprocessing: Its postprocessing ops, schedulers among them.
         slicers: Its slicers, schedulers among them.
@@ -42,6 +43,7 @@ class Subject:
     epoch: int
     ds_id: str
     desired: frozenset[str]
+    wants_all: bool
     ops: list[Any]
     postprocessing: list[Any]
     slicers: list[Any]

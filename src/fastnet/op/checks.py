@@ -101,7 +101,7 @@ def parse_probabilities(probs: object, count: int) -> list[float] | None:
         count: How many of them there are to be.
 
     Returns:
-        The probabilities; None if these are not as many, from 0 and together 1.
+        The probabilities; None if they are not as many, of at least 0, adding up to 1.
 
     >>> (
     ...     parse_probabilities((0.5, 0.5), 2),

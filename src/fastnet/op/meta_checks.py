@@ -85,14 +85,14 @@ def parse_op_probabilities(probs: Any, count: int) -> list[float] | None:
         The probabilities, or None if the ops are all alike.
 
     Raises:
-        AssertionError: If these are not one for each op, from 0, together 1.
+        AssertionError: If they are not one for each op, of at least 0, adding up to 1.
     """
     if probs is None or (isinstance(probs, Sized) and len(probs) == 0):
         return None
     shares = parse_probabilities(probs, count)
     if shares is None:
         raise AssertionError(
-            f"OneOf's probs are one for each of its {count} ops, from 0, together 1, not "
+            f"OneOf's probs are one probability for each of its {count} ops, adding up to 1, not "
             f"{shown(probs)}."
         )
     return shares
@@ -119,7 +119,7 @@ def parse_repeat(repeat: Any, max_iter: Any) -> list[str]:
             raise ValueError(f"Repeat runs its op at least once, but repeat is {shown(repeat)}.")
         if max_iter is not None:
             raise ValueError(
-                f"Repeat runs its op {repeat} times, so that max_iter={max_iter} says nothing. "
+                f"Repeat runs its op {repeat} times, so that max_iter={max_iter} has no effect. "
                 "Leave it out."
             )
         return []

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
 from fastnet._watch import Noticing
+from fastnet.util.briefs import brief
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.copies import put_attributes, saved_attributes
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
@@ -44,6 +45,8 @@ class Op(Noticing):
     >>> op = Op(inputs="x", outputs=["y"], mode="!train")
     >>> op.inputs, op.outputs, sorted(op.mode), op.in_list, op.out_list
     (['x'], ['y'], ['eval', 'infer', 'test'], False, True)
+    >>> op
+    Op(x -> y, mode=!train)
     """
 
     inputs: list[str]
@@ -58,6 +61,8 @@ class Op(Noticing):
     """Whether this op removes its inputs from the batch instead of reading them."""
     settled_by: ClassVar[tuple[str, ...]] = ()
     """The attributes that `build` goes by, so that it is called again after one of them changed."""
+    alike_on_ranks: ClassVar[tuple[str, ...]] = ()
+    """The attributes that must have the same values on every rank of a distributed run."""
 
     def __init__(
         self,
@@ -69,6 +74,10 @@ class Op(Noticing):
         self._put_names(inputs, outputs, mode, ds_id)
         self.in_list = not (inputs is None or isinstance(inputs, str))
         self.out_list = not (outputs is None or isinstance(outputs, str))
+
+    def __repr__(self) -> str:
+        read, written = (", ".join(getattr(self, keys, ())) for keys in ("inputs", "outputs"))
+        return brief(self, [f"{read} -> {written}".strip() if read or written else ""])
 
     def _put_names(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fastnet.errors import shown
 from fastnet.types import is_given, is_scheduler
+from fastnet.util.briefs import brief_value
 from fastnet.util.collections import to_set
 from fastnet.util.numbers import whole_number
 
@@ -78,6 +79,8 @@ class EpochScheduler(Scheduler[T]):
     ['a', 'a', None, None, 'b', 'b']
     >>> schedule.map(str.upper).get_all_values()
     ['A', None, 'B']
+    >>> schedule
+    EpochScheduler({1: 'a', 3: None, 100: 'b'})
     """
 
     def __init__(self, epoch_dict: dict[int, T | None]) -> None:
@@ -100,6 +103,10 @@ class EpochScheduler(Scheduler[T]):
                 )
         self.epoch_dict = epoch_dict
         self.keys = sorted(epoch_dict)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{key}: {brief_value(one)}" for key, one in self.epoch_dict.items())
+        return f"{type(self).__name__}({{{told}}})"
 
     def get_current_value(self, epoch: int) -> T | None:
         """Find the value of an epoch.
@@ -164,6 +171,9 @@ class RepeatScheduler(Scheduler[T]):
             )
         self.repeat_list = repeat_list
         self.cycle_length = len(repeat_list)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}([{', '.join(map(brief_value, self.repeat_list))}])"
 
     def get_current_value(self, epoch: int) -> T | None:
         """Find the value of an epoch.

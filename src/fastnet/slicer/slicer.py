@@ -8,6 +8,7 @@ from typing import Any
 from fastnet._slice import check_slicers as sanity_assert_slicers
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._watch import Noticing
+from fastnet.util.briefs import brief
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 from fastnet.util.noticed import NoticedList, NoticedSet
@@ -43,6 +44,8 @@ class Slicer(Noticing):
     ...         return [batch[:middle], batch[middle:]]
     >>> Halves(slice="x", unslice=None).slice_batches(("abcd",))
     [('ab',), ('cd',)]
+    >>> Halves(slice=["x", "y"], unslice=None, mode="train")
+    Halves(cuts x, y, mode=train)
     """
 
     slice_inputs: list[str]
@@ -63,6 +66,12 @@ class Slicer(Noticing):
             unslice = slice
         self._put_names(slice, unslice, mode, ds_id)
         self.minibatch_size = 0
+
+    def __repr__(self) -> str:
+        cut, joined = (
+            ", ".join(getattr(self, keys, ())) for keys in ("slice_inputs", "unslice_inputs")
+        )
+        return brief(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
 
     def settle(self, changed: Sequence[str] = ()) -> None:
         """Check the keys, modes and dataset ids that were written to the slicer.

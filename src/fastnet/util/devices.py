@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["get_device", "get_num_devices", "get_num_gpus", "read_device"]
+__all__ = ["get_device", "get_num_devices", "get_num_gpus", "has_accelerator", "read_device"]
 
 VARIABLE = "FASTNET_DEVICE"
 """Names the device of programs that name none themselves."""
 
 _LOCAL_RANK = "LOCAL_RANK"
+
+
+class _Kind(NamedTuple):
+    """A kind of device: torch's module for it, and whether a machine may have several."""
+
+    module: str
+    has_several: bool
+
+
+# the best first
+_KINDS = {
+    "mps": _Kind("torch.backends.mps", has_several=False),
+    "cuda": _Kind("torch.cuda", has_several=True),
+    "xpu": _Kind("torch.xpu", has_several=True),
+    "cpu": _Kind("torch.cpu", has_several=False),
+}
 
 
 def get_device() -> torch.device:
@@ -64,19 +81,23 @@ def read_device(device: Any) -> torch.device:
 
 
 @cache
+def has_accelerator() -> bool:
+    """Return whether torch can compute on anything here but the CPU."""
+    import torch
+
+    # torch 2.6 and newer have it; it knows of devices that come with packages of their own
+    accelerator: Any = getattr(torch, "accelerator", None)
+    return _best_kind() != "cpu" or (accelerator is not None and accelerator.is_available())
+
+
+@cache
 def get_num_gpus() -> int:
     """Count the GPUs that torch can use.
 
     Returns:
         1 for Apple's "mps", else the number of CUDA devices, which may be 0.
     """
-    import torch
-
-    if torch.backends.mps.is_available():
-        return 1
-    if torch.cuda.is_available():
-        return torch.cuda.device_count()
-    return 0
+    return _count("mps") or _count("cuda")
 
 
 @cache
@@ -86,16 +107,14 @@ def get_num_devices() -> int:
     Returns:
         The number of CUDA devices, or 1 if there are none.
     """
-    import torch
-
-    return max(torch.cuda.device_count(), 1)
+    return max(_count("cuda"), 1)
 
 
 def _best() -> torch.device:
     import torch
 
     kind = _best_kind()
-    if kind in ("cpu", "mps"):
+    if not _has_several(kind):
         return torch.device(kind)
     rank = os.environ.get(_LOCAL_RANK, "0")
     index, count = int(rank) if rank.isdigit() else 0, _count(kind)
@@ -109,20 +128,26 @@ def _best() -> torch.device:
 
 
 def _best_kind() -> str:
-    return next(kind for kind in ("mps", "cuda", "xpu", "cpu") if _count(kind))
+    return next(kind for kind in _KINDS if _count(kind))
 
 
 def _count(kind: str) -> int:
     """Count the devices of a kind; what torch cannot count has one."""
+    module = _module_of(kind)
+    if hasattr(module, "is_available") and not module.is_available():
+        return 0
+    return int(module.device_count()) if _has_several(kind) else 1
+
+
+def _has_several(kind: str) -> bool:
+    return kind in _KINDS and _KINDS[kind].has_several
+
+
+def _module_of(kind: str) -> Any:
+    """Find torch's module for a kind; None for what has none, such as "meta"."""
     import torch
 
-    if kind == "mps":
-        return int(torch.backends.mps.is_available())
-    if kind in ("cuda", "xpu"):
-        module: Any = getattr(torch, kind)
-        return int(module.device_count()) if module.is_available() else 0
-    other: Any = getattr(torch, kind, None)
-    return int(not hasattr(other, "is_available") or other.is_available())
+    return import_module(_KINDS[kind].module) if kind in _KINDS else getattr(torch, kind, None)
 
 
 def _checked(given: Any, told: str) -> torch.device:
@@ -149,7 +174,7 @@ def _checked(given: Any, told: str) -> torch.device:
 def _require_there(device: torch.device, told: str) -> torch.device:
     count = _count(device.type)
     if count <= (device.index or 0):
-        kinds = {kind: _count(kind) for kind in ("cuda", "xpu", "mps", "cpu")}
+        kinds = {kind: _count(kind) for kind in _KINDS}
         there = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
         raise ValueError(
             f"{told}, but this machine has no such device: it has {there}. Pass one of these, or "
@@ -165,9 +190,8 @@ def _with_index(device: torch.device) -> torch.device:
     if device.type == "cpu":
         return torch.device("cpu")
     index: int | None = device.index
-    if index is None and device.type in ("cuda", "xpu"):
-        module: Any = getattr(torch, device.type)
+    if index is None and _has_several(device.type):
         if os.environ.get(_LOCAL_RANK, "").isdigit():
             return torch.device(device.type, int(os.environ[_LOCAL_RANK]))
-        return torch.device(device.type, module.current_device())
+        return torch.device(device.type, _module_of(device.type).current_device())
     return device

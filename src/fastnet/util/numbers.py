@@ -1,12 +1,14 @@
-"""What counts as a whole number."""
+"""What counts as a whole number, and as the same constant."""
 
 from __future__ import annotations
 
+import math
 import operator
+from typing import Any
 
 import numpy as np
 
-__all__ = ["whole_number"]
+__all__ = ["same_constant", "whole_number"]
 
 
 def whole_number(value: object) -> int | None:
@@ -28,3 +30,21 @@ def whole_number(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def same_constant(one: Any, other: Any) -> bool:
+    """Return whether two values of one class are the same constant: 0.0 and -0.0 are not.
+
+    Args:
+        one: A value.
+        other: Another one of its class.
+
+    >>> same_constant(0.0, -0.0), same_constant(float("nan"), float("nan")), same_constant("a", "a")
+    (False, True, True)
+    """
+    if isinstance(one, float):
+        same_sign = math.copysign(1.0, one) == math.copysign(1.0, other)
+        return same_sign and (one == other or (one != one and other != other))
+    if isinstance(one, complex):
+        return same_constant(one.real, other.real) and same_constant(one.imag, other.imag)
+    return bool(one == other)

@@ -10,6 +10,9 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet.backend as backend
+from fastnet.backend.facts import put_fact
+from fastnet.backend.tf.gradients import apply_gradients
+from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.build import build
 from tests.network.keras_models import (
     BY_NAME,
@@ -17,16 +20,39 @@ from tests.network.keras_models import (
     KINDS,
     keras,
     line,
+    mlp,
     same_weights,
+    twins,
     weights,
 )
 from tests.network.programs import raising
 
 pytestmark = pytest.mark.tf
 
+ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.split(".")[-1])
+KERAS_3_ONLY = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has one way to an update")
+
 
 def ones(model: Any) -> list[Any]:
     return [tf.ones(weight.shape) for weight in model.weights]
+
+
+def ready(optimizer: Any, model: Any) -> Any:
+    prepare_optimizer(optimizer, model)
+    return optimizer
+
+
+def gradients_of(model: Any) -> list[Any]:
+    numbers = np.random.default_rng(0)
+    return [
+        tf.constant(numbers.standard_normal(one.shape), "float32")
+        for one in model.trainable_variables
+    ]
+
+
+def update(model: Any, optimizer: Any, gradients: list[Any]) -> None:
+    put_fact(model, "current_optimizer", optimizer)
+    apply_gradients(model, gradients, model.trainable_variables)
 
 
 class TestGetGradient:
@@ -63,7 +89,7 @@ class TestGetGradient:
         with raising(
             ValueError,
             "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-            "state['tape'], which is there in a network some of whose ops take gradients.",
+            "state['tape'], which a network provides if any of its ops takes gradients.",
         ):
             backend.get_gradient(tf.constant(1.0), tf.constant(1.0))
 
@@ -201,4 +227,107 @@ class TestAgainstFastEstimator:
                     loss = lib.reduce_mean(lib.feed_forward(one, x, training=True) ** 2)
                     gradients = lib.get_gradient(loss, one.trainable_variables, tape=tape)
                 lib.update_model(one, gradients)
+        assert same_weights(model, twin)
+
+
+class TestApplyGradients:
+    @ALL_KINDS
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_as_the_optimizers_own(self, kind: Any, name: str, frozen: bool) -> None:
+        model, twin = twins(mlp)
+        optimizer, other = getattr(kind, name)(0.1), getattr(kind, name)(0.1)
+        ready(optimizer, model), ready(other, twin)
+        model.layers[0].trainable = twin.layers[0].trainable = not frozen
+        for _ in range(3):
+            update(model, optimizer, gradients_of(model))
+            other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
+            assert same_weights(model, twin)
+        assert int(optimizer.iterations) == 3
+
+    def test_none_for_some(self) -> None:
+        model, twin = twins(mlp)
+        optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), twin)
+        gradients = [None, *gradients_of(model)[1:]]
+        update(model, optimizer, gradients)
+        other.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
+        assert same_weights(model, twin)
+
+    @KERAS_3_ONLY
+    def test_an_optimizer_for_more_than_is_trained(self) -> None:
+        """It was made for a frozen layer's variables too, which it must not take for granted."""
+        model, twin = twins(mlp)
+        for each in (model, twin):
+            each.layers[0].trainable = False
+        optimizer, other = BY_NAME.SGD(0.1), BY_NAME.SGD(0.1)
+        optimizer.build(model.variables)
+        other.build(twin.trainable_variables)
+        update(model, optimizer, gradients_of(model))
+        other.apply(gradients_of(twin), twin.trainable_variables)
+        assert same_weights(model, twin)
+
+    @ALL_KINDS
+    def test_a_class_with_a_way_of_its_own(self, kind: Any) -> None:
+        seen: list[int] = []
+
+        class Noting(kind.SGD):  # type: ignore[misc]
+            def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+                pairs = list(pairs)
+                seen.append(len(pairs))
+                return super().apply_gradients(pairs, *args, **kwargs)
+
+        model = mlp()
+        update(model, ready(Noting(0.1), model), gradients_of(model))
+        assert seen == [4]
+
+    @KERAS_3_ONLY
+    def test_a_class_with_an_apply_of_its_own(self) -> None:
+        seen: list[int] = []
+
+        class Noting(BY_NAME.SGD):  # type: ignore[misc]
+            def apply(self, gradients: Any, variables: Any = None) -> None:
+                seen.append(len(variables))
+                super().apply(gradients, variables)
+
+        model = mlp()
+        update(model, ready(Noting(0.1), model), gradients_of(model))
+        assert seen == [4]
+
+    @ALL_KINDS
+    def test_an_optimizer_that_was_patched(self, kind: Any) -> None:
+        model = mlp()
+        optimizer = ready(kind.SGD(0.1), model)
+        own, seen = optimizer.apply_gradients, list[int]()
+
+        def note(pairs: Any) -> Any:
+            pairs = list(pairs)
+            seen.append(len(pairs))
+            return own(pairs)
+
+        object.__setattr__(optimizer, "apply_gradients", note)
+        update(model, optimizer, gradients_of(model))
+        assert seen == [4]
+
+    @ALL_KINDS
+    def test_something_around_an_optimizer(self, kind: Any) -> None:
+        class Around:
+            def __init__(self, inner: Any) -> None:
+                self.inner = inner
+                self.updates = 0
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.inner, name)
+
+            def apply_gradients(self, pairs: Any) -> Any:
+                self.updates += 1
+                return self.inner.apply_gradients(pairs)
+
+        model, twin = twins(mlp)
+        around, other = (
+            Around(ready(kind.SGD(0.1), model)),
+            ready(kind.SGD(0.1), twin),
+        )
+        update(model, around, gradients_of(model))
+        other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
+        assert around.updates == 1
         assert same_weights(model, twin)

@@ -137,7 +137,7 @@ class TestWatch:
     def test_no_tape(self) -> None:
         with raising(
             ValueError,
-            "To watch a TensorFlow tensor takes a tape, but got None. Pass state['tape'], which is "
-            "there in a network some of whose ops take gradients.",
+            "Watching a TensorFlow tensor needs a tape, but got None. Pass state['tape'], which a "
+            "network provides if any of its ops takes gradients.",
         ):
             backend.watch(tf.ones(2))

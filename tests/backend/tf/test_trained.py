@@ -1,4 +1,4 @@
-"""What of a Keras model is trained, against what Keras says, and updates beside its own."""
+"""What of a Keras model is trained, against what Keras says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ tf = pytest.importorskip("tensorflow")
 
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.trained import Trained
-from tests.network.keras_models import BY_NAME, KERAS_3, KINDS, keras, mlp, same_weights, twins
+from tests.network.keras_models import BY_NAME, KINDS, keras, mlp
 
 pytestmark = pytest.mark.tf
 
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.split(".")[-1])
-KERAS_3_ONLY = pytest.mark.skipif(not KERAS_3, reason="Keras 2 has one way to an update")
 
 
 def ready(optimizer: Any, model: Any) -> Any:
@@ -27,14 +26,6 @@ def ready(optimizer: Any, model: Any) -> Any:
 
 def ids(variables: Any) -> list[int]:
     return [id(one) for one in variables]
-
-
-def gradients_of(model: Any) -> list[Any]:
-    numbers = np.random.default_rng(0)
-    return [
-        tf.constant(numbers.standard_normal(one.shape), "float32")
-        for one in model.trainable_variables
-    ]
 
 
 class TestWhatIsTrained:
@@ -128,107 +119,3 @@ class TestWhatIsTrained:
         assert len(found) == 4
         for own, wanted in zip(found, expected, strict=True):
             np.testing.assert_array_equal(own, wanted)
-
-
-class TestUpdates:
-    @ALL_KINDS
-    @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
-    @pytest.mark.parametrize("frozen", [False, True])
-    def test_as_the_optimizers_own(self, kind: Any, name: str, frozen: bool) -> None:
-        model, twin = twins(mlp)
-        optimizer, other = getattr(kind, name)(0.1), getattr(kind, name)(0.1)
-        ready(optimizer, model), ready(other, twin)
-        model.layers[0].trainable = twin.layers[0].trainable = not frozen
-        trained = Trained(model, optimizer)
-        for _ in range(3):
-            trained.update(gradients_of(model))
-            other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
-            assert same_weights(model, twin)
-        assert int(optimizer.iterations) == 3
-
-    def test_none_for_some(self) -> None:
-        model, twin = twins(mlp)
-        optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), twin)
-        gradients = [None, *gradients_of(model)[1:]]
-        Trained(model, optimizer).update(gradients)
-        other.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
-        assert same_weights(model, twin)
-
-    @KERAS_3_ONLY
-    def test_an_optimizer_for_more_than_is_trained(self) -> None:
-        """It was made for a frozen layer's variables too, which it must not take for granted."""
-        model, twin = twins(mlp)
-        for each in (model, twin):
-            each.layers[0].trainable = False
-        optimizer, other = BY_NAME.SGD(0.1), BY_NAME.SGD(0.1)
-        optimizer.build(model.variables)
-        other.build(twin.trainable_variables)
-        Trained(model, optimizer).update(gradients_of(model))
-        other.apply(gradients_of(twin), twin.trainable_variables)
-        assert same_weights(model, twin)
-
-    @ALL_KINDS
-    def test_a_class_with_a_way_of_its_own(self, kind: Any) -> None:
-        seen: list[int] = []
-
-        class Noting(kind.SGD):  # type: ignore[misc]
-            def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
-                pairs = list(pairs)
-                seen.append(len(pairs))
-                return super().apply_gradients(pairs, *args, **kwargs)
-
-        model = mlp()
-        Trained(model, ready(Noting(0.1), model)).update(gradients_of(model))
-        assert seen == [4]
-
-    @KERAS_3_ONLY
-    def test_a_class_with_an_apply_of_its_own(self) -> None:
-        seen: list[int] = []
-
-        class Noting(BY_NAME.SGD):  # type: ignore[misc]
-            def apply(self, gradients: Any, variables: Any = None) -> None:
-                seen.append(len(variables))
-                super().apply(gradients, variables)
-
-        model = mlp()
-        Trained(model, ready(Noting(0.1), model)).update(gradients_of(model))
-        assert seen == [4]
-
-    @ALL_KINDS
-    def test_an_optimizer_that_was_patched(self, kind: Any) -> None:
-        model = mlp()
-        optimizer = ready(kind.SGD(0.1), model)
-        own, seen = optimizer.apply_gradients, list[int]()
-
-        def note(pairs: Any) -> Any:
-            pairs = list(pairs)
-            seen.append(len(pairs))
-            return own(pairs)
-
-        object.__setattr__(optimizer, "apply_gradients", note)
-        Trained(model, optimizer).update(gradients_of(model))
-        assert seen == [4]
-
-    @ALL_KINDS
-    def test_something_around_an_optimizer(self, kind: Any) -> None:
-        class Around:
-            def __init__(self, inner: Any) -> None:
-                self.inner = inner
-                self.updates = 0
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.inner, name)
-
-            def apply_gradients(self, pairs: Any) -> Any:
-                self.updates += 1
-                return self.inner.apply_gradients(pairs)
-
-        model, twin = twins(mlp)
-        around, other = (
-            Around(ready(kind.SGD(0.1), model)),
-            ready(kind.SGD(0.1), twin),
-        )
-        Trained(model, around).update(gradients_of(model))
-        other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
-        assert around.updates == 1
-        assert same_weights(model, twin)

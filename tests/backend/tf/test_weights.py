@@ -363,7 +363,7 @@ class TestClaims:
             del file[name]
             file.create_dataset(name, (self.HUGE,), "float32", **packed)
 
-        self.refused(tmp_path, ending, change, "speaks of 1200000000 bytes where it has 0")
+        self.refused(tmp_path, ending, change, "claims 1200000000 bytes, but has 0")
 
     def test_of_strings(self, tmp_path: Path, ending: str) -> None:
         def change(file: Any, name: str) -> None:
@@ -411,7 +411,7 @@ def test_an_archive_that_blows_up(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(inner, "model.weights.h5")
         archive.writestr("assets/large", bytes(10_000_000))
-    with pytest.raises(ValueError, match="its 'entries' speaks of 10"):
+    with pytest.raises(ValueError, match="its 'entries' claims 10"):
         load_weights(mlp(), path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from fastnet import Network, build, profile
+from fastnet import CompileOptions, Network, build, profile
 from fastnet.backend import load_model, save_model
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
@@ -26,7 +27,7 @@ from fastnet.profiling.unchanged import unchanged
 
 def run() -> None:
     """Run them all."""
-    for program in (train, infer, differentiate, keep, switch, measure, fail, spread):
+    for program in (train, infer, differentiate, keep, switch, measure, fail, capture, spread):
         program()
 
 
@@ -174,6 +175,29 @@ def fail() -> None:
     text = "has no graph to take the gradients of"
     with network(mode="train", epoch=1), pytest.raises(RuntimeError, match=text):
         network.run_step(batches(1)[0])
+
+
+def capture() -> None:
+    """Steps that are captured where that can be, with a scheduler of rates."""
+
+    def sgd(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    model, twin = build(net, sgd), net()
+    optimizers = model.current_optimizer, sgd(twin.parameters())
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(one, 0.5) for one in optimizers]
+    network = Network(supervised(model), compile=CompileOptions(backend="eager"))
+    with warnings.catch_warnings(), network(mode="train", epoch=1):
+        warnings.simplefilter("ignore")
+        for batch in batches():
+            network.run_step(batch)
+            functional.cross_entropy(twin(batch["x"]), batch["t"]).backward()
+            optimizers[1].step()
+            optimizers[1].zero_grad()
+            for scheduler in schedulers:
+                scheduler.step()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
 
 
 def spread() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 import fastnet
 from fastnet.backend import get_lr, load_model, save_model, set_lr
+from tests.backend.saving import SavesOnlyWhatItCan
 from tests.network.programs import batches, mlp, raising, same_weights, supervised, weights
 
 OPTIMIZERS = {
@@ -157,8 +158,13 @@ class Hostile:
         return os.mkdir, (str(self.marker),)
 
 
-class TestErrors:
+class TestErrors(SavesOnlyWhatItCan):
     """Whatever is wrong, the model and its optimizer are left as they were."""
+
+    build = staticmethod(build)
+    saved = staticmethod(saved)
+    mlp = staticmethod(mlp)
+    same_weights = staticmethod(same_weights)
 
     def refused(
         self, path: str, kind: type[Exception], text: str, model: Any = None, optimizer: bool = True
@@ -315,39 +321,6 @@ class TestErrors:
         ):
             save_model(build(), tmp_path, save_architecture=True)
         assert os.listdir(tmp_path) == []
-
-    def test_no_optimizer(self, tmp_path: Path) -> None:
-        model = build(None)
-        with raising(
-            AssertionError,
-            "save_model has save_optimizer=True, but model 'net' has no optimizer now.",
-        ):
-            save_model(model, tmp_path, save_optimizer=True)
-        assert os.listdir(tmp_path) == []
-        _, path = saved(tmp_path)
-        with raising(
-            AssertionError,
-            "load_model has load_optimizer=True, but model 'net' has no optimizer now.",
-        ):
-            load_model(model, path, load_optimizer=True)
-
-    def test_a_model_that_was_not_built(self, tmp_path: Path) -> None:
-        text = "takes a model from fastnet.build, but this Sequential was not made by it."
-        with raising(AssertionError, f"save_model {text}"):
-            save_model(mlp(), tmp_path)
-        model, path = saved(tmp_path)
-        with raising(AssertionError, f"load_model with load_optimizer=True {text}"):
-            load_model(mlp(), path, load_optimizer=True)
-        other = mlp()
-        load_model(other, path)
-        assert same_weights(model, other)
-
-    def test_no_model(self, tmp_path: Path) -> None:
-        with raising(
-            ValueError,
-            "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
-        ):
-            save_model(3, tmp_path)
 
     @pytest.mark.parametrize(
         ("name", "value", "told"),

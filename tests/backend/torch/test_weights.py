@@ -434,9 +434,9 @@ def test_sizes_that_a_file_does_not_have(tmp_path: Path) -> None:
         for kind, count, size in (("storage", HUGE, 10), ("tensor", 10, HUGE)):
             path = tmp_path / f"{kind} {zipped}"
             with_claims(path, count, size, zipped)
-            files[path] = "it speaks of 1200000000 bytes where it has"
+            files[path] = "it claims 1200000000 bytes, but has"
     blown_up(tmp_path / "blown up")
-    files[tmp_path / "blown up"] = "it speaks of 400"
+    files[tmp_path / "blown up"] = "it claims 400"
     code = (
         "import resource, sys, torch\n"
         "from fastnet.backend.torch.weights import read_state\n"

@@ -257,9 +257,8 @@ def test_an_unknown_version_is_refused(
     with pytest.raises(UnknownVersionError) as caught:
         install()
     assert str(caught.value) == (
-        "fastnet knows how to be swapped into FastEstimator 1.7.0, but the one that is installed "
-        "is 2.4.1. Install a known one, or import what you need from fastnet itself: it has the "
-        "same names."
+        "fastnet supports FastEstimator 1.7.0, but 2.4.1 is installed. Install a supported "
+        "version, or import what you need from fastnet itself: it has the same names."
     )
     assert differences(before, attributes()) == set()
 
@@ -273,7 +272,7 @@ def test_an_unknown_version_is_refused_before_it_is_imported() -> None:
         "try:\n"
         "    install()\n"
         "except UnknownVersionError as error:\n"
-        "    assert 'the one that is installed is 1.6.0' in str(error)\n"
+        "    assert 'but 1.6.0 is installed' in str(error)\n"
         "else:\n"
         "    raise AssertionError('it was not refused')\n"
         "assert 'fastestimator' not in sys.modules\n"
@@ -363,8 +362,8 @@ def test_where_there_is_no_fastestimator() -> None:
         "    install()\n"
         "except ModuleNotFoundError as error:\n"
         "    text = str(error)\n"
-        "assert text == ('There is no FastEstimator here to swap fastnet into. Install it '\n"
-        "    'with `pip install fastestimator==1.7.0`, or import what you need from fastnet '\n"
+        "assert text == ('FastEstimator is not installed, so fastnet cannot replace it. Install '\n"
+        "    'it with `pip install fastestimator==1.7.0`, or import what you need from fastnet '\n"
         "    'itself: it has the same names.'), text\n"
     )
 

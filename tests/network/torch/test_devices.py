@@ -17,6 +17,7 @@ from torch import nn
 
 from fastnet.network import Network, TorchNetwork
 from fastnet.network.torch.runner import move_optimizer
+from fastnet.op.numpyop import Delete as NumpyDelete
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
@@ -211,7 +212,9 @@ class TestModels:
         ):
             TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[1], "x", "z")])
 
-    def test_one_that_is_elsewhere_comes_to_the_cpu(self) -> None:
+    def test_one_that_is_elsewhere_comes_to_the_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch_runner, "has_accelerator", lambda: True)
+
         class Elsewhere(Movable):
             def parameters(self, recurse: bool = True) -> Any:
                 yield SimpleNamespace(device=FakeDevice("cuda"))
@@ -240,6 +243,14 @@ class TestReturns:
         run(network, {"x": torch.ones(1)}, desired_output_keys=["y"])
         assert machine.moves() == ["in", "out", "wait"]
 
+    @pytest.mark.parametrize("returns", ["cpu", None])
+    def test_what_postprocessing_deletes_is_awaited(self, machine: Machine, returns: Any) -> None:
+        network = TorchNetwork(
+            [LambdaOp(lambda x: x, "x", "y")], postprocessing=NumpyDelete("y"), returns=returns
+        )
+        run(network, {"x": torch.ones(1)})
+        assert machine.moves() == ["in", "out", "wait"]
+
     @pytest.mark.filterwarnings("error")
     def test_nothing(self) -> None:
         model = built(line)
@@ -249,6 +260,17 @@ class TestReturns:
         assert run(network, batch, "train") == batch
         assert not torch.equal(before, model.weight)
         assert set(run(network, batch, "train", desired_output_keys=["loss"])) == {"x", "loss"}
+
+    def test_nothing_is_what_explain_says(self) -> None:
+        ops = [LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")]
+        nothing = TorchNetwork(ops, returns=None)
+        explained = nothing.explain("infer")
+        unneeded = [one.keys for one in explained.findings if one.kind == "unneeded_op"]
+        assert unneeded == [("y",), ("z",)]
+        assert not any(key.returned for key in explained.keys)
+        named = nothing.explain("infer", desired_output_keys=["y"])
+        assert [(one.kind, one.keys) for one in named.findings] == [("unneeded_op", ("z",))]
+        assert [key.name for key in named.keys if key.returned] == ["y"]
 
     def test_elsewhere(self) -> None:
         with raising(ValueError, "returns is 'cpu', 'device' or None, not 'gpu'."):

@@ -140,7 +140,7 @@ class TestTheSameOps:
             assert rest.startswith(second)
             assert rest.endswith(
                 "Make the network by the same code on each rank, and open it alike; "
-                "fastnet.distributed.init(compare_ranks=False) has it not compared."
+                "fastnet.distributed.init(compare_ranks=False) turns this check off."
             )
             assert usable
 

@@ -19,6 +19,7 @@ from fastnet.op.numpyop import (
     RemoveIf,
     forward_numpyop,
 )
+from tests.missing_keys import deleted, missing
 
 pytestmark = pytest.mark.fast
 
@@ -123,15 +124,22 @@ class TestSamples:
         [
             (
                 LambdaOp(add, inputs=["x", "lable"], outputs="z"),
-                "LambdaOp (inputs ['x', 'lable'], outputs ['z']) reads the key 'lable', but there "
-                "is no such key. Keys there: ['label', 'x']. Did you mean 'label'? Put the key "
-                "into the batch, or let an earlier op write it.",
+                missing(
+                    "LambdaOp (inputs ['x', 'lable'], outputs ['z'])",
+                    "lable",
+                    ["label", "x"],
+                    "label",
+                ),
             ),
             (
                 Delete("lable"),
-                "Delete (op 0, inputs ['lable']) deletes the key 'lable', but there is no such "
-                "key. Keys there: ['label', 'x']. Did you mean 'label'? Put the key into the "
-                "batch, or let an earlier op write it.",
+                missing(
+                    "Delete (op 0, inputs ['lable'])",
+                    "lable",
+                    ["label", "x"],
+                    "label",
+                    verb="deletes",
+                ),
             ),
         ],
     )
@@ -304,19 +312,24 @@ class TestBatches:
         [
             (
                 [LambdaOp(add, ["x", "z"], "s")],
-                "LambdaOp (op 0, inputs ['x', 'z'], outputs ['s']) reads the key 'z', but there is "
-                "no such key. Keys there: ['x', 'y']. Put the key into the batch, or let an "
-                "earlier op write it.",
+                missing("LambdaOp (op 0, inputs ['x', 'z'], outputs ['s'])", "z", ["x", "y"]),
             ),
             (
                 [Delete("y"), LambdaOp(add, ["x", "y"], "s")],
-                "LambdaOp (op 1, inputs ['x', 'y'], outputs ['s']) reads the key 'y', which Delete "
-                "(op 0, inputs ['y']) has deleted. Read it before it is deleted, or keep it.",
+                deleted(
+                    "LambdaOp (op 1, inputs ['x', 'y'], outputs ['s'])",
+                    "y",
+                    "Delete (op 0, inputs ['y'])",
+                ),
             ),
             (
                 [Delete("y"), Delete("y")],
-                "Delete (op 1, inputs ['y']) deletes the key 'y', which Delete (op 0, inputs "
-                "['y']) has deleted. Read it before it is deleted, or keep it.",
+                deleted(
+                    "Delete (op 1, inputs ['y'])",
+                    "y",
+                    "Delete (op 0, inputs ['y'])",
+                    verb="deletes",
+                ),
             ),
         ],
     )

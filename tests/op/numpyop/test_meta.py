@@ -144,7 +144,7 @@ class TestErrors:
     @pytest.mark.parametrize("probs", [[1.0], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0]])
     def test_probs(self, probs: list[float]) -> None:
         assert refusal(AssertionError, lambda: OneOf(add(1), add(2), probs=probs)) == (
-            f"OneOf's probs are one for each of its 2 ops, from 0, together 1, not {probs}."
+            f"OneOf's probs are one probability for each of its 2 ops, adding up to 1, not {probs}."
         )
 
     def test_numbers(self) -> None:
@@ -155,7 +155,7 @@ class TestErrors:
             "Repeat runs its op at least once, but repeat is 0."
         )
         assert refusal(ValueError, lambda: Repeat(add(1), 2, max_iter=3)) == (
-            "Repeat runs its op 2 times, so that max_iter=3 says nothing. Leave it out."
+            "Repeat runs its op 2 times, so that max_iter=3 has no effect. Leave it out."
         )
         assert refusal(TypeError, lambda: Repeat(add(1), "x")) == (  # type: ignore[arg-type]
             "Repeat's repeat is a number or a function, not 'x' of type str."

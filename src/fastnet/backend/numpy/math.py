@@ -37,7 +37,7 @@ multiply, divide = mul, truediv
 
 
 def abs(tensor: Array) -> Array:
-    """Take off signs."""
+    """Take absolute values."""
     return np.abs(tensor)
 
 

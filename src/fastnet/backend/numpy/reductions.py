@@ -22,8 +22,8 @@ __all__ = [
 
 Array: TypeAlias = NDArray[Any]
 
-# The framework's own functions, which are called with a tensor and, for some of its axes, these: as
-# the ones below, but that no axes must not be asked for.
+# The framework's own functions: like those below, but they must not be called with an empty list
+# of axes.
 mean_of, sum_of = np.mean, np.sum
 
 

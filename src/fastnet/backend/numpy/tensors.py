@@ -204,7 +204,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise ValueError(
-            f"numpy has no type of the name {shown(dtype)}. Try 'float32' or 'int64'."
+            f"numpy has no dtype named {shown(dtype)}. Try 'float32' or 'int64'."
         ) from None
     return found
 

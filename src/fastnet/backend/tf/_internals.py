@@ -42,7 +42,7 @@ __all__ = [
 
 
 class _NoTensor:
-    """The class of nothing: no value is taken for an eager tensor at first sight."""
+    """A class without instances, so that no value passes for an eager tensor at first sight."""
 
 
 def _is_kind_of_tensor(found: Any) -> bool:
@@ -271,7 +271,7 @@ _could_record: Any = look_up("tensorflow.python.eager.record.could_possibly_reco
 
 
 class DirectCall(NamedTuple):
-    """What the call of a concrete function comes to, once it has bound arguments to names.
+    """What calling a concrete function amounts to, once its arguments are bound to names.
 
     Attributes:
         function: Takes the function's name, the tensors as a list, and how many there are of

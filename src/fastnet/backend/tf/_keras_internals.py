@@ -51,8 +51,8 @@ _MISSING = object()
 def _refusal(name: str, purpose: str) -> RuntimeError:
     """Word the error of a name that there is no other way around."""
     return RuntimeError(
-        f"This version of Keras has no '{name}', which it takes to {purpose}, or "
-        "FASTNET_PUBLIC_ONLY=1 in the environment forbids to use it. Use a version of Keras that "
+        f"To {purpose}, fastnet needs '{name}' of Keras, which this version does not have, or "
+        "which FASTNET_PUBLIC_ONLY=1 in the environment forbids. Use a version of Keras that "
         "fastnet was tested with, or unset FASTNET_PUBLIC_ONLY."
     )
 

@@ -19,7 +19,7 @@ _HEADERS = {
 
 
 def require_claims_of_npz(path: str) -> None:
-    """Check that a file has all the numbers that it speaks of.
+    """Check that a file has all the numbers that it claims.
 
     Args:
         path: A file that `numpy.savez` has written.
@@ -43,7 +43,7 @@ def require_claims_of_npz(path: str) -> None:
 
 
 def require_claims_of_weights(path: str, inside: str, largest: int, names: int) -> None:
-    """Check that a file has all the numbers that it speaks of, and refers to no other file.
+    """Check that a file has all the numbers that it claims, and refers to no other file.
 
     Args:
         path: A file that Keras has written: HDF5, or an archive with HDF5 in it.
@@ -140,4 +140,4 @@ def _walk(group: Any, path: str = "", seen: set[int] | None = None) -> Iterator[
 
 
 def _too_much(name: str, claimed: int, size: int) -> ValueError:
-    return ValueError(f"its '{name}' speaks of {claimed} bytes where it has {size}")
+    return ValueError(f"its '{name}' claims {claimed} bytes, but has {size}")

@@ -88,7 +88,7 @@ def no_tape() -> ValueError:
     """Word the error of a gradient without a tape."""
     return ValueError(
         "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-        "state['tape'], which is there in a network some of whose ops take gradients."
+        "state['tape'], which a network provides if any of its ops takes gradients."
     )
 
 
@@ -244,8 +244,8 @@ def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
     """
     if tape is None:
         raise ValueError(
-            "To watch a TensorFlow tensor takes a tape, but got None. Pass state['tape'], which is "
-            "there in a network some of whose ops take gradients."
+            "Watching a TensorFlow tensor needs a tape, but got None. Pass state['tape'], which a "
+            "network provides if any of its ops takes gradients."
         )
     tape.watch(tensor)
     return tensor

@@ -46,7 +46,7 @@ _FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("tensorflow", "keras"
 
 @dataclasses.dataclass(frozen=True)
 class Composite:
-    """What a value is that is made of several tensors.
+    """Describes a value that consists of several tensors.
 
     Attributes:
         key: What two values have in common that one graph can serve.

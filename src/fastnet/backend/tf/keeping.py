@@ -25,8 +25,8 @@ class Kept:
         for model in models:
             if not model.built:
                 raise ValueError(
-                    f"The model '{getattr(model, 'model_name', model.name)}' makes its variables "
-                    "when it first runs, which cannot be undone. Run it once before."
+                    f"The model '{getattr(model, 'model_name', model.name)}' creates its "
+                    "variables in its first call, which cannot be undone. Run it once beforehand."
                 )
         owners = [*models, *optimizers]
         variables = {id(one): one for owner in owners for one in _variables(owner)}

@@ -31,7 +31,7 @@ add, multiply, divide = tf.add, tf.multiply, tf.realdiv
 
 
 def abs(tensor: tf.Tensor) -> tf.Tensor:
-    """Take off signs."""
+    """Take absolute values."""
     return tf.abs(tensor)
 
 

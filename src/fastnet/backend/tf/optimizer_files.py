@@ -87,7 +87,7 @@ def read_states(
                 states[0] if each == _CURRENT else _take(each, file, f"{number}/")
                 for number, each in enumerate(kinds)
             ]
-    except Exception as error:  # a damaged file fails in a dozen ways
+    except Exception as error:  # a damaged file raises errors of many types
         raise ValueError(
             f"The optimizer file '{path}' is damaged, or was not written by fastnet: it cannot be "
             f"read ({error!r}). Save it anew with save_model(model, save_dir, save_optimizer=True)."

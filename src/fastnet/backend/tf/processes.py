@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +11,12 @@ from weakref import ref
 import numpy as np
 import tensorflow as tf
 
+from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.tf._internals import messages
 from fastnet.backend.tf._keras_internals import shared_seeds
-from fastnet.backend.tf.joining import join_results
 from fastnet.backend.tf.workers import Workers
 from fastnet.errors import RankError, shown
+from fastnet.util.launchers import TF_TASKS, tf_workers
 
 __all__ = [
     "barrier",
@@ -26,14 +25,16 @@ __all__ = [
     "gather",
     "is_of_several_workers",
     "is_started",
-    "launched",
     "note",
     "rank",
     "seed",
     "start",
     "stop",
+    "strategy_name",
     "the_workers",
     "together",
+    "told_spread",
+    "was_made_under",
     "watch",
     "world_size",
 ]
@@ -43,7 +44,6 @@ _BACKENDS = {
     "ring": tf.distribute.experimental.CommunicationImplementation.RING,
     "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
 }
-_TASKS = ("chief", "worker")
 
 # the strategy that `start` has made: TensorFlow has one cluster for as long as a process lives
 _made: tf.distribute.Strategy | None = None
@@ -69,21 +69,21 @@ def start(backend: str | None = None, device: Any = None, timeout: float | None 
     global _made
     if device is not None:
         raise ValueError(
-            f"fastnet.distributed is given {shown(device)} as device, but a worker of TensorFlow "
-            "has all devices that it sees. Choose them by tf.config.set_visible_devices, or by "
+            f"fastnet.distributed got the device {shown(device)}, but a TensorFlow worker uses "
+            "all devices that it sees. Choose them by tf.config.set_visible_devices, or by "
             "CUDA_VISIBLE_DEVICES."
         )
     if backend is not None and backend not in _BACKENDS:
         raise ValueError(
-            f"fastnet.distributed is given {shown(backend)} as backend, but those of TensorFlow "
-            f"are {sorted(_BACKENDS)}."
+            f"fastnet.distributed got the backend {shown(backend)}, but TensorFlow's are "
+            f"{sorted(_BACKENDS)}."
         )
-    if the_workers() is not None or launched() < 2:
+    if the_workers() is not None or tf_workers() < 2:
         return
     if tf.distribute.has_strategy():
-        strategy = type(tf.distribute.get_strategy()).__name__
+        strategy = strategy_name(tf.distribute.get_strategy())
         raise ValueError(
-            f"TF_CONFIG names {launched()} workers, but the program is under a {strategy}, which "
+            f"TF_CONFIG names {tf_workers()} workers, but the program is under a {strategy}, which "
             "is of one process. Leave it before you call fastnet.distributed.init, or make it a "
             "tf.distribute.MultiWorkerMirroredStrategy."
         )
@@ -101,28 +101,6 @@ def start(backend: str | None = None, device: Any = None, timeout: float | None 
             ) from error
     tf.distribute.experimental_set_strategy(_made)
     note(_made)
-
-
-def launched() -> int:
-    """Return how many workers `TF_CONFIG` tells this process that it is one of; 1 without any.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
-    told = os.environ.get("TF_CONFIG")
-    if not told:
-        return 1
-    try:
-        config = json.loads(told)
-        jobs, task = config.get("cluster", {}), config.get("task", {}).get("type", "worker")
-        count = sum(len(jobs.get(name, ())) for name in _TASKS)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"TF_CONFIG is in the environment, but cannot be read ({error!r}). It is JSON such as "
-            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}.'
-        ) from error
-    return count if task in _TASKS and count else 1
 
 
 def note(strategy: tf.distribute.Strategy) -> Workers | None:
@@ -143,7 +121,7 @@ def note(strategy: tf.distribute.Strategy) -> Workers | None:
     jobs = resolver.cluster_spec().as_dict()
     tasks = [
         f"/job:{name}/replica:0/task:{place}"
-        for name in _TASKS
+        for name in TF_TASKS
         for place in range(len(jobs.get(name, ())))
     ]
     own = f"/job:{resolver.task_type}/replica:0/task:{resolver.task_id}"
@@ -166,6 +144,52 @@ def is_of_several_workers(strategy: tf.distribute.Strategy) -> bool:
         isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         and note(strategy) is not None
     )
+
+
+def strategy_name(strategy: tf.distribute.Strategy) -> str:
+    """Return the name by which programs make a strategy of its kind.
+
+    Args:
+        strategy: The strategy.
+    """
+    # the class's own name is another one
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return "MultiWorkerMirroredStrategy"
+    return type(strategy).__name__
+
+
+def was_made_under(strategy: tf.distribute.Strategy, variable: Any) -> bool:
+    """Return whether a variable is a strategy's.
+
+    Args:
+        strategy: The strategy.
+        variable: A variable of TensorFlow or of Keras.
+    """
+    # Keras 3 has variables of its own around those of TensorFlow
+    inner = variable if isinstance(variable, tf.Variable) else variable.value
+    return bool(strategy.extended.variable_created_in_scope(inner))
+
+
+def told_spread(model: Any) -> str | None:
+    """Say how a model is spread.
+
+    Args:
+        model: The model.
+
+    Returns:
+        By which strategy, and over how many devices and processes; None for one of no weights, or
+        whose weights are not those of a strategy in force.
+    """
+    if not tf.distribute.has_strategy():
+        return None
+    strategy = tf.distribute.get_strategy()
+    weights = model.weights if getattr(model, "built", True) else ()
+    if not weights or not all(was_made_under(strategy, one) for one in weights):
+        return None
+    count = int(strategy.num_replicas_in_sync)
+    told = f"by {strategy_name(strategy)} over {count} device{'' if count == 1 else 's'}"
+    workers = note(strategy)
+    return told if workers is None else f"{told} of {world_size()} processes"
 
 
 def the_workers() -> Workers | None:
@@ -211,21 +235,42 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
         samples: Of how many samples these are, or None for what can be seen of that.
 
     Returns:
-        A value by key: see `join_results`.
+        A value by key: see `fastnet.distributed.gather`.
 
     Raises:
-        TypeError: If it is no dict.
         ValueError: If the processes have different keys, or one of them more values under a key.
         RankError: If one of them is gone, or at another place of the program.
     """
-    if not isinstance(result, Mapping):
-        raise TypeError(
-            f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
-        )
     if world_size() == 1:
         return dict(result)
     results, sizes = zip(*exchange((dict(result), samples)), strict=True)
-    return join_results(results, sizes)
+    return join_results(results, sizes, _KIND)
+
+
+def _is_number(tensor: tf.Tensor) -> bool:
+    dtype = tensor.dtype
+    is_real = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    return bool(is_real and tensor.shape.rank == 0)
+
+
+def _concatenate(tensors: list[Any]) -> Any:
+    if isinstance(tensors[0], tf.SparseTensor):
+        return tf.sparse.concat(0, tensors)
+    return tf.concat(tensors, axis=0)
+
+
+def _mean_like(mean: float, tensor: tf.Tensor) -> tf.Tensor:
+    return tf.constant(mean, tensor.dtype if tensor.dtype.is_floating else tf.float64)
+
+
+_KIND = TensorKind(
+    is_tensor=tf.is_tensor,
+    has_rows=lambda tensor: bool(len(tensor.shape)),
+    is_number=_is_number,
+    concatenate=_concatenate,
+    mean_like=_mean_like,
+    errors=(ValueError, tf.errors.InvalidArgumentError),
+)
 
 
 def exchange(value: Any) -> list[Any]:

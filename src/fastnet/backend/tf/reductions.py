@@ -23,8 +23,8 @@ __all__ = [
     "sum_of",
 ]
 
-# Called with a tensor and, for some of its axes, these: as the ones below, but that no axes must
-# not be asked for.
+# The framework's own functions: like those below, but they must not be called with an empty list
+# of axes.
 mean_of, sum_of = tf.reduce_mean, tf.reduce_sum
 
 

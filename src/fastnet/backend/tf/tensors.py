@@ -270,7 +270,7 @@ def dtype_of(dtype: str | tf.DType | None) -> tf.DType | None:
         return None if dtype is None else tf.as_dtype(dtype)
     except TypeError:
         raise ValueError(
-            f"TensorFlow has no type of the name {shown(dtype)}. Try 'float32' or 'int64'."
+            f"TensorFlow has no dtype named {shown(dtype)}. Try 'float32' or 'int64'."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What of a Keras model is trained, and its update."""
+"""What of a Keras model is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet._resolve import same_items
-from fastnet.backend.tf.gradients import agree_on_overflow, replica_count, trainable
+from fastnet.backend.tf.gradients import replica_count, trainable
 
 __all__ = ["Trained"]
 
@@ -70,14 +70,3 @@ class Trained:
             gradients: The gradients.
         """
         return gradients if self._unscale is None else self._unscale(gradients)
-
-    def update(self, gradients: Sequence[tf.Tensor | None]) -> None:
-        """Let the optimizer update the variables.
-
-        Args:
-            gradients: A gradient for each of the variables, scaled as the optimizer wants it; None
-                for none.
-        """
-        if self.replicas > 1:
-            gradients = agree_on_overflow(self._optimizer, gradients)
-        self._optimizer.apply_gradients(zip(gradients, self.variables, strict=False))

@@ -66,7 +66,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
         if not unknown:
             with kept_variables(model.variables):
                 model.load_weights(name)
-    except Exception as error:  # what is wrong with a file shows in a dozen ways
+    except Exception as error:  # a damaged file raises errors of many types
         reason = " ".join(str(error).split())
         own = [tuple(weight.shape) for weight in model.weights]
         raise ValueError(

@@ -132,7 +132,7 @@ def _read_state(optimizer: Any, path: str) -> dict[str, Any]:
             "weight_decay": state.get("weight_decay"),
             "weights": values,
         }
-    except Exception as error:  # a damaged pickle fails in a dozen ways
+    except Exception as error:  # a damaged pickle raises errors of many types
         raise ValueError(
             f"The optimizer file '{path}' is damaged, or is none: it cannot be read ({error!r}). "
             "Save it anew with save_model(model, save_dir, save_optimizer=True)."

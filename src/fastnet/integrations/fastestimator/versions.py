@@ -28,9 +28,9 @@ def check_version() -> str:
     version = _find_version()
     if version not in KNOWN:
         raise UnknownVersionError(
-            f"fastnet knows how to be swapped into FastEstimator {' and '.join(KNOWN)}, but the "
-            f"one that is installed is {version}. Install a known one, or import what you need "
-            "from fastnet itself: it has the same names."
+            f"fastnet supports FastEstimator {' and '.join(KNOWN)}, but {version} is installed. "
+            "Install a supported version, or import what you need from fastnet itself: it has the "
+            "same names."
         )
     return version
 
@@ -43,7 +43,7 @@ def _find_version() -> str:
         except metadata.PackageNotFoundError:
             if importlib.util.find_spec("fastestimator") is None:
                 raise ModuleNotFoundError(
-                    "There is no FastEstimator here to swap fastnet into. Install it with "
+                    "FastEstimator is not installed, so fastnet cannot replace it. Install it with "
                     f"`pip install fastestimator=={KNOWN[-1]}`, or import what you need from "
                     "fastnet itself: it has the same names.",
                     name="fastestimator",

@@ -315,7 +315,7 @@ class LambdaOp(NumpyOp):
 
 
 class RemoveIf(NumpyOp):
-    """Leave data out that meets a condition.
+    """Leave out data that meets a condition.
 
     It works in a pipeline. A network, which has run on its batch by then, refuses it.
 

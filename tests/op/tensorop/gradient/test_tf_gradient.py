@@ -52,6 +52,6 @@ def test_without_a_tape(built: bool) -> None:
         with raising(
             ValueError,
             "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-            "state['tape'], which is there in a network some of whose ops take gradients.",
+            "state['tape'], which a network provides if any of its ops takes gradients.",
         ):
             made(built).forward([x, x * x], state)

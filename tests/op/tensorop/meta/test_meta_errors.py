@@ -64,7 +64,7 @@ class TestOfNumbers:
     @pytest.mark.parametrize("probs", [[1.0], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0]])
     def test_probs(self, probs: list[float]) -> None:
         assert refusal(AssertionError, lambda: OneOf(op(), op(), probs=probs)) == (
-            f"OneOf's probs are one for each of its 2 ops, from 0, together 1, not {probs}."
+            f"OneOf's probs are one probability for each of its 2 ops, adding up to 1, not {probs}."
         )
 
     @pytest.mark.parametrize("prob", [-0.1, 1.1, float("nan")])
@@ -89,7 +89,7 @@ class TestOfNumbers:
             "Repeat's max_iter is at least 1, not 0."
         )
         assert refusal(ValueError, lambda: Repeat(op(), 3, max_iter=5)) == (
-            "Repeat runs its op 3 times, so that max_iter=5 says nothing. Leave it out."
+            "Repeat runs its op 3 times, so that max_iter=5 has no effect. Leave it out."
         )
 
 

@@ -279,6 +279,26 @@ def test_gradients_of_parameters_that_are_gone() -> None:
     assert not same_weights(model, before)
 
 
+def test_merged_gradients_keep_no_graph() -> None:
+    """Gradients that are given may have one, which would keep every step alive until the update."""
+    model = built(nn.Linear(2, 1), sgd())
+    op = UpdateOp(model, "loss", gradients="g", merge_grad=3)
+    state: dict[str, Any] = {"warmup": False, "deferred": {}}
+    expected = [torch.zeros_like(one) for one in model.parameters()]
+    for _ in range(2):
+        loss = (model(torch.ones(3, 2)) ** 2).sum()
+        gradients = list(torch.autograd.grad(loss, list(model.parameters()), create_graph=True))
+        assert all(one.requires_grad for one in gradients)
+        expected = [total + one.detach() for total, one in zip(expected, gradients, strict=True)]
+        op.forward(gradients, state)
+        run_deferred(state)
+    merged = op.state_dict()
+    assert merged["merged"] == 2
+    for total, wanted in zip(merged["gradients"], expected, strict=True):
+        assert not total.requires_grad
+        assert torch.equal(total, wanted)
+
+
 class TestBesideOtherModels:
     """No gradient of one model gets into another's `.grad`."""
 

@@ -19,12 +19,12 @@ class OneOf(MetaNumpyOp):
 
     Args:
         numpy_ops: The ops. They share their inputs, outputs, modes and dataset ids.
-        probs: How likely each is, together 1. None for all alike.
+        probs: The probability of each, adding up to 1. None if all are equally likely.
 
     Raises:
         ValueError: If there is no op, or one of them is a Batch.
         AssertionError: If they differ in their inputs, outputs, modes or dataset ids, or the
-            probabilities are not one for each, from 0, together 1.
+            probabilities are not one for each, of at least 0, adding up to 1.
         TypeError: If something is no numpy op.
 
     >>> from fastnet.op.numpyop import LambdaOp

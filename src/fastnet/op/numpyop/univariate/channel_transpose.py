@@ -47,8 +47,8 @@ class ChannelTranspose(PerArray):
         order = axes_in_order(axes)
         if not order:
             raise ValueError(
-                f"ChannelTranspose's axes have each axis of a sample among them once, counted from "
-                f"0, but got {shown(axes)}."
+                f"ChannelTranspose's axes are each axis of a sample once, in any order, counted "
+                f"from 0, but got {shown(axes)}."
             )
         self.axes = tuple(order)
 

@@ -21,7 +21,6 @@ from fastnet.backend.tf.gradients import (
 )
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.trained import Trained
-from fastnet.errors import add_note
 from fastnet.op.tensorop.model.model_update import ModelUpdate
 from fastnet.types import State
 
@@ -107,11 +106,7 @@ class TFUpdate(ModelUpdate):
             if defer or op.defer or self._merge > 1:
                 self._put_off(gradients, trained.variables, state, defer or op.defer)
                 return
-            try:
-                trained.update(gradients)
-            except Exception as error:
-                add_note(error, f"Raised by the update of model '{name_of(self._model)}'.")
-                raise
+            apply_gradients(self._model, gradients, trained.variables)
 
     def _find_trained(self, optimizer: Any, state: State) -> Trained:
         """Find what is to be updated, and get the optimizer ready for it."""

@@ -44,7 +44,10 @@ class UpdateOp(HoldsModel):
             is not one key.
     """
 
-    settled_by = ("model", "loss_name", "gradients", "merge_grad", "defer")
+    # what the framework's update is made of; `defer` is read in each step
+    _made_of = ("model", "loss_name", "gradients", "merge_grad")
+    settled_by = (*_made_of, "defer")
+    alike_on_ranks = ("merge_grad", "defer")
 
     def __init__(
         self,
@@ -105,14 +108,12 @@ class UpdateOp(HoldsModel):
         was, now = self._settled, self._settings()
         if was == now:
             return
-        made = UpdateOp(
-            self.model, self.loss_name, self.gradients, merge_grad=self.merge_grad, defer=self.defer
-        )
-        if was[:2] != now[:2]:
+        made = UpdateOp(**now)
+        if any(was[one] != now[one] for one in ("loss_name", "gradients")):
             self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
         former = self._update
         self._update = _make_update(self)
-        if was[2] is now[2] and self.merge_grad > 1:
+        if was["model"] is now["model"] and self.merge_grad > 1:
             self._update.set_merged(*former.merged())
         self._settled = now
 
@@ -128,8 +129,8 @@ class UpdateOp(HoldsModel):
         if isinstance(self.gradients, (list, tuple, set)):
             raise _not_one_key(self.model, "gradients", self.gradients)
 
-    def _settings(self) -> tuple[Any, ...]:
-        return self.loss_name, self.gradients, self.model, self.merge_grad
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._made_of}
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""

@@ -1,0 +1,242 @@
+"""Epochs of steps over a loader."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+import fastnet
+from fastnet.network import TorchNetwork, looping
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.programs import is_free
+
+
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(looping, "perf_counter", clock)
+    return clock
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The bars that are shown, each of which is drawn anew at every step."""
+    import tqdm
+
+    made: list[Any] = []
+
+    class Bar(tqdm.tqdm):  # type: ignore[type-arg]
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings, file=io.StringIO(), mininterval=0, miniters=1)
+            made.append(self)
+
+        @property
+        def text(self) -> str:
+            return str(self.fp.getvalue())
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    return made
+
+
+def plus_one() -> TorchNetwork:
+    return TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: -y, "y", "z")])
+
+
+def batches(count: int = 3) -> list[dict[str, Any]]:
+    return [{"x": torch.full((2,), float(number))} for number in range(count)]
+
+
+class TestLoop:
+    def test_each_batch_comes_with_its_result(self) -> None:
+        network, data = plus_one(), batches()
+        epoch = fastnet.steps(network, data, "infer")
+        for number, (batch, result) in enumerate(epoch):
+            assert batch is data[number]
+            assert torch.equal(result["y"], data[number]["x"] + 1)
+            assert epoch.count == number + 1
+        assert epoch.count == 3
+        assert is_free(network)
+
+    def test_trains_as_a_loop_by_hand(self) -> None:
+        torch.manual_seed(0)
+        data = [{"x": torch.randn(4, 3), "y": torch.randn(4, 2)} for _ in range(5)]
+        made = torch.nn.Linear(3, 2)
+        by_hand = torch.nn.Linear(3, 2)
+        by_hand.load_state_dict(made.state_dict())
+        model = fastnet.build(lambda: made, lambda p: torch.optim.SGD(p, lr=0.1))
+        optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1)
+        network = TorchNetwork(
+            [
+                ModelOp(model, "x", "y_pred"),
+                MeanSquaredError(("y_pred", "y"), "loss"),
+                UpdateOp(model, "loss"),
+            ]
+        )
+        losses = [float(result["loss"]) for _, result in fastnet.steps(network, data, "train")]
+        for batch, loss in zip(data, losses, strict=True):
+            optimizer.zero_grad()
+            expected = torch.nn.functional.mse_loss(by_hand(batch["x"]), batch["y"])
+            expected.backward()
+            optimizer.step()
+            assert loss == pytest.approx(float(expected), rel=1e-6)
+        assert torch.equal(made.weight, by_hand.weight)
+
+    def test_a_loop_that_is_left_early(self) -> None:
+        network = plus_one()
+        for _, result in fastnet.steps(network, batches(), "infer"):
+            assert result["y"] is not None
+            break
+        assert is_free(network)
+
+    def test_a_step_that_fails(self) -> None:
+        network = plus_one()
+        epoch = fastnet.steps(network, [{"x": 1}, {"other": 1}], "infer")
+        with pytest.raises(KeyError, match="other"):
+            list(epoch)
+        assert epoch.count == 1
+        assert is_free(network)
+
+    def test_a_batch_that_is_none_is_a_batch(self) -> None:
+        with pytest.raises(TypeError, match="NoneType"):
+            list(fastnet.steps(plus_one(), [None], "infer"))  # type: ignore[list-item]
+
+    def test_the_mode_the_epoch_and_the_dataset(self) -> None:
+        seen: list[Any] = []
+
+        class Look(fastnet.op.tensorop.TensorOp):
+            def forward(self, data: Any, state: Any) -> Any:
+                seen.append((state["mode"], state["epoch"]))
+                return data
+
+        network = TorchNetwork([Look("x", "y", ds_id="a")])
+        list(fastnet.steps(network, batches(1), "eval", 7, "a"))
+        list(fastnet.steps(network, batches(1), "eval", 7, "b"))
+        assert seen == [("eval", 7)]
+
+    def test_wanted_keys_and_those_that_are_shown(self) -> None:
+        epoch = fastnet.steps(plus_one(), [{"x": 1}], "infer", desired_output_keys=["z"])
+        assert [result for _, result in epoch] == [{"x": 1, "z": -2}]
+        epoch = fastnet.steps(plus_one(), [{"x": 1}], "infer", desired_output_keys="z", show="y")
+        assert [result for _, result in epoch] == [{"x": 1, "y": 2, "z": -2}]
+
+    def test_samplers_are_told_the_epoch(self) -> None:
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            batches(), num_replicas=1, rank=0, shuffle=True
+        )
+        loader = DataLoader(batches(), batch_size=None, sampler=sampler)
+        list(fastnet.steps(plus_one(), loader, "train", 5))
+        assert sampler.epoch == 5
+
+    def test_once_more(self) -> None:
+        epoch = fastnet.steps(plus_one(), batches(), "infer")
+        assert len(list(epoch)) == 3
+        assert len(list(epoch)) == 3
+        assert epoch.count == 3
+
+
+class TestTimes:
+    def test_of_the_loader_and_of_steps(self, clock: Clock) -> None:
+        def slow_loader() -> Iterator[dict[str, Any]]:
+            for batch in batches():
+                clock.now += 3
+                yield batch
+            clock.now += 50
+
+        def slow_op(x: Any) -> Any:
+            clock.now += 1
+            return x
+
+        network = TorchNetwork([LambdaOp(slow_op, "x", "y")])
+        epoch = fastnet.steps(network, slow_loader(), "infer")
+        assert epoch.waiting_share == 0
+        for _ in epoch:
+            clock.now += 1000  # the loop's own
+        assert (epoch.waited, epoch.ran) == (9, 3)
+        assert epoch.waiting_share == 0.75
+        assert repr(epoch) == "Steps(3 run, 9 s waiting for data, 3 s in steps)"
+
+    def test_in_a_profile(self, clock: Clock) -> None:
+        def slow_loader() -> Iterator[dict[str, Any]]:
+            for batch in batches():
+                clock.now += 3
+                yield batch
+
+        network = plus_one()
+        with fastnet.profile(network) as profile:
+            list(fastnet.steps(network, slow_loader(), "infer"))
+        (row,) = [row for row in profile.openings if row.name == "wait for data"]
+        assert (row.count, row.mean, row.section) == (3, 3, "infer")
+        assert "infer: wait for data" in str(profile)
+
+
+class TestBar:
+    def test_says_what_was_asked_for(self, bars: list[Any], clock: Clock) -> None:
+        def op(x: Any) -> Any:
+            clock.now += 1
+            return x.mean()
+
+        def loader() -> Iterator[dict[str, Any]]:
+            for batch in batches():
+                clock.now += 1
+                yield batch
+
+        network = TorchNetwork([LambdaOp(op, "x", "loss")])
+        list(fastnet.steps(network, loader(), "eval", 4, progress=True, show="loss"))
+        (bar,) = bars
+        assert bar.total is None
+        assert "eval 4: 3step" in bar.text
+        assert "loss=2, waiting for data=50%" in bar.text
+        assert bar.n == 3
+
+    def test_knows_how_many_there_are(self, bars: list[Any]) -> None:
+        list(fastnet.steps(plus_one(), batches(), "train", progress=True))
+        assert bars[0].total == 3
+        assert "100%" in bars[0].text
+
+    def test_is_closed_when_a_step_fails(self, bars: list[Any]) -> None:
+        with pytest.raises(KeyError):
+            list(fastnet.steps(plus_one(), [{"x": 1}, {}], "infer", progress=True))
+        assert bars[0].fp.getvalue().endswith("\n")
+
+    def test_there_is_none_unless_asked_for(self, bars: list[Any]) -> None:
+        list(fastnet.steps(plus_one(), batches(), "infer"))
+        assert bars == []
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("show", "make", "text"),
+        [
+            ("yy", KeyError, "steps is to show 'yy', .* Did you mean 'y'"),
+            ("y", TypeError, "steps is to show 'y', which is .* and no number"),
+        ],
+    )
+    def test_what_cannot_be_shown(
+        self, show: str, make: Callable[[str], Exception], text: str
+    ) -> None:
+        network = plus_one()
+        with pytest.raises(make, match=text):  # type: ignore[arg-type]
+            list(fastnet.steps(network, batches(), "infer", show=show))
+        assert is_free(network)
+
+    def test_a_mode_that_there_is_not(self) -> None:
+        with pytest.raises(ValueError, match="mode"):
+            list(fastnet.steps(plus_one(), batches(), "training"))
