@@ -13,23 +13,39 @@ from bench import timing
 from bench.program import Program
 
 
-def _sleep(seconds: float) -> Program:
-    return Program(time.sleep, seconds)
+class _Clock:
+    """A clock that only programs move, whatever else the machine does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now = 0
+        for name in ("perf_counter_ns", "process_time_ns"):
+            monkeypatch.setattr(timing, name, lambda: self._now)
+
+    def program(self, nanoseconds: int) -> Program:
+        """Return a program whose step takes so long."""
+        return Program(self._pass, nanoseconds)
+
+    def _pass(self, nanoseconds: int) -> None:
+        self._now += nanoseconds
 
 
-def test_ratio_of_two_programs_is_that_of_their_times() -> None:
-    programs = {"short": _sleep(0.002), "long": _sleep(0.006)}
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    return _Clock(monkeypatch)
+
+
+def test_ratio_of_two_programs_is_that_of_their_times(clock: _Clock) -> None:
+    programs = {"short": clock.program(2_000_000), "long": clock.program(6_000_000)}
     timings = timing.interleave(programs, rounds=5, round_ns=1_000_000)
     ratio = timings["long"].ratio_to(timings["short"])
-    assert ratio.median == pytest.approx(3, rel=0.3)
-    assert ratio.low <= ratio.high
+    assert (ratio.low, ratio.median, ratio.high) == (3, 3, 3)
 
 
-def test_excess_is_the_difference_of_the_times() -> None:
-    programs = {"short": _sleep(0.002), "long": _sleep(0.006)}
+def test_excess_is_the_difference_of_the_times(clock: _Clock) -> None:
+    programs = {"short": clock.program(2_000_000), "long": clock.program(6_000_000)}
     timings = timing.interleave(programs, rounds=5, round_ns=1_000_000)
     excess = timings["long"].excess_over(timings["short"])
-    assert excess.median == pytest.approx(4e6, rel=0.3)
+    assert excess.median == 4e6
 
 
 def test_less_takes_off_round_by_round() -> None:

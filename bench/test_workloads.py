@@ -70,6 +70,8 @@ def _programs(workload: Workload, names: set[str]) -> Iterator[dict[str, Program
 @pytest.mark.parametrize(("workload", "peer"), _pairs(counts=False))
 def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
     benchmark.group = f"{workload.name}: {workload.title}"
+    if benchmark.disabled and workload.takes_long and peer not in workload.references:
+        pytest.skip("compiling it takes too long for a quick look")
     if benchmark.disabled:
         benchmark(_checked, workload, peer)
         return

@@ -49,6 +49,10 @@ BY_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
         "accelerate",
         "optree",
         "pytree",
+        "compiled_model",
+        "compiled_update",
+        "compiled_loop",
+        "jax_step",
     ),
     "tf": (
         "tf_concrete",

@@ -11,6 +11,7 @@ import torch
 
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
+from bench.workloads.compiled import AdversarialPair, Chain, Compiled
 from bench.workloads.growth import Fused, ManyKeys
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
@@ -43,6 +44,10 @@ class TorchNetworkPrograms:
                 return self._identity_chain(workload)
             case Supervised():
                 return self._supervised(workload)
+            case AdversarialPair():
+                return self._adversarial_pair(workload)
+            case Chain():
+                return self._chain(workload)
             case OpenEpoch(which="first"):
                 return self._open_first(workload)
             case OpenEpoch():
@@ -100,16 +105,67 @@ class TorchNetworkPrograms:
         modules = self._module("op.tensorop.model")
         losses = self._module("op.tensorop.loss")
         package = self._module("network")
-        model = package.build(model_fn=workload.model, optimizer_fn=_sgd)
+        optimizer = workload.optimizer_of if isinstance(workload, Compiled) else _sgd
+        model = package.build(model_fn=workload.model, optimizer_fn=optimizer)
         network = package.Network(
-            ops=[
+            [
                 modules.ModelOp(model=model, inputs="x", outputs="pred"),
                 losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
                 modules.UpdateOp(model=model, loss_name="loss"),
-            ]
+            ],
+            **({"compile": True} if isinstance(workload, Compiled) else {}),
         )
         program = self._entered(network, workload.mode, workload.wanted)
         return _with_batch(program, workload.batch(), model=model)
+
+    def _adversarial_pair(self, workload: AdversarialPair) -> Program:
+        modules = self._module("op.tensorop.model")
+        error = self._module("op.tensorop.loss").MeanSquaredError
+        base = self._module("op.tensorop").TensorOp
+        package = self._module("network")
+        pair = workload.model()
+        generator, discriminator = package.build(
+            lambda: [pair.get_submodule("generator"), pair.get_submodule("discriminator")],
+            optimizer_fn=[workload.optimizer] * 2,
+        )
+
+        class Add(base):  # type: ignore[misc, valid-type]
+            """The loss of the discriminator."""
+
+            def forward(self, data: Any, state: dict[str, Any]) -> Any:
+                return data[0] + data[1]
+
+        class Detach(base):  # type: ignore[misc, valid-type]
+            """What the generator is not trained by."""
+
+            def forward(self, data: Any, state: dict[str, Any]) -> Any:
+                return data.detach()
+
+        network = package.Network(
+            [
+                modules.ModelOp(generator, inputs="z", outputs="fake"),
+                modules.ModelOp(discriminator, inputs="fake", outputs="of_fake"),
+                error(inputs=("of_fake", "real"), outputs="g_loss"),
+                modules.UpdateOp(generator, loss_name="g_loss", defer=True),
+                Detach(inputs="fake", outputs="still"),
+                modules.ModelOp(discriminator, inputs="x", outputs="of_x"),
+                modules.ModelOp(discriminator, inputs="still", outputs="of_still"),
+                error(inputs=("of_x", "real"), outputs="x_loss"),
+                error(inputs=("of_still", "made"), outputs="still_loss"),
+                Add(inputs=("x_loss", "still_loss"), outputs="d_loss"),
+                modules.UpdateOp(discriminator, loss_name="d_loss", defer=True),
+            ],
+            compile=True,
+        )
+        program = self._entered(network, "train", {"g_loss", "d_loss"})
+        return _with_batch(program, workload.batch(), model=pair)
+
+    def _chain(self, workload: Chain) -> Program:
+        op = self._module("op.tensorop").LambdaOp
+        functions = zip(workload.functions(), pairwise(workload.keys), strict=True)
+        ops = [op(fn, inputs=key, outputs=after) for fn, (key, after) in functions]
+        network = self._module("network").TorchNetwork(ops, compile=True)
+        return _with_batch(self._entered(network, "infer", {workload.keys[-1]}), workload.batch())
 
     def _open_first(self, workload: OpenEpoch) -> Program:
         """Open networks that were never open, each made of new ops outside the clock."""

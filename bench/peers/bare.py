@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from bench.peers._dispatch import by_hand
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
+from bench.workloads.compiled import AdversarialPair, Chain
 from bench.workloads.dispatch import Dispatch
 from bench.workloads.foreign import ForeignBatch
 from bench.workloads.growth import DeepNest, Fused, ManyKeys
@@ -51,6 +52,10 @@ def make(workload: Workload) -> Program | None:
             return _train(workload)
         case Supervised():
             return _infer(workload)
+        case AdversarialPair():
+            return _adversarial_pair(workload)
+        case Chain():
+            return _chain(workload)
         case DeepNest():
             return _deep_nest(workload)
         case Nest(action="detach"):
@@ -152,6 +157,45 @@ def _infer(workload: Supervised) -> Program:
             return {**batch, "pred": model(batch["x"])}
 
     return Program(step, workload.batch(), model=model)
+
+
+def _adversarial_pair(workload: AdversarialPair) -> Program:
+    """Take the gradients of both models before either of them moves."""
+    models = workload.model()
+    generator = models.get_submodule("generator")
+    discriminator = models.get_submodule("discriminator")
+    optimizers = [workload.optimizer(one.parameters()) for one in (generator, discriminator)]
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        fake = generator(batch["z"])
+        generator_loss = F.mse_loss(discriminator(fake), batch["real"])
+        optimizers[0].zero_grad()
+        generator_loss.backward()  # type: ignore[no-untyped-call]
+        optimizers[1].zero_grad()
+        of_real = F.mse_loss(discriminator(batch["x"]), batch["real"])
+        of_made = F.mse_loss(discriminator(fake.detach()), batch["made"])
+        loss = of_real + of_made
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in optimizers:
+            optimizer.step()
+        return {**batch, "g_loss": generator_loss.detach(), "d_loss": loss.detach()}
+
+    return Program(step, workload.batch(), model=models)
+
+
+def _chain(workload: Chain) -> Program:
+    """Call one function after the other, without gradients as an infer step must."""
+    functions = workload.functions()
+    last = workload.keys[-1]
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            value = batch["k0"]
+            for function in functions:
+                value = function(value)
+            return {**batch, last: value}
+
+    return Program(step, workload.batch())
 
 
 def _detach(nest: dict[str, Any]) -> dict[str, Any]:

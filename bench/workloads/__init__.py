@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.workloads import (
+    compiled,
     dispatch,
     fit,
     foreign,
@@ -39,6 +40,7 @@ ALL: tuple[Workload, ...] = (
     *op_cost.WORKLOADS,
     *fit.WORKLOADS,
     *dispatch.WORKLOADS,
+    *compiled.WORKLOADS,
     *tf_mlp.WORKLOADS,
     *foreign.TF_WORKLOADS,
     *tf_first_step.WORKLOADS,

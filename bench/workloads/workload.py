@@ -77,6 +77,11 @@ class Workload(ABC):
         """How many ops share what a step is longer than a plain one; None to tell it of a step."""
         return None
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether it takes so long to get ready that a quick look leaves it out."""
+        return False
+
     def before_a_step(self) -> None:
         """Do what makes a step's work the same for all programs; it is not timed."""
         return

@@ -92,8 +92,11 @@ cdef class Seen:
             return found
         return self.reader(owner)
 
-    cpdef bint same(self) except -1:
+    def same(self):
         """Return whether the owner holds the very objects that it held before."""
+        return self.is_same()
+
+    cdef bint is_same(self) except -1:
         cdef object now = self.owner
         cdef tuple closure
         cdef object value
@@ -168,6 +171,6 @@ def first_other(list seen not None, Py_ssize_t start=0):
     """
     cdef Py_ssize_t place
     for place in range(start, len(seen)):
-        if not (<Seen?> seen[place]).same():
+        if not (<Seen?> seen[place]).is_same():
             return place
     return -1

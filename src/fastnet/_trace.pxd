@@ -22,6 +22,13 @@ cdef class Kept:
 
 
 @cython.final
+cdef class Readings:
+    cdef object _gate
+    cdef object _wanted
+    cdef tuple _readers
+
+
+@cython.final
 cdef class TensorKind(_Walk):
     cdef readonly object cls
     cdef readonly object type_of

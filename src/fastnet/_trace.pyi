@@ -33,6 +33,15 @@ class Kept:
     def __init__(self, form: Any, state: Any) -> None: ...
 
 @final
+class Readings:
+    """Reads several things of a value, called as one function."""
+
+    def __init__(
+        self, gate: Callable[[Any], Any], wanted: Any, *readers: Callable[[Any], Any]
+    ) -> None: ...
+    def __call__(self, value: Any) -> tuple[Any, ...]: ...
+
+@final
 class TensorKind:
     """How to read the tensors of a framework."""
 

@@ -103,6 +103,39 @@ cdef class Kept:
 
 
 @cython.final
+cdef class Readings:
+    """Reads several things of a value, called as one function.
+
+    Args:
+        gate: Reads what must be `wanted` before anything else is read.
+        wanted: What the gate gives for values that have the others.
+        readers: Read the others.
+    """
+
+    def __init__(self, gate, wanted, *readers):
+        self._gate = gate
+        self._wanted = wanted
+        self._readers = readers
+
+    def __call__(self, value):
+        """Read what there is.
+
+        Args:
+            value: The value.
+
+        Returns:
+            The results in order, as a tuple: the gate's, or those of the others.
+        """
+        cdef list found = []
+        cdef object passed = PyObject_CallOneArg(self._gate, value)
+        if passed is not self._wanted:
+            return (passed,)
+        for reader in self._readers:
+            found.append(PyObject_CallOneArg(reader, value))
+        return tuple(found)
+
+
+@cython.final
 cdef class TensorKind(_Walk):
     """How to read the tensors of a framework.
 

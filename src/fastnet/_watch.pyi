@@ -30,9 +30,13 @@ class Lookout:
 
 @final
 class Contents:
-    """Tells whether dicts hold what they held: the very same objects."""
+    """Tells whether dicts and lists hold what they held: the very same objects."""
 
     def __init__(
-        self, entries: list[tuple[dict[str, Any], str]], tables: list[dict[str, Any]]
+        self,
+        entries: list[tuple[dict[str, Any], str]],
+        tables: list[dict[Any, Any]],
+        lists: list[list[Any]] | None = None,
+        absent: list[tuple[dict[str, Any], set[str]]] | None = None,
     ) -> None: ...
     def are_still(self) -> bool: ...

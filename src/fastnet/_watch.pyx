@@ -233,21 +233,32 @@ cdef class Lookout:
 
 @cython.final
 cdef class Contents:
-    """Tells whether dicts hold what they held: the very same objects.
+    """Tells whether dicts and lists hold what they held: the very same objects.
 
     Args:
         entries: A dict and a key of it, for each value that counts.
         tables: The dicts of which every value counts, and their order.
+        lists: The lists of which every item counts, and their order.
+        absent: A dict and names that it does not have, for each dict that must have none of them.
 
     Raises:
         KeyError: If a dict has no such key.
-        TypeError: If something is no dict.
+        TypeError: If something is no dict, or no list.
+        ValueError: If a dict has a name that it should not have.
     """
 
     cdef list _entries
     cdef list _tables
+    cdef list _lists
+    cdef list _absent
 
-    def __init__(self, list entries not None, list tables not None):
+    def __init__(
+        self,
+        list entries not None,
+        list tables not None,
+        list lists=None,
+        list absent=None,
+    ):
         # a value stands right behind where it was found
         self._entries = []
         for table, key in entries:
@@ -255,12 +266,24 @@ cdef class Contents:
         self._tables = []
         for table in tables:
             self._tables += (table, values_of(as_dict(table)))
+        self._lists = []
+        for items in lists or ():
+            if not isinstance(items, list):
+                raise TypeError(f"{type(items).__name__} stands where a list is expected")
+            self._lists += (items, tuple(items))
+        self._absent = []
+        for table, names in absent or ():
+            for name in names:
+                if name in as_dict(table):
+                    raise ValueError(f"{name!r} is in a dict that should not have it")
+                self._absent += (table, name)
 
     def are_still(self):
         """Return whether they do.
 
         Returns:
-            Whether each entry, and each value of each table, is the same object as before.
+            Whether each entry, each value of each table and each item of each list is the same
+            object as before, and no dict has a name that it had not.
         """
         cdef PyObject* found
         cdef Py_ssize_t place
@@ -274,6 +297,18 @@ cdef class Contents:
             if not holds(
                 PyList_GET_ITEM(self._tables, place), PyList_GET_ITEM(self._tables, place + 1)
             ):
+                return False
+        for place in range(0, len(self._lists), 2):
+            if not has_items(
+                <list> PyList_GET_ITEM(self._lists, place),
+                PyList_GET_ITEM(self._lists, place + 1),
+            ):
+                return False
+        for place in range(0, len(self._absent), 2):
+            found = PyDict_GetItemWithError(
+                PyList_GET_ITEM(self._absent, place), PyList_GET_ITEM(self._absent, place + 1)
+            )
+            if found != NULL:
                 return False
         return True
 
@@ -304,6 +339,17 @@ cdef bint holds(PyObject* table, PyObject* values) noexcept:
         if value != PyTuple_GET_ITEM(values, index):
             return False
         index += 1
+    return True
+
+
+cdef bint has_items(list items, PyObject* values) noexcept:
+    """Return whether the items of a list are those of a tuple."""
+    cdef Py_ssize_t place
+    if len(items) != PyTuple_GET_SIZE(values):
+        return False
+    for place in range(len(items)):
+        if PyList_GET_ITEM(items, place) != PyTuple_GET_ITEM(values, place):
+            return False
     return True
 
 

@@ -466,7 +466,8 @@ def _compile(
     from torch._inductor.virtualized import V
 
     with (
-        config.patch(fallback_random=fallback_random),
+        # types, shapes and strides of what it is called with are compared before
+        config.patch(fallback_random=fallback_random, size_asserts=False),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
         torch.no_grad(),
@@ -476,7 +477,9 @@ def _compile(
         # their strides are those that the ops gave them
         output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
         compiled: Any = compile_fx_inner(graph, list(inputs))
-    return compiled  # type: ignore[no-any-return]
+    # what it keeps a record of is for its first call, which torch's own callers make by it
+    call: Callable[[list[Any]], Any] = getattr(compiled, "current_callable", None) or compiled
+    return call
 
 
 def _backend(name: str) -> Callable[..., Any]:

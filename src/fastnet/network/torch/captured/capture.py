@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
-from fastnet._trace import TensorKind, map_form
+from fastnet._trace import Readings, TensorKind, map_form
 from fastnet.backend.facts import name_of
 from fastnet.backend.torch._internals import Tools
 from fastnet.errors import describe_op
@@ -48,15 +49,14 @@ def _nothing(value: Any, tensors: Any = None) -> None:
     return None
 
 
-def _type_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    strided = tensor.layout is torch.strided
-    return (
-        tensor.dtype,
-        tensor.device,
-        tensor.requires_grad,
-        tensor.is_neg(),
-        tensor.stride() if strided else tensor.layout,
-    )
+# what has other strides, or is read negated, is of another kind
+_type_of = Readings(
+    attrgetter("layout"),
+    torch.strided,
+    attrgetter("dtype", "device", "requires_grad"),
+    torch.Tensor.stride,
+    torch.Tensor.is_neg,
+)
 
 
 def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

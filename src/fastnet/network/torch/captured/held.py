@@ -291,8 +291,9 @@ class Held:
                 else:
                     # one of Python's own, as long as the program has none of that name
                     absent.setdefault(id(table), (table, set()))[1].add(name)
-        self._tables_held = Contents(list(entries.values()), tables)
-        self._absent = [(table.keys(), frozenset(names)) for table, names in absent.values()]
+        lists = [node.owner for node in self._others if _is_plain_list(node.owner)]
+        self._asked = [node for node in self._others if not _is_plain_list(node.owner)]
+        self._contents = Contents(list(entries.values()), tables, lists, list(absent.values()))
 
     def _look_at(self, value: Any, way: Name) -> _Node | None:
         if isinstance(value, (list, tuple, deque, set, frozenset)):
@@ -341,9 +342,7 @@ class Held:
 
     def is_same(self) -> bool:
         """Return whether all is as it was, as far as objects are the very same ones."""
-        if not self._tables_held.are_still() or first_other(self._others) >= 0:
-            return False
-        return all(keys.isdisjoint(names) for keys, names in self._absent)
+        return self._contents.are_still() and first_other(self._asked) < 0
 
     def changes(self) -> Iterator[str]:
         """Go through what is not as it was.
@@ -469,6 +468,11 @@ def _table_of(node: Seen) -> dict[Any, Any] | None:
     """
     assert isinstance(node, _Node)
     return vars(node.owner) if isinstance(node.owner, torch.nn.Module) else None
+
+
+def _is_plain_list(owner: Any) -> bool:
+    """Return whether what an object has is what is in it as a list, in this order."""
+    return isinstance(owner, list) and type(owner).__iter__ is list.__iter__
 
 
 def _whole(owner: Any, part: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,8 +16,8 @@ from fastnet.backend.torch._internals import (
     environment,
     grad_hooks,
     hook_tables,
-    is_torchs,
     note_step,
+    set_grad_enabled,
 )
 from fastnet.network.torch.captured.capture import KIND, Capture
 from fastnet.network.torch.captured.lowering import Lowered
@@ -24,6 +27,8 @@ from fastnet.network.torch.captured.stand_ins import State
 __all__ = ["NoFit", "Program", "SharedMemory"]
 
 _OPTIMIZERS = "the optimizer of a model was changed"
+# what a program may put its own in the place of, or have besides
+_OF_OPTIMIZERS = ("state", "param_groups", "step", "zero_grad", "scaler")
 
 
 class SharedMemory(Exception):
@@ -44,6 +49,7 @@ class Program:
         lowered: What was compiled.
         state: The tensors that the step reads and writes.
         around: What was around it, as `environment` gives it.
+        takes_gradients: Whether it takes gradients.
 
     Attributes:
         traced: Matches batches and runs the step; it raises `NoFit` for what does not fit.
@@ -60,9 +66,11 @@ class Program:
         lowered: Lowered,
         state: State,
         around: tuple[Any, ...],
+        takes_gradients: bool,
     ) -> None:
         self._held = capture.held
         self._around = around
+        self._grads_are_on = torch.is_grad_enabled()
         self._state = state
         # in the order of the graph's inputs: state, numbers, batch, others
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
@@ -78,7 +86,10 @@ class Program:
             for place in lowered.used
         ]
         self._writes = [self._own(place, bound, last) for place in lowered.written]
-        self._training = [(one.requires_grad, None, None, None) for one in state.parameters]
+        assert grad_hooks is not None
+        # gradients there are, and what is called with them, count in steps that take some
+        self._read = grad_hooks if takes_gradients else attrgetter("requires_grad")
+        self._training = list(map(self._read, state.parameters))
         self._bind()
         trace = Trace(self._run, forms, capture.outputs)
         self.traced = TracedStep(keys, KIND, _refuse)
@@ -101,7 +112,13 @@ class Program:
         """Take the tensors that there are now, in the places of those that there were."""
         # they share memory and versions with them, and need no gradients
         self._aliases = [tensor.detach() for tensor in self._reals]
-        self._storages = {one.untyped_storage().data_ptr() for one in self._aliases if one.numel()}
+        memory = sorted(
+            (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+            for storage in (one.untyped_storage() for one in self._aliases)
+        )
+        # of the memory of each, where it begins and where it ends, with something behind the last
+        self._begins = [begin for begin, _ in memory] + [sys.maxsize]
+        self._ends = [end for _, end in memory]
         ours = [*self._aliases, self._numbers]
         self._template: list[Any] = [None if of_batch else ours[at] for of_batch, at in self._used]
         self._slots = [(slot, at) for slot, (of_batch, at) in enumerate(self._used) if of_batch]
@@ -111,24 +128,23 @@ class Program:
 
     def _look_at_optimizers(self) -> None:
         tables: list[dict[Any, Any]] = []
-        entries: list[tuple[dict[Any, Any], Any]] = []
-        lists: list[tuple[list[Any], list[Any]]] = []
+        entries: list[tuple[dict[str, Any], str]] = []
+        lists: list[list[Any]] = []
+        absent: list[tuple[dict[str, Any], set[str]]] = []
         for optimizer in self._optimizers():
-            entries += [(vars(optimizer), "state"), (vars(optimizer), "param_groups")]
-            if "step" in vars(optimizer):
-                entries.append((vars(optimizer), "step"))
-            lists.append((optimizer.param_groups, list(optimizer.param_groups)))
+            own = vars(optimizer)
+            entries += [(own, name) for name in _OF_OPTIMIZERS if name in own]
+            absent.append((own, {name for name in _OF_OPTIMIZERS if name not in own}))
+            lists.append(optimizer.param_groups)
             for group in optimizer.param_groups:
                 tables.append(group)
-                lists.append((group["params"], list(group["params"])))
+                lists.append(group["params"])
             # which states there are, and what is in each
             tables.append(optimizer.state)
             tables += [one for one in optimizer.state.values() if isinstance(one, dict)]
             tables += hook_tables(optimizer)
-        self._of_optimizers = Contents(entries, tables)
-        self._lists = lists
-        self._counts = [len(vars(optimizer)) for optimizer in self._optimizers()]
-        self._sizes = [len(optimizer.state) for optimizer in self._optimizers()]
+        self._steps = [(one, type(one).step) for one in self._optimizers()]
+        self._of_optimizers = Contents(entries, tables, lists, absent)
 
     def _fill(self) -> None:
         numbers = self._state.numbers()
@@ -151,36 +167,24 @@ class Program:
             return "another optimizer is in force"
         if not self._are_optimizers_still() and not self._rebind():
             return _OPTIMIZERS
-        assert grad_hooks is not None
-        if list(map(grad_hooks, self._state.parameters)) != self._training:
+        if list(map(self._read, self._state.parameters)) != self._training:
             return self._grad_difference()
         if not all(map(torch.Tensor.is_set_to, self._reals, self._aliases)):
             return "a parameter or a buffer has other memory"
         return None
 
     def _grad_difference(self) -> str:
-        for parameter, (trains, *_) in zip(self._state.parameters, self._training, strict=True):
-            if parameter.requires_grad is not trains:
+        for parameter, then in zip(self._state.parameters, self._training, strict=True):
+            if self._read is not grad_hooks or parameter.requires_grad is not then[0]:
                 return "parameters were frozen or thawed"
             if parameter.grad is not None:
                 return "a parameter has a gradient already"
         return "a parameter has hooks"
 
     def _are_optimizers_still(self) -> bool:
-        if not self._of_optimizers.are_still():
-            return False
-        for now, then in self._lists:
-            # by which they are: tensors compare item by item
-            if len(now) != len(then) or any(map(_is_not, now, then)):
-                return False
-        for optimizer, count, size in zip(
-            self._optimizers(), self._counts, self._sizes, strict=True
-        ):
-            if len(vars(optimizer)) != count or len(optimizer.state) != size:
-                return False
-            if not is_torchs(type(optimizer).step):
-                return False
-        return True
+        return self._of_optimizers.are_still() and all(
+            type(optimizer).step is step for optimizer, step in self._steps
+        )
 
     def _rebind(self) -> bool:
         """Go along with numbers that were set, and with states that were loaded."""
@@ -222,19 +226,24 @@ class Program:
         for slot, at in self._slots:
             inputs[slot] = tensors[at]
         if self._written:
-            for tensor in tensors:
-                if tensor.untyped_storage().data_ptr() in self._storages:
-                    raise SharedMemory
-            with torch.no_grad():
-                results = self._call(inputs)
+            self._require_apart(tensors)
+        set_grad_enabled(False)
+        try:
+            results = self._call(inputs)
+        finally:
+            set_grad_enabled(self._grads_are_on)
+        if self._written:
             torch.autograd.graph.increment_version(self._written)
-            return results
-        with torch.no_grad():
-            return self._call(inputs)
+        return results
 
-
-def _is_not(one: Any, other: Any) -> bool:
-    return one is not other
+    def _require_apart(self, tensors: list[torch.Tensor]) -> None:
+        """Refuse tensors of a batch that are in memory of our own."""
+        begins, ends = self._begins, self._ends
+        for tensor in tensors:
+            begin = tensor.data_ptr()
+            behind = bisect_right(begins, begin)
+            if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
+                raise SharedMemory
 
 
 def _refuse(values: list[Any]) -> Trace:

@@ -308,7 +308,8 @@ class CapturedStep:
         try:
             lowered = lower(captured, self._options, found)
             forms = [map_form(KIND.form_of(value), _same, as_form=True) for value in values]
-            program = Program(self._keys, forms, captured, lowered, state, around)
+            takes = layout.takes_gradients
+            program = Program(self._keys, forms, captured, lowered, state, around, takes)
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
             self._refused = (

@@ -1,0 +1,124 @@
+"""The same step in JAX, with optax: jitted from the batch to the updated weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from bench.peers import installed, version_of
+from bench.program import Program
+from bench.workloads.compiled import Chain, Compiled
+from bench.workloads.supervised import LEARNING_RATE
+from bench.workloads.workload import Workload
+
+NAME = "JAX"
+
+
+def available() -> bool:
+    """Return whether JAX and optax are installed."""
+    return installed("jax") and installed("optax")
+
+
+def version() -> str | None:
+    """Return JAX's version."""
+    return version_of("jax")
+
+
+def make(workload: Workload) -> Program | None:
+    """Return the step in JAX, for chains and for models of linear layers."""
+    match workload:
+        case Compiled(shape=(_, _)):
+            return _supervised(workload)
+        case Chain():
+            return _chain(workload)
+    return None
+
+
+def _arrays(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+    import jax.numpy as jnp
+
+    return {key: jnp.asarray(value.numpy()) for key, value in batch.items()}
+
+
+def _tensors(result: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return a step's results as tensors; JAX has no integers of 64 bits by default."""
+    import numpy as np
+
+    made = {key: torch.from_numpy(np.asarray(value).copy()) for key, value in result.items()}
+    return {key: one.long() if one.dtype is torch.int32 else one for key, one in made.items()}
+
+
+def _predict(model: torch.nn.Module, weights: list[Any], x: Any) -> Any:
+    """Run a model's layers with weights of JAX's."""
+    import jax
+
+    functions = {torch.nn.ReLU: jax.nn.relu, torch.nn.Tanh: jax.numpy.tanh}
+    rest = iter(weights)
+    for layer in model.children():
+        if isinstance(layer, torch.nn.Linear):
+            x = x @ next(rest).T + next(rest)
+        else:
+            x = functions[type(layer)](x)
+    return x
+
+
+def _supervised(workload: Compiled) -> Program:
+    import jax
+    import optax
+
+    model = workload.model()
+    predict = partial(_predict, model)
+    kind = optax.adam if workload.adam else optax.sgd
+    optimizer = kind(LEARNING_RATE)
+    weights = [jax.numpy.asarray(one.detach().numpy().copy()) for one in model.parameters()]
+    state = optimizer.init(weights)
+    batch = _arrays(workload.batch())
+
+    def losses(weights: list[Any], batch: dict[str, Any]) -> Any:
+        pred = predict(weights, batch["x"])
+        loss = optax.softmax_cross_entropy_with_integer_labels(pred, batch["y"]).mean()
+        return loss, pred
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def train(weights: list[Any], state: Any, batch: dict[str, Any]) -> Any:
+        (loss, pred), gradients = jax.value_and_grad(losses, has_aux=True)(weights, batch)
+        updates, state = optimizer.update(gradients, state)
+        return optax.apply_updates(weights, updates), state, pred, loss
+
+    infer = jax.jit(predict)
+
+    def train_step(batch: dict[str, Any]) -> dict[str, Any]:
+        nonlocal weights, state
+        weights, state, pred, loss = train(weights, state, batch)
+        return {**batch, "pred": pred, "loss": loss.block_until_ready()}
+
+    def infer_step(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "pred": infer(weights, batch["x"]).block_until_ready()}
+
+    def result(made: dict[str, Any]) -> dict[str, torch.Tensor]:
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.data.copy_(_tensors({"": weight})[""])
+        return _tensors(made)
+
+    step = train_step if workload.training else infer_step
+    return Program(step, batch, result=result, model=model if workload.training else None)
+
+
+def _chain(workload: Chain) -> Program:
+    import jax
+
+    functions = workload.functions()
+    last = workload.keys[-1]
+
+    @jax.jit
+    def chain(value: Any) -> Any:
+        for function in functions:
+            value = function(value)
+        return value
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, last: chain(batch["k0"]).block_until_ready()}
+
+    return Program(step, _arrays(workload.batch()), result=_tensors)
