@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from io import BytesIO
 from operator import attrgetter
@@ -400,7 +401,7 @@ class Tools(NamedTuple):
         writes: Tells whether an operation writes to what it is given.
         no_dispatch: Makes a context in which no mode sees what is done.
         storage_key: Given a tensor, something that is the same for two that share memory.
-        compile: Compiles a graph by Inductor.
+        compile: Compiles a graph by Inductor; some operations are left to torch's own kernels.
         decompositions: Gives what Inductor wants taken apart.
         backend: Finds a backend of `torch.compile` by its name.
     """
@@ -412,7 +413,9 @@ class Tools(NamedTuple):
     writes: Callable[[Any], bool]
     no_dispatch: Callable[[], Any]
     storage_key: Callable[[torch.Tensor], int]
-    compile: Callable[[Any, Sequence[torch.Tensor], Any, bool], Callable[[list[Any]], Any]]
+    compile: Callable[
+        [Any, Sequence[torch.Tensor], Any, bool, Collection[Any]], Callable[[list[Any]], Any]
+    ]
     decompositions: Callable[[bool], dict[Any, Any]]
     backend: Callable[[str], Callable[..., Any]]
 
@@ -449,7 +452,8 @@ def tools() -> Tools | None:
 
 
 def _decompositions(fallback_random: bool) -> dict[Any, Any]:
-    from torch._inductor import config
+    # some decompositions count on the other module to be there
+    from torch._inductor import config, lowering  # noqa: F401
     from torch._inductor.decomposition import select_decomp_table
 
     with config.patch(fallback_random=fallback_random):
@@ -457,7 +461,11 @@ def _decompositions(fallback_random: bool) -> dict[Any, Any]:
 
 
 def _compile(
-    graph: Any, inputs: Sequence[torch.Tensor], mode: Any, fallback_random: bool
+    graph: Any,
+    inputs: Sequence[torch.Tensor],
+    mode: Any,
+    fallback_random: bool,
+    left: Collection[Any],
 ) -> Callable[[list[Any]], Any]:
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
@@ -465,9 +473,18 @@ def _compile(
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
-    with (
+    settings: dict[str, Any] = {
+        "fallback_random": fallback_random,
         # types, shapes and strides of what it is called with are compared before
-        config.patch(fallback_random=fallback_random, size_asserts=False),
+        "size_asserts": False,
+    }
+    backward = torch.ops.aten.convolution_backward.default
+    if any(node.target is backward for node in graph.graph.nodes):
+        # other layouts that are faster forwards take longer than they save backwards
+        settings["layout_optimization"] = False
+    with (
+        config.patch(settings),
+        _left_to_torch(left),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
         torch.no_grad(),
@@ -480,6 +497,22 @@ def _compile(
     # what it keeps a record of is for its first call, which torch's own callers make by it
     call: Callable[[list[Any]], Any] = getattr(compiled, "current_callable", None) or compiled
     return call
+
+
+@contextmanager
+def _left_to_torch(operations: Collection[Any]) -> Iterator[None]:
+    """Have Inductor call torch's kernels for some operations, where it would make loops."""
+    from torch._inductor import lowering
+
+    leave: Any = lowering.fallback_handler
+    table = lowering.lowerings
+    before = {one: table[one] for one in operations if one in table}
+    for one in before:
+        table[one] = leave(one, add_to_fallback_set=False)
+    try:
+        yield
+    finally:
+        table.update(before)
 
 
 def _backend(name: str) -> Callable[..., Any]:

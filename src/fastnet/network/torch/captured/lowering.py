@@ -13,6 +13,9 @@ from fastnet.network.torch.captured.capture import Capture
 
 __all__ = ["Lowered", "lower"]
 
+# multiplications, of which these many take less time than calling a function for them does
+_SMALL_PRODUCT = 16_384
+
 Call = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
@@ -45,9 +48,16 @@ def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
     Raises:
         Exception: Whatever the compiler raises.
     """
-    by_inductor = options.backend == "inductor"
-    decompositions = tools.decompositions(options.fallback_random) if by_inductor else {}
     graph, mode = capture.graph, capture.mode
+    decompositions: dict[Any, Any] = {}
+    left: list[Any] = []
+    if options.backend == "inductor":
+        decompositions = tools.decompositions(options.fallback_random)
+        left = _left_to_torch(graph)
+        decompositions = {
+            **{op: way for op, way in decompositions.items() if op not in left},
+            **_small_products(decompositions),
+        }
     with mode, torch.no_grad():
         plain = [
             torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device)
@@ -69,15 +79,66 @@ def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
         used.append(place)
         examples.append(plain[place])
     graph.recompile()
-    return Lowered(_compile(graph, examples, mode, options, tools), used, written)
+    return Lowered(_compile(graph, examples, mode, options, tools, left), used, written)
+
+
+def _left_to_torch(graph: torch.fx.GraphModule) -> list[Any]:
+    """List the operations of a graph that torch's kernels do faster than loops would.
+
+    A backward pass through max pooling goes by the places that torch's forward pass has found;
+    loops look for them again.
+    """
+    forward = torch.ops.aten.max_pool2d_with_indices.default
+    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+    trains = any(node.target is backward for node in graph.graph.nodes)
+    return [forward, backward] if trains else []
+
+
+def _small_products(others: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what takes small products of matrices apart, for a compiler to make loops of.
+
+    Args:
+        others: What takes products apart that are not small.
+    """
+    product, sum_and_product = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
+
+    def is_small(one: torch.Tensor, other: torch.Tensor) -> bool:
+        rows, between, columns = *one.shape, other.shape[1]
+        return (
+            0 < rows * between * columns <= _SMALL_PRODUCT
+            and one.dtype in (torch.float32, torch.float64)
+            and one.device.type == "cpu"
+        )
+
+    def otherwise(op: Any, *args: Any, **settings: Any) -> Any:
+        return others[op](*args, **settings) if op in others else NotImplemented
+
+    def mm(one: torch.Tensor, other: torch.Tensor, *rest: Any, **settings: Any) -> Any:
+        if rest or settings or not is_small(one, other):
+            return otherwise(product, one, other, *rest, **settings)
+        return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1)
+
+    def addmm(
+        start: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *rest: Any, **settings: Any
+    ) -> Any:
+        if rest or settings or not is_small(one, other):
+            return otherwise(sum_and_product, start, one, other, *rest, **settings)
+        return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1) + start
+
+    return {product: mm, sum_and_product: addmm}
 
 
 def _compile(
-    graph: Any, examples: list[torch.Tensor], mode: Any, options: CompileOptions, tools: Tools
+    graph: Any,
+    examples: list[torch.Tensor],
+    mode: Any,
+    options: CompileOptions,
+    tools: Tools,
+    left: list[Any],
 ) -> Call:
     backend = options.backend
     if backend == "inductor":
-        return tools.compile(graph, examples, mode, options.fallback_random)
+        return tools.compile(graph, examples, mode, options.fallback_random, left)
     if backend == "eager":
         return lambda tensors: graph(*tensors)
     make = tools.backend(backend) if isinstance(backend, str) else backend
