@@ -16,7 +16,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
-from fastnet.errors import unwritten_key
+from fastnet.errors import describe_op, unwritten_key
 from fastnet.network.checks import (
     agree_on_precision,
     check_epoch,
@@ -34,7 +34,9 @@ from fastnet.network.opening import Opening, RunStep
 from fastnet.network.readings import settle_all
 from fastnet.network.runner import Runner
 from fastnet.network.step import compose_step
+from fastnet.network.updates import check_updates, close_after, followers_of
 from fastnet.op.settings import bind_settings
+from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Model, State, is_given, is_scheduler
 from fastnet.util import to_list
@@ -470,12 +472,22 @@ class BaseNetwork(Value):
     def _bind(self, ops: list[Any], forwards: list[Forward], takers: list[int]) -> list[Forward]:
         """Settle, for each op that takes gradients, when it updates and what it leaves."""
         first = self._first_deferred(ops)
+        check_updates(ops, first)
+        followers = followers_of(ops)
         for place in {*takers, *range(first, len(ops))}:
-            forwards[place] = bind_settings(
-                ops[place],
-                defer=place >= first,
-                retain_graph=bool(takers) and place < takers[-1],
-            )
+            op, defer = ops[place], place >= first
+            retain = bool(takers) and place < takers[-1]
+            following = followers.get(id(op.model)) if isinstance(op, UpdateOp) else None
+            if following is not None:
+                bound = op.bind(defer, retain, following)
+                if bound is None:
+                    raise ValueError(
+                        f"{describe_op(op, place)} has a forward of its own, whose steps nothing "
+                        "can follow. Take out what follows them, or override nothing."
+                    )
+                forwards[place] = bound
+            else:
+                forwards[place] = bind_settings(op, defer=defer, retain_graph=retain)
         return forwards
 
     def _find_layout(self, mode: str, epoch: int, ds_id: str, desired: frozenset[str]) -> Layout:
@@ -495,6 +507,9 @@ class BaseNetwork(Value):
             _choose_optimizer(model, opening.state["epoch"])
         runner = opening.runner
         runner.open()
+        endings = opening.layout.endings
+        if endings and not opening.state["warmup"]:
+            vars(runner)["close"] = close_after(endings, runner.close)
         runner.bound = runner.bind()
         call_within(self._composing, self._compose_step, opening)
         if self._meter is not None:
