@@ -86,9 +86,11 @@ class SpreadPass(TorchPass):
     def _run(self, data: Any) -> Any:
         exchange = self._exchange
         if exchange is None or not self._gradients:
-            model = self._inner
+            model: Callable[..., Any] = self._inner
         else:
             model = exchange.model()
+        if self._by_name is not None:
+            model = self._by_name.of(model)
         if self._gradients:
             return model(*data) if self._spread else model(data)
         with torch.no_grad():
