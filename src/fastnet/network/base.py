@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from fastnet.network.updates import check_updates, close_after, followers_of
 from fastnet.op.settings import bind_settings
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.schedule import get_current_items
-from fastnet.types import Forward, Model, State, is_given, is_scheduler
+from fastnet.types import Forward, Mode, Model, State, is_given, is_scheduler
 from fastnet.util import to_list
 
 if TYPE_CHECKING:
@@ -149,11 +150,20 @@ class BaseNetwork(Value):
         """Make what runs the steps of an opening."""
         return Runner(opening)
 
+    def _on_device(self, device: Any) -> AbstractContextManager[None]:
+        """Run on another device for a while; None for the network's own."""
+        if device is None:
+            return nullcontext()
+        raise TypeError(
+            f"transform got the device {device!r}, which is for torch; this network runs in "
+            f"{self.target_type}. Leave it out."
+        )
+
     # ------------------------------------------------------------------ what programs call
 
     def __call__(
         self,
-        mode: str,
+        mode: Mode,
         epoch: int,
         ds_id: str = "",
         desired_output_keys: Collection[str] | None = None,
@@ -252,11 +262,12 @@ class BaseNetwork(Value):
     def transform(
         self,
         data: Any,
-        mode: str,
+        mode: Mode,
         epoch: int = 1,
         ds_id: str = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
     ) -> Any:
         """Run data through the network, opening it for just this.
 
@@ -272,6 +283,9 @@ class BaseNetwork(Value):
                 several processes the first one does.
             desired_output_keys: The keys wanted back, beside the batch's own. None or empty for all
                 that ops write.
+            device: Where to run for just this, instead of on the network's device (torch only): a
+                `torch.device`, its name, or an index among the devices of the best kind. Models go
+                there, and back.
 
         A loader whose sampler wants to know the epoch, as a DistributedSampler does to draw another
         order in each, is told it.
@@ -282,22 +296,24 @@ class BaseNetwork(Value):
         """
         if not isinstance(data, Mapping):
             return list(
-                self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys)
+                self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
             )
         eager = not self.slicers
-        self(mode, epoch, ds_id, desired_output_keys, eager=eager)
-        self._configured.opening.transforms = eager
-        with self:
-            return self._do_transform(self._to_batch(data))
+        with self._on_device(device):
+            self(mode, epoch, ds_id, desired_output_keys, eager=eager)
+            self._configured.opening.transforms = eager
+            with self:
+                return self._do_transform(self._to_batch(data))
 
     def iter_transform(
         self,
         data: Any,
-        mode: str,
+        mode: Mode,
         epoch: int = 1,
         ds_id: str = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
     ) -> Iterator[Any]:
         """Run batches through the network as their results are asked for, and keep none of them.
 
@@ -308,6 +324,7 @@ class BaseNetwork(Value):
             ds_id: As for `transform`.
             progress: As for `transform`.
             desired_output_keys: As for `transform`.
+            device: As for `transform`.
 
         Returns:
             A generator of results. From its first result on the network is in use, until it has
@@ -325,7 +342,7 @@ class BaseNetwork(Value):
             raise not_data(data)
 
         def results() -> Iterator[Any]:
-            with self(mode, epoch, ds_id, desired_output_keys):
+            with self._on_device(device), self(mode, epoch, ds_id, desired_output_keys):
                 if callable(data) and not hasattr(data, "__iter__"):
                     with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
                         yield from self._transform_all(loader, progress)
@@ -336,7 +353,7 @@ class BaseNetwork(Value):
 
     def explain(
         self,
-        mode: str = "train",
+        mode: Mode = "train",
         epoch: int = 1,
         ds_id: str = "",
         desired_output_keys: Collection[str] | None = None,

@@ -37,7 +37,7 @@ def clip(
     value: float | None,
     measure: bool,
 ) -> Clipped:
-    """Clip gradients as `tf.clip_by_global_norm` does, on several devices those that they add up to.
+    """Clip gradients as `tf.clip_by_global_norm` does; of several devices what they add up to.
 
     Rows that a gradient of an embedding has twice count one by one, as they do there.
 
@@ -58,7 +58,11 @@ def clip(
     if replicas > 1:
         held = _add_up(held)
     scale = _scale_of(optimizer)
-    plain = held if scale is None else [_mapped(one, lambda part: part / _as(scale, part)) for one in held]
+    plain = (
+        held
+        if scale is None
+        else [_mapped(one, lambda part: part / _as(scale, part)) for one in held]
+    )
     scales = scale is not None or hasattr(optimizer, "get_unscaled_gradients")
     are_finite: tf.Tensor | bool = True
     if scales:
@@ -107,9 +111,7 @@ def _add_up(gradients: list[Any]) -> list[Any]:
 
 def _mapped(gradient: Any, function: Callable[[tf.Tensor], tf.Tensor]) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            function(gradient.values), gradient.indices, gradient.dense_shape
-        )
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(gradient)
 
 

@@ -84,7 +84,8 @@ def total_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
         device = gradients[0].device
         norms = [_norm(gradient).to(device) for gradient in gradients]
-        return torch.linalg.vector_norm(torch.stack(norms))
+        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return total
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:
@@ -95,7 +96,8 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     if gradient.layout is torch.sparse_coo:
         # indices may stand there twice, whose values count as one
         gradient = gradient.coalesce().values()
-    return torch.linalg.vector_norm(gradient)
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient)
+    return norm
 
 
 def _gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -85,7 +85,8 @@ class Mover:
             stepped: Not used: it is only called if there was one.
         """
         inner = unwrap(self._model)
-        means, values = list(self._averaged.parameters()), list(inner.parameters())
+        means: list[torch.Tensor] = [*self._averaged.parameters()]
+        values: list[torch.Tensor] = [*inner.parameters()]
         buffers = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
         if self._use_buffers:
             averaged = [pair for pair in buffers if pair[0].is_floating_point()]
@@ -99,7 +100,7 @@ class Mover:
                 own = groups.setdefault((mean.device, mean.dtype), ([], []))
                 own[0].append(mean)
                 own[1].append(value)
-            average = get_ema_multi_avg_fn(self._decay)
+            average: Any = get_ema_multi_avg_fn(self._decay)  # type: ignore[no-untyped-call]
             for group in groups.values():
                 average(*group, None)
         else:

@@ -129,7 +129,8 @@ class EMA(FollowsUpdates):
         Raises:
             ValueError: If it is none. The op goes on as before then.
         """
-        if not isinstance(state, dict) or not isinstance(state.get("has_begun"), bool):
+        given: Any = state
+        if not isinstance(given, dict) or not isinstance(given.get("has_begun"), bool):
             raise ValueError(
                 "The state to load is none of an EMA: it has no 'has_begun'. Load it into the EMA "
                 "of the model that it was saved from."

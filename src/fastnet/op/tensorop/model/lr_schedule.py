@@ -102,9 +102,10 @@ class LRSchedule(FollowsUpdates):
             )
 
     def _check(self) -> None:
-        if self.per not in PER:
+        per: str = self.per
+        if per not in PER:
             raise ValueError(
-                f"LRSchedule of '{name_of(self.model)}' has per={shown(self.per)}; it is one of "
+                f"LRSchedule of '{name_of(self.model)}' has per={shown(per)}; it is one of "
                 f"{list(PER)}."
             )
 
@@ -156,7 +157,8 @@ class LRSchedule(FollowsUpdates):
             ValueError: If it is none, or of another number of schedulers. The op goes on as before
                 then.
         """
-        states = state.get("schedulers") if isinstance(state, dict) else None
+        given: Any = state
+        states = given.get("schedulers") if isinstance(given, dict) else None
         if not isinstance(states, list) or len(states) != len(self.schedulers):
             raise ValueError(
                 f"The state to load is none of an LRSchedule of {len(self.schedulers)} "
@@ -168,7 +170,7 @@ class LRSchedule(FollowsUpdates):
 
 def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
     is_made = hasattr(source, "step") and hasattr(source, "optimizer")
-    scheduler = source if is_made else source(optimizer) if callable(source) else None
+    scheduler: Any = source if is_made else source(optimizer) if callable(source) else None
     title = f"LRSchedule of '{name_of(model)}'"
     if not (hasattr(scheduler, "step") and hasattr(scheduler, "optimizer")):
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fastnet.errors import MissingKeyError, nearest_name
@@ -91,12 +91,12 @@ class ByName:
 
 def _fields_of(value: Any) -> list[str]:
     """List the names of the values of a dataclass, or of a tuple with names."""
-    fields = getattr(value, "__dataclass_fields__", None) or getattr(value, "_fields", ())
+    fields: Any = getattr(value, "__dataclass_fields__", ()) or getattr(value, "_fields", ())
     return [str(field) for field in fields]
 
 
 def check_arguments(
-    title: str, called: Callable[..., Any], names: Sequence[str], passed_over: Sequence[str] = ()
+    title: str, called: Callable[..., Any], names: Sequence[str], passed_over: Collection[str] = ()
 ) -> None:
     """Refuse names of arguments that a function does not take, or one left out that it needs.
 

@@ -76,9 +76,7 @@ class TFPass:
         self._split = split
         self._trainable = trainable
         self._gradients = gradients
-        self._spread = (
-            arguments is None and len(inputs) > 1 and takes_several_arguments(model)
-        )
+        self._spread = arguments is None and len(inputs) > 1 and takes_several_arguments(model)
         self._layers = [(_find_layer(model, layer), layer) for layer in layers]
         self._is_plain = gradients and not self._spread and not self._layers
 
@@ -144,9 +142,7 @@ class TFPass:
         return self._called(data, training=training)
 
 
-def _by_name(
-    model: Any, arguments: Sequence[str] | None, results: Sequence[str] | None
-) -> ByName:
+def _by_name(model: Any, arguments: Sequence[str] | None, results: Sequence[str] | None) -> ByName:
     title = f"ModelOp of '{name_of(model)}'"
     if arguments is None:
         return ByName(model, title, None, results)

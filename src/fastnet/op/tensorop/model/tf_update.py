@@ -153,7 +153,9 @@ class TFUpdate(ModelUpdate):
             return
         trained = Trained(self._model, self._optimizer())
         extra = ExtraUpdate(extras, self._model)
-        update = partial(self._update_merged, trained.variables, extra, tf.constant(times, tf.int64))
+        update = partial(
+            self._update_merged, trained.variables, extra, tf.constant(times, tf.int64)
+        )
         if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
             tf.distribute.get_strategy().run(update)
         else:

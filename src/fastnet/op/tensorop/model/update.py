@@ -19,7 +19,6 @@ from fastnet.op.tensorop.model.model_update import REPORTS, Extras, ModelUpdate
 from fastnet.types import Forward, Model, State
 from fastnet.util import to_set
 
-
 RESTS = ("carry", "flush", "drop")
 
 
