@@ -36,6 +36,19 @@ _M = TypeVar("_M", bound=_ModelLike)
 
 @overload
 def build(
+    model_fn: type[_M],
+    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
+    weights_path: str | list[str | None] | None = None,
+    model_name: str | list[str] | None = None,
+    mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
+) -> _M: ...
+
+
+@overload
+def build(
     model_fn: _M,
     optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
     weights_path: str | list[str | None] | None = None,
