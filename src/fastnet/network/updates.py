@@ -61,6 +61,13 @@ def check_updates(ops: Sequence[Any], first_deferred: int) -> None:
         for one in _updates([op]):
             waits = one.defer or place >= first_deferred
             by_model.setdefault(id(one.model), []).append((one, waits))
+            if one is not op and one.outputs and one.defer:
+                raise ValueError(
+                    f"{describe_op(op, place)} has an UpdateOp inside that tells "
+                    f"'{one.outputs[0]}' only at the step's end, as its update is put off until "
+                    "then. Make the UpdateOp with defer=False, or put it into the network's list "
+                    "of ops."
+                )
         if isinstance(op, UpdateOp) and op.outputs and (op.defer or place >= first_deferred):
             _refuse_early_readers(ops, place)
     for updates in by_model.values():

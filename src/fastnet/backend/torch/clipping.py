@@ -61,7 +61,10 @@ def clip_by_value(parameters: Iterable[torch.Tensor], most: float) -> None:
             if gradient.layout is torch.sparse_coo:
                 whole = gradient.coalesce()
                 parameter.grad = torch.sparse_coo_tensor(
-                    whole.indices(), whole.values().clamp(-most, most), whole.shape
+                    whole.indices(),
+                    whole.values().clamp(-most, most),
+                    whole.shape,
+                    check_invariants=False,
                 ).coalesce()
             else:
                 part: Any = gradient

@@ -64,7 +64,7 @@ class Mover:
         model: The model.
         averaged: A copy of it, which holds the averages.
         decay: The part of an average that stays in an update.
-        use_buffers: Whether buffers of real numbers are averaged, too; else they are copied.
+        use_buffers: Whether buffers are averaged, too; else they are copied.
     """
 
     def __init__(
@@ -89,10 +89,9 @@ class Mover:
         values: list[torch.Tensor] = [*inner.parameters()]
         buffers = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
         if self._use_buffers:
-            averaged = [pair for pair in buffers if pair[0].is_floating_point()]
-            means += [mean for mean, _ in averaged]
-            values += [value for _, value in averaged]
-            buffers = [pair for pair in buffers if not pair[0].is_floating_point()]
+            means += [mean for mean, _ in buffers]
+            values += [value for _, value in buffers]
+            buffers = []
         if self.has_begun:
             groups: dict[Any, tuple[list[Any], list[Any]]] = {}
             for mean, value in zip(means, values, strict=True):
