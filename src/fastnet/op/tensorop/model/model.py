@@ -75,8 +75,8 @@ class ModelOp(HoldsModel):
     settled_by = ("model", "trainable", "gradients", "intermediate_layers", "eval_layers")
     # of an op that was saved by an earlier version
     eval_layers: Sequence[str | type] = ()
-    _arguments: tuple[str, ...] | None = None
-    _results: tuple[str, ...] | None = None
+    argument_names: tuple[str, ...] | None = None
+    result_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class ModelOp(HoldsModel):
         intermediate_layers: str | int | list[str | int] | None = None,
         eval_layers: str | type | Iterable[str | type] | None = None,
     ) -> None:
-        self._arguments, inputs = _names_and_keys(inputs)
-        self._results, outputs = _names_and_keys(outputs)
+        self.argument_names, inputs = _names_and_keys(inputs)
+        self.result_names, outputs = _names_and_keys(outputs)
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_built("ModelOp", model)
         if trainable and not gradients:
@@ -106,7 +106,7 @@ class ModelOp(HoldsModel):
                     f"ModelOp of '{name_of(model)}' asks for the intermediate layer {layer!r} of "
                     f"type {type(layer).__name__}. Give names or places."
                 )
-        if layers and self._results is not None:
+        if layers and self.result_names is not None:
             raise ValueError(
                 f"ModelOp of '{name_of(model)}' takes values by name and asks for the intermediate "
                 f"layers {layers}. Give outputs as a list: the model's first, then one a layer."
@@ -125,7 +125,7 @@ class ModelOp(HoldsModel):
         Raises:
             ValueError: If those are what it has.
         """
-        for keys, names in (("inputs", self._arguments), ("outputs", self._results)):
+        for keys, names in (("inputs", self.argument_names), ("outputs", self.result_names)):
             if names is not None and len(getattr(self, keys)) != len(names):
                 raise ValueError(
                     f"ModelOp of '{name_of(self.model)}' has {keys} by the names {list(names)}, "
@@ -148,10 +148,10 @@ class ModelOp(HoldsModel):
         settings = {name: getattr(self, name) for name in own.settled_by}
         inputs: Any = list(self.inputs)
         outputs: Any = list(self.outputs)
-        if self._arguments is not None and len(self._arguments) == len(inputs):
-            inputs = dict(zip(self._arguments, inputs, strict=True))
-        if self._results is not None and len(self._results) == len(outputs):
-            outputs = dict(zip(self._results, outputs, strict=True))
+        if self.argument_names is not None and len(self.argument_names) == len(inputs):
+            inputs = dict(zip(self.argument_names, inputs, strict=True))
+        if self.result_names is not None and len(self.result_names) == len(outputs):
+            outputs = dict(zip(self.result_names, outputs, strict=True))
         made: Op = own(inputs=inputs, outputs=outputs, **settings)
         return made
 
@@ -205,8 +205,8 @@ def _make_pass(op: ModelOp, framework: str | None) -> ModelPass:
             "of no known framework."
         )
     options: dict[str, Any] = {
-        "arguments": op._arguments,
-        "results": op._results,
+        "arguments": op.argument_names,
+        "results": op.result_names,
         "eval_layers": list(op.eval_layers) or None,
     }
     made: ModelPass = framework_named(framework).load("model_pass")(

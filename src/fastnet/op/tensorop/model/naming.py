@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from fastnet.errors import MissingKeyError, nearest_name
@@ -91,8 +92,9 @@ class ByName:
 
 def _fields_of(value: Any) -> list[str]:
     """List the names of the values of a dataclass, or of a tuple with names."""
-    fields: Any = getattr(value, "__dataclass_fields__", ()) or getattr(value, "_fields", ())
-    return [str(field) for field in fields]
+    if is_dataclass(value):
+        return [one.name for one in fields(value)]
+    return list(getattr(type(value), "__match_args__", ())) if isinstance(value, tuple) else []
 
 
 def check_arguments(
