@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.tf.gradients import replica_count
+from fastnet.backend.tf.optimizers import is_scaling
 
 __all__ = ["Clipped", "clip"]
 
@@ -63,9 +64,9 @@ def clip(
         if scale is None
         else [_mapped(one, lambda part: part / _as(scale, part)) for one in held]
     )
-    scales = scale is not None or hasattr(optimizer, "get_unscaled_gradients")
     are_finite: tf.Tensor | bool = True
-    if scales:
+    passes_over = is_scaling(optimizer)
+    if passes_over:
         are_finite = tf.reduce_all([_is_finite(one) for one in plain])
     total = tf.linalg.global_norm(plain) if (measure or norm is not None) and plain else None
     if total is None and measure:
@@ -79,9 +80,9 @@ def clip(
         plain = [_mapped(one, lambda part: tf.clip_by_value(part, -bound, bound)) for one in plain]
     # what has overflown must not look as if it had not
     share = (1.0 if scale is None else scale) / replicas
-    if scales:
+    if passes_over:
         share = tf.where(are_finite, share, float("nan"))
-    if scales or replicas > 1:
+    if passes_over or scale is not None or replicas > 1:
         plain = [_mapped(one, lambda part: part * _as(share, part)) for one in plain]
     made = list(gradients)
     for place, one in zip(places, plain, strict=True):
@@ -92,6 +93,8 @@ def clip(
 def _scale_of(optimizer: Any) -> tf.Tensor | None:
     """Return what gradients are scaled by that an optimizer scales down itself, or None."""
     if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
+        return None
+    if not is_scaling(optimizer) and optimizer.loss_scale_factor is None:
         return None
     return tf.convert_to_tensor(optimizer.scale_loss(tf.ones(())))
 

@@ -27,7 +27,7 @@ from fastnet.backend.tf._keras_internals import (
 )
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change
+from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
 from fastnet.errors import (
@@ -269,7 +269,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
         )
     # bfloat16 has the range of float32
     scaled = read_precision(mixed_precision) in (True, "float16")
-    if scaled and not _is_scaling(optimizer):
+    if scaled and not is_scaling(optimizer):
         wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
         optimizer = wrappers.LossScaleOptimizer(optimizer)
     prepare_optimizer(optimizer, model)
@@ -305,7 +305,3 @@ def is_ready(optimizer: Any) -> bool:
     if not hasattr(optimizer, "build"):
         return True
     return is_built(optimizer) and not lacks_its_rate(inner_optimizer(optimizer))
-
-
-def _is_scaling(optimizer: Any) -> bool:
-    return any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__)

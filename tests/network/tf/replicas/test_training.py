@@ -458,9 +458,7 @@ class TestClipping:
         with under(STRATEGY):
             model = fastnet.build(mlp, sgd)
             twin = same_model(model, mlp)
-            network = fastnet.Network(
-                regression(model, clip_norm=0.1, merge_grad=2, rest="flush")
-            )
+            network = fastnet.Network(regression(model, clip_norm=0.1, merge_grad=2, rest="flush"))
             with network(mode="train", epoch=1, eager=eager):
                 for x, y in STEPS[:3]:
                     network.run_step({"x": halves(x), "y": halves(y)})

@@ -238,7 +238,9 @@ def test_a_gan_clips_each_of_its_models() -> None:
             LambdaOp(widen, "h", "fake"),
             ModelOp(judge, "fake", "of_fake"),
             ModelOp(judge, "x", "of_real"),
-            LambdaOp(lambda a, b: (a**2).mean() + ((b - 1) ** 2).mean(), ["of_fake", "of_real"], "j"),
+            LambdaOp(
+                lambda a, b: (a**2).mean() + ((b - 1) ** 2).mean(), ["of_fake", "of_real"], "j"
+            ),
             LambdaOp(lambda a: ((a - 1) ** 2).mean(), "of_fake", "m"),
             UpdateOp(maker, "m", clip_norm=0.02, outputs={"grad_norm": "maker_norm"}),
             UpdateOp(judge, "j", clip_value=0.01, outputs={"grad_norm": "judge_norm"}),

@@ -343,9 +343,7 @@ class TestLayersInEvaluation:
             assert model.conv.training
             run_all(network, data, mode="eval", epoch=epoch)
             assert not any(one.training for one in model.modules())
-        for own, other in zip(
-            model.state_dict().values(), twin.state_dict().values(), strict=True
-        ):
+        for own, other in zip(model.state_dict().values(), twin.state_dict().values(), strict=True):
             torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
     def test_a_layer_that_was_replaced_in_an_opening(self) -> None:
