@@ -84,7 +84,8 @@ class TestOptimizers:
                 "sdg",
                 UnknownNameError,
                 f"The optimizer of model 'm' is called 'sdg', but the names are {NAMES}. Did you "
-                "mean 'sgd'? For any other pass a function, such as `lambda params: torch.optim.AdamW(params, lr=1e-3)`.",
+                "mean 'sgd'? For any other pass a function, such as "
+                "`lambda params: torch.optim.AdamW(params, lr=1e-3)`.",
             ),
             (
                 3,

@@ -31,11 +31,11 @@ def Network(
 ) -> BaseNetwork:
     """Make the network that fits the models of some ops.
 
-    A network is opened for a mode and an epoch, and then runs batches, one a step, with `run_step`:
-    ``with network(mode="train", epoch=1): result = network.run_step({"x": x, "label": label})``. The
-    result has the batch's values by key, and over them what ops have written. `transform` opens it
-    for a batch, or a loader of them; `explain` tells what a step would run; `fastnet.steps` goes
-    through an epoch.
+    A network is opened for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
+    runs batches, one a step: ``result = network.run_step({"x": x, "label": label})``. The result
+    has the batch's values by key, and over them what ops have written. `transform` opens it for a
+    batch, or a loader of them; `explain` tells what a step would run; `fastnet.steps` goes through
+    an epoch.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.

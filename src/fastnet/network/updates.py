@@ -10,7 +10,14 @@ from fastnet.backend.facts import name_of
 from fastnet.errors import describe_op
 from fastnet.op.tensorop.model.update import UpdateOp
 
-__all__ = ["Followers", "check_updates", "close_after", "endings_of", "followers_of"]
+__all__ = [
+    "Followers",
+    "check_updates",
+    "close_after",
+    "endings_of",
+    "followers_of",
+    "forget_endings",
+]
 
 Followers = dict[int, list[Callable[..., None]]]
 """What follows the updates of models, by the ids of these."""
@@ -115,6 +122,16 @@ def close_after(
             close()
 
     return run
+
+
+def forget_endings(opening: Any) -> None:
+    """Let an opening end with nothing done at its end, as one that has changed nothing does.
+
+    Args:
+        opening: The opening, or None for none.
+    """
+    if opening is not None:
+        vars(opening.runner).pop("close", None)
 
 
 def _updates(ops: Sequence[Any]) -> Iterator[UpdateOp]:

@@ -143,7 +143,8 @@ class TestOptimizers:
                 "sdg",
                 UnknownNameError,
                 f"The optimizer of model 'm' is called 'sdg', but the names are {NAMES}. Did you "
-                "mean 'sgd'? For any other pass a function, such as `lambda: tf.keras.optimizers.AdamW(1e-3)`.",
+                "mean 'sgd'? For any other pass a function, such as "
+                "`lambda: tf.keras.optimizers.AdamW(1e-3)`.",
             ),
             (
                 3,

@@ -228,7 +228,7 @@ def test_what_is_left_at_an_epochs_end(rest: str, eager: bool) -> None:
 def test_an_error_carries_what_is_left(rest: str) -> None:
     model, twin = twins()
     network = TFNetwork(ops_of(model, merge_grad=2, rest=rest))
-    with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):
+    with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):  # noqa: PT012
         network.run_step(batches(1)[0])
         raise KeyboardInterrupt
     assert_same(model, twin)

@@ -402,7 +402,7 @@ class TestRest:
         ops = supervised(model, merge_grad=2, rest=rest)
         network = TorchNetwork(ops)
         (batch,) = batches(1)
-        with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):
+        with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):  # noqa: PT012
             network.run_step(batch)
             raise KeyboardInterrupt
         assert same_weights(model, twin)

@@ -311,6 +311,24 @@ def test_explain_tells_of_them() -> None:
     assert "steps ExponentialLR after each epoch; model 'm'" in text
 
 
+def test_a_profile_that_changes_nothing() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    ema = EMA(model, decay=0.5)
+    schedules = [
+        LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), per)
+        for per in ("update", "epoch")
+    ]
+    network = TorchNetwork(ops_of(model, ema, *schedules, merge_grad=3, rest="flush"))
+    fastnet.profile(network, batches(5), mode="train", skip=1, update=False)
+    assert same_weights(model, twin)
+    assert same_weights(ema.averaged, twin)
+    assert ema.state_dict() == {"has_begun": False}
+    assert fastnet.backend.get_lr(model) == 0.1
+    assert [one.schedulers[0].last_epoch for one in schedules] == [0, 0]
+    assert network.ops[3].state_dict()["merged"] == 0
+
+
 class TestLayersInEvaluation:
     """Layers that the user keeps in evaluation stay so while the others train."""
 
