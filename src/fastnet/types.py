@@ -7,7 +7,7 @@ its class. Deriving from fastnet's own classes is a convenience.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, MutableMapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 __all__ = [
     "OP_ATTRIBUTES",
@@ -47,8 +47,8 @@ Batch: TypeAlias = MutableMapping[str, Any]
 State: TypeAlias = dict[str, Any]
 """The context of a step: mode, epoch, warmup, req_grad, deferred, eager, tape."""
 
-Mode: TypeAlias = str
-"""One of "train", "eval", "test" and "infer"."""
+Mode: TypeAlias = Literal["train", "eval", "test", "infer"]
+"""What a network is opened for."""
 
 Forward: TypeAlias = Callable[[Any, State], Any]
 """What runs an op: takes its input value or values and the state, returns its output or outputs."""

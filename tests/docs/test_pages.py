@@ -85,6 +85,15 @@ def test_program_of_the_page_about_checkpoints(
     assert told.count("epoch") == 4
 
 
+def test_program_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(program, {})
+    # a window of four steps of six is whole
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None:
     """It runs in one process and in two, where the first one alone prints and writes."""

@@ -19,7 +19,7 @@ from fastnet.compat import v1
 from fastnet.op import numpyop
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.conformance.frameworks import FRAMEWORKS, Framework
 
@@ -137,6 +137,30 @@ def test_an_epoch_of_a_loader(fw: Framework) -> None:
 
 
 @in_both
+def test_what_follows_an_update(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ema = EMA(model, decay=0.5)
+    network = fastnet.Network([*ops_of(model), ema])
+    with network(mode="train", epoch=1):
+        network.run_step(BATCH)
+    assert_trained(fw, model)
+    # the first update is copied
+    assert_trained(fw, ema.averaged)
+
+
+def test_a_schedule_of_torch() -> None:
+    fw = FRAMEWORKS["torch"]
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    from torch.optim.lr_scheduler import ExponentialLR
+
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5))
+    network = fastnet.Network([*ops_of(model), schedule])
+    with network(mode="train", epoch=1):
+        network.run_step(BATCH)
+    assert backend.get_lr(model) == 0.05
+
+
+@in_both
 def test_a_profile(fw: Framework) -> None:
     network, _ = trainer(fw)
     batch = fw.tensors(BATCH)
@@ -228,7 +252,7 @@ def test_what_other_things_may_be() -> None:
     assert callable(types.DeferredLike.__call__)
     assert callable(types.DatasetLike.__call__)
     assert typing.get_args(types.Forward)
-    assert types.Mode is str
+    assert typing.get_args(types.Mode) == ("train", "eval", "test", "infer")
     assert typing.get_origin(types.State) is dict
     assert issubclass(typing.get_origin(types.Batch), Mapping)
     assert types.Tensor is not None

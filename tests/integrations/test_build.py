@@ -104,9 +104,9 @@ def test_what_is_refused(
 def test_an_optimizer_of_no_known_name(sides: Sides) -> None:
     """FastEstimator lets the dict's own KeyError out; fastnet's is a ValueError too."""
     for error in (KeyError, ValueError):
-        with pytest.raises(error, match=r"is called 'adamw', but the names are .*'adagrad'"):
-            sides.fastnet.build(mlp, "adamw")
-    refused(sides.fastestimator, KeyError, mlp, "adamw")
+        with pytest.raises(error, match=r"is called 'adamv', but the names are .*'adagrad'"):
+            sides.fastnet.build(mlp, "adamv")
+    refused(sides.fastestimator, KeyError, mlp, "adamv")
 
 
 def test_weights_from_a_file(sides: Sides, tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ from fastnet.schedule import EpochScheduler, RepeatScheduler
 from tests.network.programs import line, mlp, raising, run, same_weights, seeded, sgd, weights
 from tests.network.schedulers import Doubling
 
+NAMES = sorted(
+    name.lower()
+    for name, one in vars(torch.optim).items()
+    if isinstance(one, type) and issubclass(one, torch.optim.Optimizer) and name != "Optimizer"
+)
+
 DEFAULTS = {
     "adadelta": (torch.optim.Adadelta, {}),
     "adagrad": (torch.optim.Adagrad, {}),
@@ -77,9 +83,9 @@ class TestOptimizers:
             (
                 "sdg",
                 UnknownNameError,
-                "The optimizer of model 'm' is called 'sdg', but the names are ['adadelta', "
-                "'adagrad', 'adam', 'adamax', 'rmsprop', 'sgd']. For any other pass a function, "
-                "such as `lambda params: torch.optim.AdamW(params, lr=1e-3)`.",
+                f"The optimizer of model 'm' is called 'sdg', but the names are {NAMES}. Did you "
+                "mean 'sgd'? For any other pass a function, such as "
+                "`lambda params: torch.optim.AdamW(params, lr=1e-3)`.",
             ),
             (
                 3,

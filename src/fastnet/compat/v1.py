@@ -26,7 +26,7 @@ from fastnet.network.build import build
 from fastnet.network.checks import check_epoch
 from fastnet.network.choose import framework_for
 from fastnet.network.opening import Opening
-from fastnet.types import Model, State
+from fastnet.types import Mode, Model, State
 
 if TYPE_CHECKING:
     TFNetwork: type[BaseNetwork]
@@ -63,7 +63,7 @@ class BaseNetwork(base.BaseNetwork):
 
     def load_epoch(
         self,
-        mode: str,
+        mode: Mode,
         epoch: int,
         ds_id: str | Collection[str] | None = "",
         output_keys: Collection[str] | bool | None = None,
@@ -127,11 +127,12 @@ class BaseNetwork(base.BaseNetwork):
     def transform(
         self,
         data: Any,
-        mode: str,
+        mode: Mode,
         epoch: int = 1,
         ds_id: str = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
     ) -> Any:
         """Run data through the network, loading an epoch for just this; a loaded one is unloaded.
 
@@ -142,13 +143,14 @@ class BaseNetwork(base.BaseNetwork):
             ds_id: The id of the dataset, "" if it has none.
             progress: Whether to show a bar (with tqdm) where the number of batches is known.
             desired_output_keys: The keys wanted back. None or empty for all that ops write.
+            device: Where to run for just this, as for the main class.
 
         Returns:
             For a batch its result, else a list of results: each a `ChainMap` of the outputs and
             the batch.
         """
         self.unload_epoch()
-        return super().transform(data, mode, epoch, ds_id, progress, desired_output_keys)
+        return super().transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
 
     def _open(self, opening: Opening) -> None:
         super()._open(opening)

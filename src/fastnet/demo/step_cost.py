@@ -16,6 +16,7 @@ from rich.table import Table
 import fastnet
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.types import Mode
 
 Batch = dict[str, Any]
 Step = Callable[[Batch], Batch]
@@ -48,7 +49,11 @@ def show_step_cost(framework: ModuleType, batch: Batch, rounds: int) -> None:
     table = Table(title=f"Microseconds a step, one thread, {len(batch['label'])} images")
     for column in ("mode", "by hand", "fastnet", "ratio"):
         table.add_column(column, justify="left" if column == "mode" else "right")
-    for mode, write in (("train", framework.train_by_hand), ("infer", framework.infer_by_hand)):
+    ways: list[tuple[Mode, Any]] = [
+        ("train", framework.train_by_hand),
+        ("infer", framework.infer_by_hand),
+    ]
+    for mode, write in ways:
         model = framework.make_model()
         by_hand = write(framework.copy_model(model))
         network = fastnet_network(framework, model)

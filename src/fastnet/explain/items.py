@@ -36,7 +36,8 @@ class Item:
         acts: Whether it does more than write its outputs: it updates a model, or has no outputs,
             or has such an op inside.
         scheduler: The class of the scheduler that it comes from, or None.
-        setting: What a meta op does with the ops inside of it.
+        setting: What a meta op does with the ops inside of it, or what another op says that it does
+            besides what its keys tell.
         inside: The ops inside of it.
         reason: Why it is not in force, or None if it is.
     """
@@ -115,9 +116,9 @@ def model_names(models: Iterable[Any]) -> tuple[str, ...]:
         models: The models.
 
     Returns:
-        The names that `build` gave them, or those of their classes.
+        The names that `build` gave them, or those of their classes, in order.
     """
-    return tuple(name_of(model) for model in models)
+    return tuple(sorted(name_of(model) for model in models))
 
 
 def _values(subject: Subject, index: int, entry: Any) -> Iterator[Item]:
@@ -194,7 +195,7 @@ def _describe(value: Any, index: int) -> Item:
         deferred=bool(getattr(value, "defer", False)),
         deletes=deletes,
         acts=updates or not (outputs or deletes) or any(op.acts for op in inside),
-        setting=_setting(value) if inside else "",
+        setting=_setting(value) if inside else "; ".join(_ask(value, "told_settings", ())),
         inside=inside,
     )
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fastnet.backend import to_tensor
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
-from fastnet.errors import unwritten_key
+from fastnet.errors import describe_op, unwritten_key
 from fastnet.network.checks import (
     agree_on_precision,
     check_epoch,
@@ -34,9 +35,11 @@ from fastnet.network.opening import Opening, RunStep
 from fastnet.network.readings import settle_all
 from fastnet.network.runner import Runner
 from fastnet.network.step import compose_step
+from fastnet.network.updates import check_updates, close_after, followers_of
 from fastnet.op.settings import bind_settings
+from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.schedule import get_current_items
-from fastnet.types import Forward, Model, State, is_given, is_scheduler
+from fastnet.types import Forward, Mode, Model, State, is_given, is_scheduler
 from fastnet.util import to_list
 
 if TYPE_CHECKING:
@@ -147,11 +150,20 @@ class BaseNetwork(Value):
         """Make what runs the steps of an opening."""
         return Runner(opening)
 
+    def _on_device(self, device: Any) -> AbstractContextManager[None]:
+        """Run on another device for a while; None for the network's own."""
+        if device is None:
+            return nullcontext()
+        raise TypeError(
+            f"transform got the device {device!r}, which is for torch; this network runs in "
+            f"{self.target_type}. Leave it out."
+        )
+
     # ------------------------------------------------------------------ what programs call
 
     def __call__(
         self,
-        mode: str,
+        mode: Mode,
         epoch: int,
         ds_id: str = "",
         desired_output_keys: Collection[str] | None = None,
@@ -250,11 +262,12 @@ class BaseNetwork(Value):
     def transform(
         self,
         data: Any,
-        mode: str,
+        mode: Mode,
         epoch: int = 1,
         ds_id: str = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
     ) -> Any:
         """Run data through the network, opening it for just this.
 
@@ -270,6 +283,9 @@ class BaseNetwork(Value):
                 several processes the first one does.
             desired_output_keys: The keys wanted back, beside the batch's own. None or empty for all
                 that ops write.
+            device: Where to run for just this, instead of on the network's device (torch only): a
+                `torch.device`, its name, or an index among the devices of the best kind. Models go
+                there, and back.
 
         A loader whose sampler wants to know the epoch, as a DistributedSampler does to draw another
         order in each, is told it.
@@ -280,22 +296,24 @@ class BaseNetwork(Value):
         """
         if not isinstance(data, Mapping):
             return list(
-                self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys)
+                self.iter_transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
             )
         eager = not self.slicers
-        self(mode, epoch, ds_id, desired_output_keys, eager=eager)
-        self._configured.opening.transforms = eager
-        with self:
-            return self._do_transform(self._to_batch(data))
+        with self._on_device(device):
+            self(mode, epoch, ds_id, desired_output_keys, eager=eager)
+            self._configured.opening.transforms = eager
+            with self:
+                return self._do_transform(self._to_batch(data))
 
     def iter_transform(
         self,
         data: Any,
-        mode: str,
+        mode: Mode,
         epoch: int = 1,
         ds_id: str = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
+        device: Any = None,
     ) -> Iterator[Any]:
         """Run batches through the network as their results are asked for, and keep none of them.
 
@@ -306,6 +324,7 @@ class BaseNetwork(Value):
             ds_id: As for `transform`.
             progress: As for `transform`.
             desired_output_keys: As for `transform`.
+            device: As for `transform`.
 
         Returns:
             A generator of results. From its first result on the network is in use, until it has
@@ -323,7 +342,7 @@ class BaseNetwork(Value):
             raise not_data(data)
 
         def results() -> Iterator[Any]:
-            with self(mode, epoch, ds_id, desired_output_keys):
+            with self._on_device(device), self(mode, epoch, ds_id, desired_output_keys):
                 if callable(data) and not hasattr(data, "__iter__"):
                     with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
                         yield from self._transform_all(loader, progress)
@@ -334,7 +353,7 @@ class BaseNetwork(Value):
 
     def explain(
         self,
-        mode: str = "train",
+        mode: Mode = "train",
         epoch: int = 1,
         ds_id: str = "",
         desired_output_keys: Collection[str] | None = None,
@@ -470,12 +489,22 @@ class BaseNetwork(Value):
     def _bind(self, ops: list[Any], forwards: list[Forward], takers: list[int]) -> list[Forward]:
         """Settle, for each op that takes gradients, when it updates and what it leaves."""
         first = self._first_deferred(ops)
+        check_updates(ops, first)
+        followers = followers_of(ops)
         for place in {*takers, *range(first, len(ops))}:
-            forwards[place] = bind_settings(
-                ops[place],
-                defer=place >= first,
-                retain_graph=bool(takers) and place < takers[-1],
-            )
+            op, defer = ops[place], place >= first
+            retain = bool(takers) and place < takers[-1]
+            following = followers.get(id(op.model)) if isinstance(op, UpdateOp) else None
+            if following is not None:
+                bound = op.bind(defer, retain, following)
+                if bound is None:
+                    raise ValueError(
+                        f"{describe_op(op, place)} has a forward of its own, whose steps nothing "
+                        "can follow. Take out what follows them, or override nothing."
+                    )
+                forwards[place] = bound
+            else:
+                forwards[place] = bind_settings(op, defer=defer, retain_graph=retain)
         return forwards
 
     def _find_layout(self, mode: str, epoch: int, ds_id: str, desired: frozenset[str]) -> Layout:
@@ -495,6 +524,9 @@ class BaseNetwork(Value):
             _choose_optimizer(model, opening.state["epoch"])
         runner = opening.runner
         runner.open()
+        endings = opening.layout.endings
+        if endings and not opening.state["warmup"]:
+            vars(runner)["close"] = close_after(endings, runner.close)
         runner.bound = runner.bind()
         call_within(self._composing, self._compose_step, opening)
         if self._meter is not None:

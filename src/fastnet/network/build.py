@@ -6,7 +6,7 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from fastnet.backend.facts import put_fact
 from fastnet.backend.framework import framework_of
@@ -22,6 +22,81 @@ ModelSource = Callable[[], Model | Sequence[Model]] | Model | Sequence[Model]
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
 
 _names = itertools.count()
+
+
+class _ModelLike(Protocol):
+    """A model of torch, which a type checker tells from a function that makes one."""
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+        """List its modules."""
+
+
+_M = TypeVar("_M", bound=_ModelLike)
+
+
+@overload
+def build(
+    model_fn: type[_M],
+    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
+    weights_path: str | list[str | None] | None = None,
+    model_name: str | list[str] | None = None,
+    mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
+) -> _M: ...
+
+
+@overload
+def build(
+    model_fn: _M,
+    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
+    weights_path: str | list[str | None] | None = None,
+    model_name: str | list[str] | None = None,
+    mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
+) -> _M: ...
+
+
+@overload
+def build(
+    model_fn: Sequence[_M] | Callable[[], Sequence[_M]],
+    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
+    weights_path: str | list[str | None] | None = None,
+    model_name: str | list[str] | None = None,
+    mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
+) -> list[_M]: ...
+
+
+@overload
+def build(
+    model_fn: Callable[[], _M],
+    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
+    weights_path: str | list[str | None] | None = None,
+    model_name: str | list[str] | None = None,
+    mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
+) -> _M: ...
+
+
+@overload
+def build(
+    model_fn: Any,
+    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
+    weights_path: str | list[str | None] | None = None,
+    model_name: str | list[str] | None = None,
+    mixed_precision: Precision = False,
+    device: Any = None,
+    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    **options: Any,
+) -> Any: ...
 
 
 def build(
@@ -46,10 +121,11 @@ def build(
             of models; or a model, or a list or tuple of models, made before. What Keras decides
             while a model is made, its precision and the devices that it is spread over, takes a
             function.
-        optimizer_fn: For each model: the name of an optimizer ("adadelta", "adagrad", "adam",
-            "adamax", "rmsprop" or "sgd"), a function that takes the model's parameters (for
-            torch) or nothing (for Keras) and returns an optimizer, a scheduler of these, or None
-            for no optimizer.
+        optimizer_fn: For each model: the name of an optimizer, which is that of its class in
+            `torch.optim` or `keras.optimizers` in small letters or as it stands there ("adam",
+            "adamw", "sgd", ...), with the defaults of that class (but 0.01 as the rate of "sgd"); a
+            function that takes the model's parameters (for torch) or nothing (for Keras) and
+            returns an optimizer; a scheduler of these; or None for no optimizer.
         weights_path: For each model: a file of weights to start from, or None.
         model_name: For each model: its name. None to have names made: "model", "model1", ...
         mixed_precision: What ops on the models compute in where it is safe: False for float32;

@@ -31,6 +31,12 @@ def Network(
 ) -> BaseNetwork:
     """Make the network that fits the models of some ops.
 
+    A network is opened for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
+    runs batches, one a step: ``result = network.run_step({"x": x, "label": label})``. The result
+    has the batch's values by key, and over them what ops have written. `transform` opens it for a
+    batch, or a loader of them; `explain` tells what a step would run; `fastnet.steps` goes through
+    an epoch.
+
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.
         pops: Postprocessing ops, which run on batches of numpy arrays after the rest.
@@ -57,8 +63,12 @@ def Network(
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn=None)
-    >>> type(Network([ModelOp(model, "x", "y")])).__name__
+    >>> network = Network([ModelOp(model, "x", "y")])
+    >>> type(network).__name__
     'TorchNetwork'
+    >>> with network(mode="infer", epoch=1):
+    ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
+    torch.Size([3, 1])
     """
     # any other argument is an option that only some frameworks' networks take
     options = {key: value for key, value in locals().items() if key not in _OF_ALL}

@@ -13,6 +13,7 @@ from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same
 from fastnet._slice import check_slicers
 from fastnet._watch import Lookout, writes
 from fastnet.network.readings import CLASS_ATTRIBUTES, Reading, settle_all
+from fastnet.network.updates import endings_of, followers_of
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, Model, is_given, is_scheduler
@@ -63,11 +64,13 @@ class Layout:
         made_up: The readings of items that a scheduler has made up for this opening.
         unwritten: The wanted keys that no op of the network writes, in this opening or another.
         programs: What a framework has made of the plan; it lives as long as the layout does.
+        endings: What is to be done when the opening is left.
     """
 
     __slots__ = (
         "_parts",
         "chosen",
+        "endings",
         "keep_alive",
         "made_up",
         "models",
@@ -91,6 +94,7 @@ class Layout:
     made_up: list[Reading]
     unwritten: list[str]
     programs: dict[Hashable, Any]
+    endings: list[Callable[[], None]]
     _parts: tuple[KeyTable, list[OpSpec], list[Forward]]
 
     def plan_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
@@ -530,6 +534,7 @@ class LayoutCache:
                 if isinstance(op, MetaOp):
                     forwards[place] = forward_of(op, retain_graph=False)
         bound = self._bind(layout.ops, forwards, places)
+        layout.endings = endings_of(layout.ops, followers_of(layout.ops)) if places else []
         layout._parts = items.table, specs, bound
         layout.plan = Plan(
             items.table,

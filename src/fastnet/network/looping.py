@@ -10,6 +10,7 @@ from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shown
 from fastnet.network.base import BaseNetwork
 from fastnet.network.checks import desired_keys
+from fastnet.types import Mode
 from fastnet.util import to_list
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Steps:
         self,
         network: BaseNetwork,
         loader: Iterable[Mapping[str, Any]],
-        opening: tuple[str, int, str, frozenset[str]],
+        opening: tuple[Mode, int, str, frozenset[str]],
         progress: bool,
         show: list[str],
     ) -> None:
@@ -134,7 +135,7 @@ class Steps:
 def steps(
     network: BaseNetwork,
     loader: Iterable[Mapping[str, Any]],
-    mode: str,
+    mode: Mode,
     epoch: int = 1,
     ds_id: str = "",
     desired_output_keys: Collection[str] | None = None,

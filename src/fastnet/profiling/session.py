@@ -16,6 +16,7 @@ from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
 from fastnet.profiling.unchanged import unchanged
+from fastnet.types import Mode
 
 __all__ = ["Profiling", "profile"]
 
@@ -86,7 +87,7 @@ def profile(
     network: BaseNetwork,
     batches: Any,
     *,
-    mode: str = ...,
+    mode: Mode = ...,
     epoch: int = ...,
     ds_id: str = ...,
     steps: int | None = ...,
@@ -102,7 +103,7 @@ def profile(
     network: BaseNetwork,
     batches: Any = None,
     *,
-    mode: str = "train",
+    mode: Mode = "train",
     epoch: int = 1,
     ds_id: str = "",
     steps: int | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ import numpy as np
 
 from fastnet.frameworks import part_of
 from fastnet.network import BaseNetwork
+from fastnet.network.updates import forget_endings
+from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import is_given, is_scheduler
 
 __all__ = ["unchanged"]
@@ -21,10 +24,10 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
     """Return a block after which models, optimizers and random numbers are as they were before it.
 
     Of the models it is weights, gradients and buffers; of the optimizers (those that a scheduler
-    gives in other epochs as well) their state and settings; of `UpdateOp` what it has merged; and
-    the generators of Python, numpy and the framework (not what TensorFlow's ops without a generator
-    draw, which nothing can put back). What else ops and models of the user's own keep is up to
-    them.
+    gives in other epochs as well) their state and settings; of `UpdateOp` what it has merged; what
+    ops that follow updates remember; and the generators of Python, numpy and the framework (not
+    what TensorFlow's ops without a generator draw, which nothing can put back). What else ops and
+    models of the user's own keep is up to them. Nothing is done at the end of the opening.
 
     Args:
         network: The network. It has been entered, so that its optimizers are ready.
@@ -41,11 +44,19 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
     keeping = part_of(network.target_type, "keeping", "A profile")
     kept = keeping.Kept(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
+    followers: list[tuple[Any, Any]] = [
+        (op, copy.deepcopy(op.state_dict()))
+        for op in _each(network.ops)
+        if isinstance(op, FollowsUpdates) and hasattr(op, "state_dict")
+    ]
     python, arrays = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
+        forget_endings(network._opening)
         kept.restore()
+        for follower, state in followers:
+            follower.load_state_dict(state)
         for update, merged in updates:
             update.set_merged(*merged)
         random.setstate(python)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 __all__ = ["attach", "import_late"]
@@ -31,9 +30,9 @@ def attach(
 
     def load(name: str) -> Any:
         if name in exports:
-            value = getattr(import_module(f"{package}.{exports[name]}"), name)
+            value = getattr(import_late(f"{package}.{exports[name]}"), name)
         elif name in modules:
-            value = import_module(f"{package}.{name}")
+            value = import_late(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         # found without a call from now on
@@ -58,8 +57,25 @@ def import_late(name: str) -> Any:
     Returns:
         The module.
 
+    Raises:
+        ModuleNotFoundError: If it needs what is not there, with the extra that brings a framework.
+
     >>> import_late("fastnet.util.names").__name__
     'fastnet.util.names'
     """
-    __import__(name)
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(str(error.name).partition(".")[0])
+        if extra is None:
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs {error.name}, which is not installed. Install it by "
+            f"`pip install fastnet[{extra}]`.",
+            name=error.name,
+        ) from error
     return sys.modules[name]
+
+
+# the extra that brings a framework along
+_EXTRAS = {"torch": "torch", "tensorflow": "tf", "keras": "tf"}

@@ -46,6 +46,16 @@ from tests.network.keras_models import (
 from tests.network.programs import raising
 from tests.network.schedulers import Doubling
 
+# which of them there are follows Keras' version
+NAMES = sorted(
+    name.lower()
+    for name in (
+        *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb", "Lion"),
+        *("Muon", "Nadam", "RMSprop", "SGD", "ScheduleFreeAdamW"),
+    )
+    if hasattr(tf.keras.optimizers, name)
+)
+
 pytestmark = pytest.mark.tf
 
 # what FastEstimator's names stand for; the other settings are those of the classes
@@ -132,9 +142,9 @@ class TestOptimizers:
             (
                 "sdg",
                 UnknownNameError,
-                "The optimizer of model 'm' is called 'sdg', but the names are ['adadelta', "
-                "'adagrad', 'adam', 'adamax', 'rmsprop', 'sgd']. For any other pass a function, "
-                "such as `lambda: tf.keras.optimizers.AdamW(1e-3)`.",
+                f"The optimizer of model 'm' is called 'sdg', but the names are {NAMES}. Did you "
+                "mean 'sgd'? For any other pass a function, such as "
+                "`lambda: tf.keras.optimizers.AdamW(1e-3)`.",
             ),
             (
                 3,

@@ -198,6 +198,49 @@ class ByHook(Program):
         return made
 
 
+class ClippedByNorm(Program):
+    """The update clips gradients by their norm, of all ranks and shards."""
+
+    exact = False  # the norm of shards is put together in another order
+    LIMIT = 0.2
+    merge = 1
+
+    def ops(self, models: Models) -> list[Any]:
+        *ops, update = super().ops(models)
+        told = {"grad_norm": "norm", "stepped": "stepped"}
+        clipped = UpdateOp(
+            update.model, "loss", merge_grad=self.merge, clip_norm=self.LIMIT, outputs=told
+        )
+        return [*ops, clipped]
+
+    def by_hand(self, models: Models, optimizers: Optimizers, batch: Batch, step: int) -> None:
+        is_last = (step + 1) % self.merge == 0
+        with nullcontext() if is_last else not_syncing(models[0]):
+            (self.loss(models, batch) / self.merge).backward()
+        if is_last:
+            nn.utils.clip_grad_norm_(models[0].parameters(), self.LIMIT)
+            self.update(optimizers)
+
+
+class ClippedMergedByNorm(ClippedByNorm):
+    """And two steps are averaged before."""
+
+    merge = 2
+
+
+class ClippedByValue(Program):
+    """The update clips each number of the gradients."""
+
+    def ops(self, models: Models) -> list[Any]:
+        *ops, update = super().ops(models)
+        return [*ops, UpdateOp(update.model, "loss", clip_value=0.02)]
+
+    def by_hand(self, models: Models, optimizers: Optimizers, batch: Batch, step: int) -> None:
+        self.loss(models, batch).backward()
+        nn.utils.clip_grad_value_(models[0].parameters(), 0.02)
+        self.update(optimizers)
+
+
 class Gan(Program):
     """Two models with a loss each; the first one's goes through the second."""
 

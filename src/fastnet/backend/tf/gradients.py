@@ -215,18 +215,24 @@ class DeferredUpdate:
         gradients: A gradient for each of its trainable variables, scaled as its optimizer wants
             it; None for none.
         variables: These variables.
+        apply: What lets the model's optimizer update them.
     """
 
     def __init__(
-        self, model: Any, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]
+        self,
+        model: Any,
+        gradients: Sequence[tf.Tensor | None],
+        variables: Sequence[Any],
+        apply: Callable[..., None] = apply_gradients,
     ) -> None:
         self._model = model
         self._gradients = gradients
         self._variables = variables
+        self._apply = apply
 
     def __call__(self) -> None:
         """Update the model."""
-        apply_gradients(self._model, self._gradients, self._variables)
+        self._apply(self._model, self._gradients, self._variables)
 
 
 def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:

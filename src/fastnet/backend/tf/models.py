@@ -14,17 +14,20 @@ from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.types import State
 
 __all__ = [
+    "CONTROLS",
     "LayerCapture",
     "SquaredWeights",
     "all_layers",
     "feed_forward",
     "inner_layers",
+    "is_of_layers",
     "l2_regularization",
     "takes_several_arguments",
 ]
 
 # what Keras itself passes to a model's `call`, beside the data
-_CONTROLS = frozenset({"self", "training", "mask"})
+CONTROLS = frozenset({"self", "training", "mask"})
+"""What a `call` takes that is no input."""
 
 
 def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
@@ -42,6 +45,16 @@ def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
     return model(*[to_tensor(value, "tf") for value in x], training=training)
 
 
+def is_of_layers(model: Any) -> bool:
+    """Return whether a model is of one of Keras's own classes, and was made of layers.
+
+    Args:
+        model: The model.
+    """
+    module = str(type(model).call.__module__)
+    return module.partition(".")[0] == str(keras_of(model).__name__).partition(".")[0]
+
+
 def takes_several_arguments(model: Any) -> bool:
     """Return whether a model's `call` takes its inputs as several arguments.
 
@@ -52,14 +65,13 @@ def takes_several_arguments(model: Any) -> bool:
         False for models of Keras's own classes, and for a `call` of nothing but ``*inputs``: these
         take a list.
     """
-    own = type(model).call
-    if own.__module__.partition(".")[0] == keras_of(model).__name__.partition(".")[0]:
+    if is_of_layers(model):
         return False
     parameters = list(inspect.signature(model.call).parameters.values())
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return len(parameters) > 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.name not in _CONTROLS for one in parameters) > 1
+    return sum(one.kind in positional and one.name not in CONTROLS for one in parameters) > 1
 
 
 class LayerCapture:

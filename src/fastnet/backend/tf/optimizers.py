@@ -14,6 +14,7 @@ __all__ = [
     "get_lr",
     "has_schedule",
     "inner_optimizer",
+    "is_scaling",
     "let_decay_change",
     "number_of",
     "set_lr",
@@ -69,6 +70,11 @@ def inner_optimizer(optimizer: Any) -> Any:
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
+
+
+def is_scaling(optimizer: Any) -> bool:
+    """Return whether an optimizer scales a loss, and passes over steps that overflow."""
+    return any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__)
 
 
 def has_schedule(optimizer: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,16 @@ from fastnet.backend.tf._keras_internals import (
 )
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
-from fastnet.backend.tf.optimizers import inner_optimizer, let_decay_change
+from fastnet.backend.tf.optimizers import inner_optimizer, is_scaling, let_decay_change
 from fastnet.backend.tf.quiet import quiet
 from fastnet.backend.tf.weights import load_weights
-from fastnet.errors import UnknownNameError, WrongOptimizerError, add_note, shown
+from fastnet.errors import (
+    UnknownNameError,
+    WrongOptimizerError,
+    add_note,
+    nearest_name,
+    shown,
+)
 
 __all__ = [
     "is_ready",
@@ -47,14 +54,29 @@ __all__ = [
 # a large odd number, so that the seeds of workers are not those of the next layers
 _BETWEEN = 0x9E3779B1
 
-_BY_NAME = {
-    "adadelta": "Adadelta",
-    "adagrad": "Adagrad",
-    "adam": "Adam",
-    "adamax": "Adamax",
-    "rmsprop": "RMSprop",
-    "sgd": "SGD",
-}
+# classes that are there for something else
+_NO_NAMES = ("optimizer", "lossscaleoptimizer")
+
+
+def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
+    """Find the optimizers of Keras by their names, in small letters."""
+    # the legacy ones are FastEstimator's, and faster; Keras 3 has dropped them
+    places = [keras.optimizers] if is_new else [keras.optimizers, keras.optimizers.legacy]
+    return {
+        name.lower(): getattr(place, name)
+        for place in places
+        for name in dir(place)
+        if hasattr(getattr(place, name), "apply_gradients")
+        and name.lower() not in _NO_NAMES
+        and not _needs_arguments(getattr(place, name))
+    }
+
+
+def _needs_arguments(make: Any) -> bool:
+    return any(
+        one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        for one in signature(make).parameters.values()
+    )
 
 
 def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]:
@@ -219,15 +241,15 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
     keras = keras_of(model)
     make = source
     if isinstance(source, str):
-        if source not in _BY_NAME:
+        names = _by_name(keras, is_keras3(model))
+        make = names.get(source.lower())
+        if make is None:
+            near = nearest_name(source.lower(), names)
             raise UnknownNameError(
                 f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
-                f"{sorted(_BY_NAME)}. For any other pass a function, such as "
-                "`lambda: tf.keras.optimizers.AdamW(1e-3)`."
+                f"{sorted(names)}.{f' Did you mean {near!r}?' if near else ''} For any other pass "
+                "a function, such as `lambda: tf.keras.optimizers.AdamW(1e-3)`."
             )
-        # the legacy ones are FastEstimator's, and faster; Keras 3 has dropped them
-        optimizers = keras.optimizers if is_keras3(model) else keras.optimizers.legacy
-        make = getattr(optimizers, _BY_NAME[source])
     if not callable(make):
         raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
@@ -247,7 +269,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
         )
     # bfloat16 has the range of float32
     scaled = read_precision(mixed_precision) in (True, "float16")
-    if scaled and not _is_scaling(optimizer):
+    if scaled and not is_scaling(optimizer):
         wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
         optimizer = wrappers.LossScaleOptimizer(optimizer)
     prepare_optimizer(optimizer, model)
@@ -283,7 +305,3 @@ def is_ready(optimizer: Any) -> bool:
     if not hasattr(optimizer, "build"):
         return True
     return is_built(optimizer) and not lacks_its_rate(inner_optimizer(optimizer))
-
-
-def _is_scaling(optimizer: Any) -> bool:
-    return any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__)

@@ -275,15 +275,22 @@ class DeferredStep:
     Args:
         optimizer: The optimizer.
         name: The name of the model that it updates.
+        take: What takes it.
     """
 
-    def __init__(self, optimizer: Any, name: str) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str,
+        take: Callable[[Any, str], None] = step_optimizer,
+    ) -> None:
         self._optimizer = optimizer
         self._name = name
+        self._take = take
 
     def __call__(self) -> None:
         """Take the step."""
-        step_optimizer(self._optimizer, self._name)
+        self._take(self._optimizer, self._name)
 
     def discard(self) -> None:
         """Drop the gradients, because the network's step failed."""

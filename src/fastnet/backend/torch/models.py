@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from fastnet._watch import Contents
 from fastnet.backend import to_tensor
 from fastnet.backend.torch._internals import PARTS, parts_of
 from fastnet.backend.torch.engines import is_sharded
+from fastnet.backend.torch.names import unwrap
 from fastnet.types import State
 
 __all__ = [
@@ -47,10 +48,13 @@ class TrainingSwitch:
 
     Args:
         model: The model.
+        eval_layers: Names and classes of layers that stay in evaluation mode, with all in them.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, eval_layers: Sequence[str | type] = ()) -> None:
         self._model = model
+        self._kept_names = {one for one in eval_layers if isinstance(one, str)}
+        self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
         self._mode: bool | None = None
         # whether the modules are as `train` left them
         self._are_still: Callable[[], bool] = Contents([], []).are_still
@@ -79,6 +83,8 @@ class TrainingSwitch:
                 return
         self._mode = None
         self._model.train(training)
+        if training and (self._kept_names or self._kept_classes):
+            self._keep()
         modules = list(self._model.modules())
         if all("training" in vars(module) for module in modules):
             entries = [(vars(module), "training") for module in modules]
@@ -93,6 +99,13 @@ class TrainingSwitch:
             self._are_still = Contents(entries, tables).are_still
             self._mode = training
         # else a scripted module keeps its flag where it cannot be seen
+
+    def _keep(self) -> None:
+        """Put the layers that stay in evaluation mode back into it."""
+        model = unwrap(self._model)
+        for name, module in model.named_modules():
+            if name in self._kept_names or isinstance(module, self._kept_classes):
+                module.eval()
 
 
 class InputSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,21 +12,24 @@ from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.spreading import Spread, note, spread
 from fastnet.backend.torch.weights import load_weights
-from fastnet.errors import UnknownNameError, WrongOptimizerError, shown
+from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shown
 
 __all__ = ["Spread", "load_weights", "make_optimizer", "note", "reserve_names", "spread"]
 
-_Make = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+# the defaults are FastEstimator's: torch's own, but for this rate, which SGD long had none of
+_RATES = {"sgd": 0.01}
 
-# the defaults are FastEstimator's: torch's own, and a rate for SGD, which long had none
-_BY_NAME: dict[str, _Make] = {
-    "adadelta": lambda parameters: torch.optim.Adadelta(parameters),
-    "adagrad": lambda parameters: torch.optim.Adagrad(parameters),
-    "adam": lambda parameters: torch.optim.Adam(parameters),
-    "adamax": lambda parameters: torch.optim.Adamax(parameters),
-    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters),
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
-}
+
+@cache
+def _by_name() -> dict[str, type[torch.optim.Optimizer]]:
+    """Find the optimizers of torch by their names, in small letters."""
+    found = {
+        name.lower(): one
+        for name, one in vars(torch.optim).items()
+        if isinstance(one, type) and issubclass(one, torch.optim.Optimizer)
+    }
+    del found["optimizer"]
+    return found
 
 
 def reserve_names(model: torch.nn.Module, source: Any) -> None:
@@ -60,13 +63,16 @@ def make_optimizer(
     """
     make = source
     if isinstance(source, str):
-        if source not in _BY_NAME:
+        known = source.lower()
+        if known not in _by_name():
+            near = nearest_name(known, _by_name())
             raise UnknownNameError(
                 f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
-                f"{sorted(_BY_NAME)}. For any other pass a function, such as "
-                "`lambda params: torch.optim.AdamW(params, lr=1e-3)`."
+                f"{sorted(_by_name())}.{f' Did you mean {near!r}?' if near else ''} For any other "
+                "pass a function, such as `lambda params: torch.optim.AdamW(params, lr=1e-3)`."
             )
-        make = _BY_NAME[source]
+        rate: dict[str, Any] = {"lr": _RATES[known]} if known in _RATES else {}
+        make = partial(_by_name()[known], **rate)
     if not callable(make):
         raise WrongOptimizerError(
             f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from fastnet.network.compiling import CompileOptions, read_compile
 from fastnet.network.layout import Handling, Setting
 from fastnet.network.models import collect_models
 from fastnet.network.opening import Opening
-from fastnet.network.torch.runner import TorchRunner
+from fastnet.network.torch.runner import TorchRunner, move_optimizer
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list
@@ -117,9 +118,43 @@ class TorchNetwork(BaseNetwork):
         except ValueError:  # another machine than the one that the network comes from
             device = self._choose_device()
         if device != self.device:
-            self.device = device
-            for op in get_current_items(self.ops):
-                self._build(op)
+            self._settle_on(device)
+
+    def _on_device(self, device: Any) -> AbstractContextManager[None]:
+        other = None if device is None else read_device(device)
+        if other is None or other == self.device:
+            return nullcontext()
+        if self._lock.locked():
+            raise self._in_use()
+        spread = [name_of(model) for model in self.models if engine_of(model) is not None]
+        if spread:
+            raise ValueError(
+                f"transform is to run on {other}, but the models {spread} are spread over "
+                f"devices, and were built on {self.device}. Leave its device out."
+            )
+        return self._elsewhere(other)
+
+    @contextmanager
+    def _elsewhere(self, device: torch.device) -> Iterator[None]:
+        """Run on another device for a while, with the models there meanwhile."""
+        own, layouts = self.device, self._layouts
+        firsts = [(model, next(model.parameters(), None)) for model in self.models]
+        places = [(model, first.device) for model, first in firsts if first is not None]
+        try:
+            self._settle_on(device)
+            self._layouts = self._make_layouts()
+            yield
+        finally:
+            self._layouts = layouts
+            self._settle_on(own)
+            for model, place in places:
+                model.to(place)
+                move_optimizer(fact(model, "current_optimizer"), place)
+
+    def _settle_on(self, device: torch.device) -> None:
+        self.device = device
+        for op in get_current_items(self.ops):
+            self._build(op)
 
     def _choose_device(self) -> torch.device:
         return get_device()

@@ -57,7 +57,7 @@ class TensorOp(Op):
                 import_late("fastnet.backend.tf.copying").copy_model(model, memo)
         return reconstructed(self, memo)
 
-    def forward(self, data: Tensor | list[Tensor], state: State) -> Any:
+    def forward(self, data: Any, state: State) -> Any:
         """Do the op's work.
 
         Args:
@@ -203,7 +203,7 @@ class Delete(TensorOp):
         if not self.inputs:
             raise ValueError("Delete has nothing to drop: give it a key.")
 
-    def forward(self, data: Tensor | list[Tensor], state: State) -> None:
+    def forward(self, data: Any, state: State) -> None:
         """Do nothing; the network drops the keys.
 
         Args:

@@ -14,8 +14,9 @@ import fastnet
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import MeanSquaredError
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
+from tests.network.programs import raising
 from tests.network.tf.replicas.devices import (
     EITHER_WAY,
     KERAS_3,
@@ -408,3 +409,116 @@ class TestAgainstFastEstimator:
                     for key, value in expected.items():
                         np.testing.assert_allclose(result[key], value, rtol=1e-5, atol=1e-6)
             assert_same_weights(model, theirs, rtol=1e-5)
+
+
+class TestClipping:
+    """Gradients are clipped as those of the whole batch are on one device."""
+
+    @staticmethod
+    def clipped(optimizer: Any, norm: float | None, value: float | None) -> Any:
+        apply = optimizer.apply_gradients
+
+        def run(pairs: Any) -> None:
+            gradients, variables = zip(*pairs, strict=True)
+            if norm is not None:
+                gradients, total = tf.clip_by_global_norm(gradients, norm)
+                norms.append(float(total))
+            if value is not None:
+                gradients = [tf.clip_by_value(one, -value, value) for one in gradients]
+            apply(zip(gradients, variables, strict=True))
+
+        norms: list[float] = []
+        optimizer.apply_gradients = run
+        return optimizer, norms
+
+    @pytest.mark.parametrize("eager", [False, True])
+    @pytest.mark.parametrize(("norm", "value"), [(0.1, None), (None, 0.02)])
+    def test_by_norm_and_by_value(
+        self, norm: float | None, value: float | None, eager: bool
+    ) -> None:
+        with under(STRATEGY):
+            model = fastnet.build(mlp, sgd)
+            twin = same_model(model, mlp)
+            told: Any = {"grad_norm": "norm", "stepped": "stepped"}
+            network = fastnet.Network(
+                regression(model, clip_norm=norm, clip_value=value, outputs=told)
+            )
+            results = []
+            with network(mode="train", epoch=1, eager=eager):
+                for x, y in STEPS:
+                    results.append(network.run_step({"x": halves(x), "y": halves(y)}))
+        optimizer, norms = self.clipped(sgd(), norm, value)
+        by_hand(twin, optimizer, lambda x, y: square_error(twin, x, y), STEPS)
+        assert_same_weights(model, twin)
+        if norm is not None:
+            np.testing.assert_allclose([one["norm"] for one in results], norms, rtol=1e-4)
+        assert all(bool(one["stepped"]) for one in results)
+
+    @pytest.mark.parametrize("eager", [False, True])
+    def test_of_merged_gradients(self, eager: bool) -> None:
+        with under(STRATEGY):
+            model = fastnet.build(mlp, sgd)
+            twin = same_model(model, mlp)
+            network = fastnet.Network(regression(model, clip_norm=0.1, merge_grad=2, rest="flush"))
+            with network(mode="train", epoch=1, eager=eager):
+                for x, y in STEPS[:3]:
+                    network.run_step({"x": halves(x), "y": halves(y)})
+        optimizer = sgd()
+        for steps in (STEPS[:2], STEPS[2:3]):
+            gradients: Any = []
+            for x, y in steps:
+                with tf.GradientTape() as tape:
+                    loss = square_error(twin, x, y)
+                gradients.append(tape.gradient(loss, twin.trainable_variables))
+            means = [sum(each) / len(steps) for each in zip(*gradients, strict=True)]
+            clipped, _ = tf.clip_by_global_norm(means, 0.1)
+            optimizer.apply_gradients(zip(clipped, twin.trainable_variables, strict=True))
+        assert_same_weights(model, twin)
+
+    def test_telling_of_merged_gradients_is_refused(self) -> None:
+        with under(STRATEGY):
+            model = fastnet.build(mlp, sgd, model_name="merged")
+            network = fastnet.Network(
+                regression(model, merge_grad=2, outputs={"stepped": "stepped"})
+            )
+            x, y = STEPS[0]
+            with (
+                network(mode="train", epoch=1),
+                raising(
+                    ValueError,
+                    "UpdateOp of 'merged' merges gradients on several devices, where it cannot "
+                    "tell of its updates in a step. Leave `outputs` out.",
+                ),
+            ):
+                network.run_step({"x": halves(x), "y": halves(y)})
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("merge", [1, 2])
+def test_an_average_of_weights(eager: bool, merge: int) -> None:
+    with under(STRATEGY):
+        model = fastnet.build(mlp, sgd)
+        twin = same_model(model, mlp)
+        ema = EMA(model, decay=0.9)
+        network = fastnet.Network([*regression(model, merge_grad=merge), ema])
+        with network(mode="train", epoch=1, eager=eager):
+            for x, y in STEPS[:4]:
+                network.run_step({"x": halves(x), "y": halves(y)})
+        means = [value_of(one) for one in ema.averaged.weights]
+    optimizer, expected = sgd(), None
+    for start in range(0, 4, merge):
+        gradients: Any = []
+        for x, y in STEPS[start : start + merge]:
+            with tf.GradientTape() as tape:
+                loss = square_error(twin, x, y)
+            gradients.append(tape.gradient(loss, twin.trainable_variables))
+        each = [sum(one) / merge for one in zip(*gradients, strict=True)]
+        optimizer.apply_gradients(zip(each, twin.trainable_variables, strict=True))
+        now = [one.numpy() for one in twin.weights]
+        expected = (
+            now
+            if expected is None
+            else [0.9 * one + 0.1 * other for one, other in zip(expected, now, strict=True)]
+        )
+    for mine, other in zip(means, expected or [], strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)

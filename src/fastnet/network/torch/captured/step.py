@@ -111,6 +111,8 @@ def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | 
     for place, op in enumerate(layout.ops):
         if getattr(op, "merge_grad", 1) != 1:
             return f"{describe_op(op, place)} merges the gradients of several steps"
+        if getattr(op, "per", None) == "update" and hasattr(op, "followed_model"):
+            return f"{describe_op(op, place)} steps a scheduler of learning rates after each update"
     return None
 
 

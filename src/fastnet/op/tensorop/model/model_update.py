@@ -3,17 +3,55 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.scheduled import optimizer_of
+from fastnet.frameworks import MissingPart
 from fastnet.types import Model, State
 
 if TYPE_CHECKING:
     from fastnet.op.tensorop.model.update import UpdateOp
 
-__all__ = ["ModelUpdate"]
+__all__ = ["REPORTS", "Extras", "ModelUpdate"]
+
+REPORTS = ("grad_norm", "stepped")
+"""What an update can tell of itself."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What an update does besides taking gradients and its optimizer's step.
+
+    Attributes:
+        clip_norm: The largest norm of all gradients together, or None.
+        clip_value: The largest absolute value of a gradient's numbers, or None.
+        reports: What is told of it, of `REPORTS`, in the order of the op's outputs.
+        followers: Called after each step that the optimizer has taken; in TensorFlow with whether
+            it has, as a tensor.
+    """
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    reports: tuple[str, ...] = ()
+    followers: tuple[Callable[..., None], ...] = ()
+
+    def are_any(self) -> bool:
+        """Return whether there is anything to do."""
+        return self != _NONE
+
+    def followed_by(self, followers: Sequence[Callable[..., None]]) -> Extras:
+        """Return the same for an update that others follow.
+
+        Args:
+            followers: What follows it.
+        """
+        return replace(self, followers=tuple(followers)) if followers else self
+
+
+_NONE = Extras()
 
 
 class ModelUpdate(ABC):
@@ -56,6 +94,39 @@ class ModelUpdate(ABC):
             defer: Whether to put the update off until after the last op, whatever the op says.
             retain_graph: Whether a later op takes gradients of the same graph.
         """
+
+    def with_extras(self, extras: Extras) -> Callable[..., Any]:
+        """Return what updates as this does, and does more.
+
+        Args:
+            extras: What more.
+
+        Returns:
+            A function with the parameters of this object's call, which returns a value for each of
+            `extras.reports`: a list of them, or None for none.
+
+        Raises:
+            MissingPart: If updates of this framework can do no more.
+        """
+        raise MissingPart(
+            f"{type(self).__name__} updates '{name_of(self._model)}', and can neither clip "
+            "gradients nor report on its steps. Leave out clip_norm, clip_value and outputs."
+        )
+
+    def drop(self) -> None:
+        """Forget what was merged since the last update."""
+        self.set_merged(0, [None] * len(self.merged()[1]))
+
+    def flush(self, extras: Extras) -> None:
+        """Update with the average of what was merged since the last update, if anything was.
+
+        Args:
+            extras: What is done besides.
+        """
+        raise MissingPart(
+            f"{type(self).__name__} updates '{name_of(self._model)}', and cannot do so with fewer "
+            "steps than it merges. Leave out `rest`."
+        )
 
     def abandon(self) -> None:  # noqa: B027 - there may be nothing to let go of
         """Let go of what a step that failed has left, wherever it did; there may be nothing."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from inspect import Parameter, signature
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +16,15 @@ from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf._keras_internals import keeps_places
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.keras_version import is_keras3
-from fastnet.backend.tf.models import LayerCapture, inner_layers, takes_several_arguments
+from fastnet.backend.tf.models import (
+    CONTROLS,
+    LayerCapture,
+    inner_layers,
+    is_of_layers,
+    takes_several_arguments,
+)
 from fastnet.errors import MissingKeyError, nearest_name
+from fastnet.op.tensorop.model.naming import ByName, check_arguments
 from fastnet.types import State
 
 
@@ -29,11 +38,15 @@ class TFPass:
         gradients: Whether gradients flow through it.
         layers: The layers whose outputs are wanted too, by name or place.
         split: With layers: takes what the model returns apart, a value for each of its own outputs.
+        arguments: The names that the inputs are given by, None to give them by place.
+        results: The names of the values to take of what the model returns, None to take all.
+        eval_layers: Refused: Keras keeps layers in evaluation by their `trainable`.
 
     Raises:
         KeyError: If no layer has a name.
         IndexError: If no layer has a place.
-        ValueError: If there are more inputs than the model has.
+        ValueError: If there are more inputs than the model has, or it has none of a name, or there
+            are `eval_layers`.
     """
 
     def __init__(
@@ -44,14 +57,26 @@ class TFPass:
         gradients: bool,
         layers: Sequence[str | int],
         split: Callable[[Any], Iterable[Any]],
+        arguments: Sequence[str] | None = None,
+        results: Sequence[str] | None = None,
+        eval_layers: Sequence[str | type] = (),
     ) -> None:
-        if len(inputs) > 1:
+        if eval_layers:
+            raise ValueError(
+                f"ModelOp of '{name_of(model)}' has eval_layers, which are for torch. In Keras set "
+                "`trainable = False` on a BatchNormalization to keep it as in evaluation, or pass "
+                "trainable=False to the op for the whole model."
+            )
+        if len(inputs) > 1 and arguments is None:
             _require_inputs(model, inputs)
         self._model = model
+        self._called: Any = model
+        if arguments is not None or results is not None:
+            self._called = _by_name(model, arguments, results)
         self._split = split
         self._trainable = trainable
         self._gradients = gradients
-        self._spread = len(inputs) > 1 and takes_several_arguments(model)
+        self._spread = arguments is None and len(inputs) > 1 and takes_several_arguments(model)
         self._layers = [(_find_layer(model, layer), layer) for layer in layers]
         self._is_plain = gradients and not self._spread and not self._layers
 
@@ -81,7 +106,7 @@ class TFPass:
             self._may_make_variables()
         training = self._trainable and state["mode"] == "train"
         if self._is_plain and type(data) is EAGER:
-            return model(data, training=training)
+            return self._called(data, training=training)
         if not tf.is_tensor(data):
             data = to_tensor(data, "tf")
         tape = state.get("tape")
@@ -113,8 +138,43 @@ class TFPass:
     def _call(self, data: Any, training: bool) -> Any:
         # passed on to the layers by a model whose `call` has no such argument
         if self._spread:
-            return self._model(*data, training=training)
-        return self._model(data, training=training)
+            return self._called(*data, training=training)
+        return self._called(data, training=training)
+
+
+def _by_name(model: Any, arguments: Sequence[str] | None, results: Sequence[str] | None) -> ByName:
+    title = f"ModelOp of '{name_of(model)}'"
+    if arguments is None:
+        return ByName(model, title, None, results)
+    if not is_of_layers(model):
+        called = signature(model.call).parameters
+        if len(called) > 0 and set(arguments).isdisjoint(called) and not _takes_any(called):
+            # what a single argument has by name
+            return ByName(model, title, arguments, results, dict)
+        check_arguments(title, model.call, arguments, CONTROLS)
+        return ByName(model, title, arguments, results)
+    structure = model.input
+    if isinstance(structure, Mapping):
+        known = list(structure)
+        arrange: Any = dict
+    else:
+        known = [one.name for one in model.inputs]
+        arrange = partial(_in_order, tuple(known))
+    if sorted(known) != sorted(arguments):
+        raise ValueError(
+            f"{title} gives inputs by the names {list(arguments)}, but those of the model are "
+            f"{known}."
+        )
+    return ByName(model, title, arguments, results, arrange)
+
+
+def _takes_any(parameters: Mapping[str, Parameter]) -> bool:
+    return any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+
+
+def _in_order(names: tuple[str, ...], named: dict[str, Any]) -> Any:
+    values = [named[name] for name in names]
+    return values[0] if len(values) == 1 else values
 
 
 def _require_inputs(model: Any, keys: Sequence[str]) -> None:

@@ -21,7 +21,8 @@ from fastnet.backend.tf.gradients import (
 )
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.trained import Trained
-from fastnet.op.tensorop.model.model_update import ModelUpdate
+from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate
+from fastnet.op.tensorop.model.tf_extras import ExtraUpdate
 from fastnet.types import State
 
 if TYPE_CHECKING:
@@ -75,7 +76,13 @@ class TFUpdate(ModelUpdate):
                 self._sums[id(weights[place])].put(total)
 
     def __call__(
-        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+        self,
+        data: Any,
+        state: State,
+        op: UpdateOp,
+        defer: bool,
+        retain_graph: bool,
+        extra: ExtraUpdate | None = None,
     ) -> None:
         """Take gradients, and update or put the update off.
 
@@ -85,6 +92,7 @@ class TFUpdate(ModelUpdate):
             op: The op, or a copy of it, with a `defer` of its own.
             defer: Whether to put the update off until after the last op, whatever the op says.
             retain_graph: Not used: the tape is there for the whole step.
+            extra: What is done besides, or None.
 
         Raises:
             ValueError: If the model has no optimizer in this epoch, or nothing to train, or what
@@ -103,10 +111,55 @@ class TFUpdate(ModelUpdate):
                 gradients = self._unscaled(tape.gradient(target, trained.sources), trained)
             else:
                 gradients = self._shared(data, optimizer, trained)
+            apply = apply_gradients
+            if extra is not None:
+                if self._merge == 1:
+                    gradients = extra.prepare(gradients)
+                apply = extra.apply
             if defer or op.defer or self._merge > 1:
-                self._put_off(gradients, trained.variables, state, defer or op.defer)
+                self._put_off(gradients, trained.variables, state, defer or op.defer, extra)
                 return
-            apply_gradients(self._model, gradients, trained.variables)
+            apply(self._model, gradients, trained.variables)
+
+    def with_extras(self, extras: Extras) -> Callable[..., Any]:
+        """Return what updates as this does, and clips gradients, reports, or has followers.
+
+        Args:
+            extras: What it does besides.
+        """
+        return partial(self._run_with, extras)
+
+    def _run_with(
+        self,
+        extras: Extras,
+        data: Any,
+        state: State,
+        op: UpdateOp,
+        defer: bool,
+        retain_graph: bool,
+    ) -> Any:
+        extra = ExtraUpdate(extras, self._model)
+        self(data, state, op, defer, retain_graph, extra)
+        return extra.reports()
+
+    def flush(self, extras: Extras) -> None:
+        """Update with the average of what was merged since the last update, if anything was.
+
+        Args:
+            extras: What is done besides.
+        """
+        times = 0 if self._merged is None else int(self._merged.numpy())
+        if not times:
+            return
+        trained = Trained(self._model, self._optimizer())
+        extra = ExtraUpdate(extras, self._model)
+        update = partial(
+            self._update_merged, trained.variables, extra, tf.constant(times, tf.int64)
+        )
+        if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
+            tf.distribute.get_strategy().run(update)
+        else:
+            update()
 
     def _find_trained(self, optimizer: Any, state: State) -> Trained:
         """Find what is to be updated, and get the optimizer ready for it."""
@@ -128,13 +181,19 @@ class TFUpdate(ModelUpdate):
         return trained
 
     def _put_off(
-        self, gradients: Sequence[Any], variables: Sequence[Any], state: State, defer: bool
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        state: State,
+        defer: bool,
+        extra: ExtraUpdate | None,
     ) -> None:
         """Update after the last op, or once there are enough gradients."""
         if self._merge > 1:
-            update = self._merge_gradients(gradients, variables, state)
+            update = self._merge_gradients(gradients, variables, state, extra)
         else:
-            update = DeferredUpdate(self._model, gradients, variables)
+            apply = apply_gradients if extra is None else extra.apply
+            update = DeferredUpdate(self._model, gradients, variables, apply)
         if defer:
             later = partial(_run_unrecorded, update, state.get("tape"))
             state["deferred"].setdefault(name_of(self._model), []).append(later)
@@ -176,7 +235,11 @@ class TFUpdate(ModelUpdate):
         return scale_gradients(optimizer, gradients)
 
     def _merge_gradients(
-        self, gradients: Sequence[Any], variables: Sequence[Any], state: State
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        state: State,
+        extra: ExtraUpdate | None,
     ) -> Callable[[], None]:
         """Add gradients up, and give what updates with their averages once there are enough."""
         self._make_sums(variables, gradients)
@@ -188,18 +251,9 @@ class TFUpdate(ModelUpdate):
         self._merged.assign_add(1)
         times = self._merged.read_value()
 
-        def update(times: tf.Tensor) -> tf.Tensor:
-            # more times than enough if a step failed before its update
-            share = tf.cast(self._merge, tf.float32) / tf.cast(times, tf.float32)
-            averages = [
-                self._sums[id(one)].average(self._merge, share) if id(one) in self._sums else None
-                for one in variables
-            ]
-            apply_gradients(self._model, averages, variables)
-            for each in self._sums.values():
-                each.total.assign(tf.zeros_like(each.total))
-            self._merged.assign(0)
-            return tf.constant(True)
+        update = partial(self._update_merged, variables, extra)
+        if extra is not None and extra.tells:
+            self._measure(extra, variables, times)
 
         def update_if_enough(strategy: tf.distribute.Strategy, each: Any) -> None:
             # where the devices meet: a condition of one of them cannot wait for the others
@@ -223,6 +277,43 @@ class TFUpdate(ModelUpdate):
                 tf.cond(enough, lambda: update(times), lambda: tf.constant(False))
 
         return settle
+
+    def _update_merged(
+        self, variables: Sequence[Any], extra: ExtraUpdate | None, times: tf.Tensor
+    ) -> tf.Tensor:
+        averages = self._averages(variables, times)
+        if extra is None:
+            apply_gradients(self._model, averages, variables)
+        else:
+            extra.apply(self._model, extra.prepare(averages), variables)
+        for each in self._sums.values():
+            each.total.assign(tf.zeros_like(each.total))
+        self._merged.assign(0)
+        return tf.constant(True)
+
+    def _averages(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any]:
+        # more times than `merge_grad` if a step failed before its update, fewer if they are flushed
+        share = tf.cast(self._merge, tf.float32) / tf.cast(times, tf.float32)
+        return [
+            self._sums[id(one)].average(self._merge, share) if id(one) in self._sums else None
+            for one in variables
+        ]
+
+    def _measure(self, extra: ExtraUpdate, variables: Sequence[Any], times: tf.Tensor) -> None:
+        """Find out what is told of an update that may be made, or not, and later."""
+        if replica_count() > 1:
+            raise ValueError(
+                f"UpdateOp of '{name_of(self._model)}' merges gradients on several devices, where "
+                "it cannot tell of its updates in a step. Leave `outputs` out."
+            )
+
+        def measured() -> tuple[tf.Tensor, tf.Tensor]:
+            return extra.measured(self._averages(variables, times))
+
+        def nothing() -> tuple[tf.Tensor, tf.Tensor]:
+            return tf.constant(float("nan")), tf.constant(False)
+
+        extra.tell(*tf.cond(tf.greater_equal(times, self._merge), measured, nothing))
 
     def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
         with tf.init_scope():  # what is added up outlives the step, and the graph

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from fastnet.backend import to_tensor
-from fastnet.backend.facts import put_fact
+from fastnet.backend.facts import name_of, put_fact
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch
 from fastnet.backend.torch.names import unwrap
 from fastnet.errors import MissingKeyError, nearest_name
+from fastnet.op.tensorop.model.naming import ByName, check_arguments
 from fastnet.types import State
 
 
@@ -27,10 +28,14 @@ class TorchPass:
         gradients: Whether gradients flow through it.
         layers: The layers whose outputs are wanted too, by name or place.
         split: With layers: takes what the model returns apart, a value for each of its own outputs.
+        arguments: The names of the arguments that the inputs are, None to give them by place.
+        results: The names of the values to take of what the model returns, None to take all.
+        eval_layers: Names and classes of layers that act as in evaluation in any mode.
 
     Raises:
         KeyError: If no layer has a name.
         IndexError: If no layer has a place.
+        ValueError: If the model takes no arguments of such names, or needs others.
     """
 
     def __init__(
@@ -41,14 +46,27 @@ class TorchPass:
         gradients: bool,
         layers: Sequence[str | int],
         split: Callable[[Any], Iterable[Any]],
+        arguments: Sequence[str] | None = None,
+        results: Sequence[str] | None = None,
+        eval_layers: Sequence[str | type] = (),
     ) -> None:
         self._model = model
         self._split = split
         self._trainable = trainable
         self._gradients = gradients
-        arguments = inspect.signature(unwrap(model).forward).parameters
-        self._spread = len(inputs) > 1 and len(arguments) > 1
-        self._switch = TrainingSwitch(model)
+        self._called: Callable[..., Any] = model
+        self._by_name: ByName | None = None
+        if arguments is not None or results is not None:
+            title = f"ModelOp of '{name_of(model)}'"
+            if arguments is not None:
+                check_arguments(title, unwrap(model).forward, arguments)
+            self._called = self._by_name = ByName(model, title, arguments, results)
+        taken = inspect.signature(unwrap(model).forward).parameters
+        self._spread = arguments is None and len(inputs) > 1 and len(taken) > 1
+        for layer in eval_layers:
+            if isinstance(layer, str):
+                _find_layer(model, layer, "eval_layers")
+        self._switch = TrainingSwitch(model, eval_layers)
         # the replicas of such a model run in threads of its own
         spread = isinstance(model, torch.nn.DataParallel)
         self._captures = [_Capture(_find_layer(model, layer), layer, spread) for layer in layers]
@@ -85,9 +103,9 @@ class TorchPass:
 
     def _run(self, data: Any) -> Any:
         if self._gradients:
-            return self._model(*data) if self._spread else self._model(data)
+            return self._called(*data) if self._spread else self._called(data)
         with torch.no_grad():
-            return self._model(*data) if self._spread else self._model(data)
+            return self._called(*data) if self._spread else self._called(data)
 
     def _run_capturing(self, data: Any) -> list[Any]:
         try:
@@ -168,7 +186,9 @@ class _Capture:
         return torch.vstack([output.to(outputs[0].device) for output in outputs])
 
 
-def _find_layer(model: torch.nn.Module, layer: str | int) -> torch.nn.Module:
+def _find_layer(
+    model: torch.nn.Module, layer: str | int, setting: str = "intermediate_layers"
+) -> torch.nn.Module:
     modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())
     if unwrap(model) is not model:
         # the wrapper is nobody's layer, so that a program need not change with the machine
@@ -176,7 +196,7 @@ def _find_layer(model: torch.nn.Module, layer: str | int) -> torch.nn.Module:
     if isinstance(layer, int):
         if not -len(modules) <= layer < len(modules):
             raise IndexError(
-                f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "
+                f"{setting} asks for layer {layer} of {type(model).__name__}, which has "
                 f"{len(modules)}. list(model.named_modules()) shows them."
             )
         return modules[layer][1]
@@ -184,7 +204,7 @@ def _find_layer(model: torch.nn.Module, layer: str | int) -> torch.nn.Module:
     if layer not in by_name:
         near = nearest_name(layer, by_name)
         raise MissingKeyError(
-            f"intermediate_layers asks for the layer '{layer}' of {type(model).__name__}, which "
+            f"{setting} asks for the layer '{layer}' of {type(model).__name__}, which "
             f"has none of this name.{f' Did you mean {near!r}?' if near else ''} "
             "list(model.named_modules()) shows them."
         )

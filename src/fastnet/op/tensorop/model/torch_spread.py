@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from fastnet.backend.torch.gradients import (
     backward,
     owned,
     parameters_of,
+    step_optimizer,
 )
 from fastnet.backend.torch.sharded import (
     accumulates_apart,
@@ -85,9 +86,11 @@ class SpreadPass(TorchPass):
     def _run(self, data: Any) -> Any:
         exchange = self._exchange
         if exchange is None or not self._gradients:
-            model = self._inner
+            model: Callable[..., Any] = self._inner
         else:
             model = exchange.model()
+        if self._by_name is not None:
+            model = self._by_name.of(model)
         if self._gradients:
             return model(*data) if self._spread else model(data)
         with torch.no_grad():
@@ -122,7 +125,13 @@ class SpreadUpdate(TorchUpdate):
         self._accumulates_apart = self._is_sharded and accumulates_apart(op.model)
 
     def __call__(
-        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+        self,
+        data: Any,
+        state: State,
+        op: UpdateOp,
+        defer: bool,
+        retain_graph: bool,
+        take: Callable[[Any, str], None] = step_optimizer,
     ) -> None:
         """Take gradients, average them, and update or put the update off.
 
@@ -132,6 +141,7 @@ class SpreadUpdate(TorchUpdate):
             op: The op, or a copy of it, with a `defer` of its own.
             defer: Whether to put the optimizer's step off, whatever the op says.
             retain_graph: Whether a later op takes gradients of the same graph.
+            take: What takes the optimizer's step, given it and the name of the model.
 
         Raises:
             ValueError: If the model has no optimizer in this epoch, or nothing to train.
@@ -142,7 +152,7 @@ class SpreadUpdate(TorchUpdate):
         if self._given and self._is_sharded:
             # so that the model has its own parameters again
             gather_no_more(self._model)
-        super().__call__(data, state, op, defer, retain_graph)
+        super().__call__(data, state, op, defer, retain_graph, take)
 
     def __getstate__(self) -> dict[str, Any]:
         # an opening is of one network
@@ -258,20 +268,22 @@ class SpreadUpdate(TorchUpdate):
         self,
         counted: Sequence[torch.nn.Parameter],
         sums: Mapping[torch.nn.Parameter, torch.Tensor],
+        times: int,
     ) -> None:
         """Average the sums of merged steps over the processes, and hand them to the parameters.
 
         Args:
             counted: The parameters that have sums in this process.
             sums: The sums.
+            times: Of how many steps.
         """
         self._expect_buffers()
         if self._given and self._are_averages:
-            super().apply_merged(counted, sums)
+            super().apply_merged(counted, sums, times)
             return
         # all of them, as another process may have sums of others
         trained = self.trained_now()
-        means = [sums[one] / self._merge if one in sums else None for one in trained]
+        means = [sums[one] / times if one in sums else None for one in trained]
         apply_gradients(trained, averaged(means, trained, self._groups))
 
     def trained_now(self) -> list[torch.nn.Parameter]:

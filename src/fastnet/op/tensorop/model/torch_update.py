@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ from fastnet.backend.torch.gradients import (
     trainable,
 )
 from fastnet.backend.torch.graph import reached
-from fastnet.op.tensorop.model.model_update import ModelUpdate
+from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate
+from fastnet.op.tensorop.model.torch_extras import ExtraStep, take_with
 from fastnet.types import State
 
 if TYPE_CHECKING:
@@ -88,7 +90,13 @@ class TorchUpdate(ModelUpdate):
         self._others: list[torch.nn.Module] = []
 
     def __call__(
-        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+        self,
+        data: Any,
+        state: State,
+        op: UpdateOp,
+        defer: bool,
+        retain_graph: bool,
+        take: Callable[[Any, str], None] = step_optimizer,
     ) -> None:
         """Take gradients, and update or put the update off.
 
@@ -98,6 +106,7 @@ class TorchUpdate(ModelUpdate):
             op: The op, or a copy of it, with a `defer` of its own.
             defer: Whether to put the optimizer's step off, whatever the op says.
             retain_graph: Whether a later op takes gradients of the same graph.
+            take: What takes the optimizer's step, given it and the name of the model.
 
         Raises:
             ValueError: If the model has no optimizer in this epoch, or nothing to train.
@@ -135,14 +144,59 @@ class TorchUpdate(ModelUpdate):
                 deferred[_key_of(self)] = [_Settling(self, merged, None)]
             # put in anew, so that sums are used up before their step begins: it may break off
             deferred.pop(name, None)
-            deferred[name] = [DeferredStep(optimizer, name)]
+            deferred[name] = [DeferredStep(optimizer, name, take)]
             return
         if merged is not None:
             self.settle(merged)
-        step_optimizer(optimizer, name)
+        take(optimizer, name)
         if deferred:
             # the gradients that an earlier update put off have just been used
             deferred.pop(name, None)
+
+    def with_extras(self, extras: Extras) -> Callable[..., Any]:
+        """Return what updates as this does, and clips gradients, reports, or has followers.
+
+        Args:
+            extras: What it does besides.
+        """
+        return partial(self._run_with, extras)
+
+    def _run_with(
+        self,
+        extras: Extras,
+        data: Any,
+        state: State,
+        op: UpdateOp,
+        defer: bool,
+        retain_graph: bool,
+    ) -> Any:
+        step = ExtraStep(extras, self._model)
+        self(data, state, op, defer, retain_graph, step)
+        return step.reports()
+
+    def drop(self) -> None:
+        """Forget what was merged since the last update."""
+        self._merged = _Merged(0, {})
+
+    def flush(self, extras: Extras) -> None:
+        """Update with the average of what was merged since the last update, if anything was.
+
+        Args:
+            extras: What is done besides.
+        """
+        times, sums = self._merged
+        if not times:
+            return
+        optimizer = self._optimizer()
+        self._merged = _Merged(0, {})
+        try:
+            everything = parameters_of(self._model, optimizer)
+            counted = [parameter for parameter in everything if parameter in sums]
+            self.apply_merged(counted, sums, times)
+        except BaseException:
+            self.abandon()
+            raise
+        take_with(extras, optimizer, self._named.model_name)
 
     def __getstate__(self) -> dict[str, Any]:
         # torch copies an optimizer without what others have put on it
@@ -320,22 +374,24 @@ class TorchUpdate(ModelUpdate):
         counted = [parameter for parameter in everything if parameter in sums]
         if len(counted) < len(sums):
             self._warn_lost(len(sums) - len(counted))
-        self.apply_merged(counted, sums)
+        self.apply_merged(counted, sums, self._merge)
         return _Merged(0, {})
 
     def apply_merged(
         self,
         counted: Sequence[torch.nn.Parameter],
         sums: Mapping[torch.nn.Parameter, torch.Tensor],
+        times: int,
     ) -> None:
         """Hand the averages of merged steps to the parameters.
 
         Args:
             counted: The parameters that have sums.
             sums: The sums.
+            times: Of how many steps.
         """
         # a parameter may be of another type than when it was added up
-        apply_gradients(counted, [(sums[one] / self._merge).to(one) for one in counted])
+        apply_gradients(counted, [(sums[one] / times).to(one) for one in counted])
 
     def _gradients(
         self,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, Literal
 
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.framework import framework_of
-from fastnet.errors import shown
+from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.errors import nearest_name, shown
 from fastnet.frameworks import framework_named
-from fastnet.op.checks import is_int
+from fastnet.op.checks import is_int, is_number
 from fastnet.op.settings import is_overridden
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
-from fastnet.op.tensorop.model.model_update import ModelUpdate
-from fastnet.types import Forward, Model, State, Tensor
+from fastnet.op.tensorop.model.model_update import REPORTS, Extras, ModelUpdate
+from fastnet.types import Forward, Model, State
 from fastnet.util import to_set
+
+RESTS = ("carry", "flush", "drop")
 
 
 class UpdateOp(HoldsModel):
@@ -27,6 +31,12 @@ class UpdateOp(HoldsModel):
 
     A Keras model's own losses, such as regularizers, are added to the loss.
 
+    Gradients are clipped right before the optimizer's step: after those of merged steps were
+    averaged, those of several updates in a row or of several processes came together, and a scaled
+    loss's were scaled down. What is clipped, and measured, are those of all that the optimizer
+    updates, as `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` do it; of a sharded
+    model's the norm is that of the whole.
+
     Args:
         model: A model from `fastnet.build`.
         loss_name: The key of the loss; a loss with elements counts by its mean.
@@ -36,18 +46,42 @@ class UpdateOp(HoldsModel):
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         merge_grad: How many steps' gradients to average for one update.
         defer: Whether to take the optimizer's step after the network's last op.
+        clip_norm: The largest norm of all gradients together, above 0; larger ones are scaled down
+            to it. None to leave them.
+        clip_value: The largest absolute value of each number of the gradients, above 0. None to
+            leave them.
+        outputs: Keys for what the update tells of itself, by what that is: "grad_norm" for the norm
+            of all gradients before they are clipped, a scalar, NaN in a step without an update;
+            "stepped" for whether the optimizer has taken a step, a boolean scalar: False while
+            gradients are merged, in a warmup, and where those of a scaled loss have overflown.
+        rest: What becomes of steps that are merged, but fewer than `merge_grad`, when an opening
+            for training is left, which is at an epoch's end: "carry" to go on with them in the
+            next one, as FastEstimator does; "flush" to update with their average; "drop" to
+            forget them. An opening that is left by an error carries them.
 
     Raises:
         AssertionError: If the model was not built.
         ValueError: If the model has mixed precision and `gradients` are given, or `merge_grad` is
-            less than 1, or more on several devices; in a network also if `loss_name` or `gradients`
-            is not one key.
+            less than 1, or more on several devices; if gradients are to be clipped in both ways, or
+            to nothing; if there is no such report, or no such `rest`; in a network also if
+            `loss_name` or `gradients` is not one key, or the model's optimizer can only step with a
+            closure.
+
+    >>> import torch, fastnet
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
+    >>> UpdateOp(model, "loss", clip_norm=1.0, outputs={"grad_norm": "norm", "stepped": "stepped"})
+    UpdateOp(loss -> norm, stepped, mode=train)
     """
 
     # what the framework's update is made of; `defer` is read in each step
-    _made_of = ("model", "loss_name", "gradients", "merge_grad")
+    _made_of = ("model", "loss_name", "gradients", "merge_grad", "clip_norm", "clip_value", "rest")
     settled_by = (*_made_of, "defer")
-    alike_on_ranks = ("merge_grad", "defer")
+    alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest")
+    # of an op that was saved by an earlier version
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    rest: str = "carry"
+    _reports: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -58,9 +92,17 @@ class UpdateOp(HoldsModel):
         ds_id: str | Iterable[str] | None = None,
         merge_grad: int = 1,
         defer: bool = False,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        outputs: Mapping[Literal["grad_norm", "stepped"], str] | None = None,
+        rest: Literal["carry", "flush", "drop"] = "carry",
     ) -> None:
+        reports = _read_reports(model, outputs)
         super().__init__(
-            inputs=loss_name if gradients is None else gradients, mode=mode, ds_id=ds_id
+            inputs=loss_name if gradients is None else gradients,
+            outputs=list(reports.values()) or None,
+            mode=mode,
+            ds_id=ds_id,
         )
         name = name_of(model)
         require_built("UpdateOp", model)
@@ -77,6 +119,11 @@ class UpdateOp(HoldsModel):
                 f"UpdateOp of '{name}' has merge_grad={shown(merge_grad)}; it is an int, and the "
                 "least is 1."
             )
+        _check_clipping(name, clip_norm, clip_value)
+        if rest not in RESTS:
+            raise ValueError(
+                f"UpdateOp of '{name}' has rest={shown(rest)}; it is one of {list(RESTS)}."
+            )
         names = fact(model, "loss_name")
         if isinstance(names, set):
             names.update(to_set(loss_name))
@@ -88,6 +135,10 @@ class UpdateOp(HoldsModel):
         self.gradients = gradients
         self.merge_grad = merge_grad
         self.defer = defer
+        self.clip_norm = clip_norm
+        self.clip_value = clip_value
+        self.rest = rest
+        self._reports = tuple(reports)
         self.retain_graph = False
         self._update = _make_update(self)
         self._settled = self._settings()
@@ -108,7 +159,7 @@ class UpdateOp(HoldsModel):
         was, now = self._settled, self._settings()
         if was == now:
             return
-        made = UpdateOp(**now)
+        made: UpdateOp = UpdateOp(**now)
         if any(was[one] != now[one] for one in ("loss_name", "gradients")):
             self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
         former = self._update
@@ -128,6 +179,13 @@ class UpdateOp(HoldsModel):
             raise _not_one_key(self.model, "loss_name", self.loss_name)
         if isinstance(self.gradients, (list, tuple, set)):
             raise _not_one_key(self.model, "gradients", self.gradients)
+        if len(self.outputs) != len(self._reports):
+            raise ValueError(
+                f"UpdateOp of '{name_of(self.model)}' tells of {list(self._reports)}, but its "
+                f"outputs are {list(self.outputs)}. Make it with a key for each."
+            )
+        for optimizer in every_optimizer_of(self.model):
+            _refuse_closure(self.model, optimizer)
 
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._made_of}
@@ -153,14 +211,50 @@ class UpdateOp(HoldsModel):
             self.retain_graph = retain
         return self.retain_graph
 
-    def forward(self, data: Tensor | list[Tensor], state: State) -> None:
+    def forward(self, data: Any, state: State) -> Any:
         """Update the model, or put the update off if the op was made so.
 
         Args:
             data: The loss, or the list of gradients.
             state: The step's context.
+
+        Returns:
+            What the op tells of itself, a list with a value for each output; None without outputs.
         """
-        self._update(data, state, self, False, self.retain_graph)
+        return self._run()(data, state, self, False, self.retain_graph)
+
+    def told_settings(self) -> list[str]:
+        """Say what the op does in a step besides taking gradients, for `explain`."""
+        told = []
+        if self.merge_grad > 1:
+            rest = {"carry": "", "flush": ", the rest flushed", "drop": ", the rest dropped"}
+            told.append(f"averages {self.merge_grad} steps{rest[self.rest]}")
+        if self.clip_norm is not None:
+            told.append(f"clips to the norm {self.clip_norm:g}")
+        if self.clip_value is not None:
+            told.append(f"clips to the value {self.clip_value:g}")
+        return told
+
+    def _run(self, followers: Sequence[Callable[..., None]] = ()) -> Callable[..., Any]:
+        """Return what updates, in all that it does."""
+        extras = self._extras(followers)
+        return self._update.with_extras(extras) if extras.are_any() else self._update
+
+    def _extras(self, followers: Sequence[Callable[..., None]]) -> Extras:
+        extras = Extras(self.clip_norm, self.clip_value, self._reports)
+        return extras.followed_by(followers)
+
+    def ending(self, followers: Sequence[Callable[..., None]] = ()) -> Callable[[], None] | None:
+        """Return what is to be done when an opening for training is left; None for nothing.
+
+        Args:
+            followers: What follows the update in the network.
+        """
+        if self.merge_grad == 1 or self.rest == "carry":
+            return None
+        if self.rest == "drop":
+            return self._update.drop
+        return partial(self._update.flush, self._extras(followers))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the op remembers from step to step, to save it in a checkpoint.
@@ -215,13 +309,19 @@ class UpdateOp(HoldsModel):
         """
         self._update.abandon()
 
-    def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
+    def bind(
+        self,
+        defer: bool,
+        retain_graph: bool,
+        followers: Sequence[Callable[..., None]] = (),
+    ) -> Forward | None:
         """Return a forward with the settings that a network has for the op, which keeps its own.
 
         Args:
             defer: Whether the network wants the update after its last op; the op's own `defer`
                 holds too.
             retain_graph: Whether a later op takes gradients of the same graph.
+            followers: What is to be called after each step that the optimizer has taken.
 
         Returns:
             What to call instead of `forward`, or None where that was overridden, be it by a derived
@@ -229,7 +329,7 @@ class UpdateOp(HoldsModel):
         """
         if is_overridden(self, _FORWARD):
             return None
-        return partial(self._update, op=self, defer=defer, retain_graph=retain_graph)
+        return partial(self._run(followers), op=self, defer=defer, retain_graph=retain_graph)
 
 
 # as it is here, whatever is put into its place
@@ -240,6 +340,58 @@ def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
     name = name_of(model)
     return ValueError(
         f"UpdateOp of '{name}' reads one key as its {setting}, but got {shown(given)}."
+    )
+
+
+def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
+    """Read which key each report is written to."""
+    if outputs is None:
+        return {}
+    name = name_of(model)
+    if not isinstance(outputs, Mapping):
+        raise ValueError(
+            f"UpdateOp of '{name}' writes what it tells of itself under outputs such as "
+            f"{{'grad_norm': 'norm'}}, a mapping, but got {shown(outputs)}."
+        )
+    for report in outputs:
+        if report not in REPORTS:
+            near = nearest_name(str(report), REPORTS)
+            raise ValueError(
+                f"UpdateOp of '{name}' cannot tell of {shown(report)}."
+                f"{f' Did you mean {near!r}?' if near else ''} What it tells of are "
+                f"{list(REPORTS)}."
+            )
+    return dict(outputs)
+
+
+def _check_clipping(name: str, norm: Any, value: Any) -> None:
+    for setting, most in (("clip_norm", norm), ("clip_value", value)):
+        if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
+            raise ValueError(
+                f"UpdateOp of '{name}' has {setting}={shown(most)}; it is a number above 0, or "
+                "None."
+            )
+    if norm is not None and value is not None:
+        raise ValueError(
+            f"UpdateOp of '{name}' has both clip_norm={shown(norm)} and clip_value={shown(value)}, "
+            "which do not go together. Leave one of them out."
+        )
+
+
+def _refuse_closure(model: Model, optimizer: Any) -> None:
+    """Refuse an optimizer whose step evaluates the model several times."""
+    step = getattr(optimizer, "step", None)
+    if not callable(step):
+        return
+    closure = signature(step).parameters.get("closure")
+    if closure is None or closure.default is not Parameter.empty:
+        return
+    kind = type(optimizer).__name__
+    raise ValueError(
+        f"UpdateOp of '{name_of(model)}' takes steps of the model's optimizer, {kind}, which needs "
+        "a closure that works out the loss several times a step, where a network's step does so "
+        "once. Build the model with another optimizer, or let the network give what the loss is "
+        f"made of and call `{kind}.step(closure)` in a loop of your own, without an UpdateOp."
     )
 
 

@@ -1,0 +1,110 @@
+"""Moving averages of the weights of torch models."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from fastnet.backend.facts import fact, name_of, put_fact, reserve
+from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.names import unwrap
+
+__all__ = ["Mover", "copy_for_average"]
+
+
+def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
+    """Copy a model, to hold an average of its weights.
+
+    Args:
+        model: A model from `fastnet.build`; of one in DistributedDataParallel what is in it.
+        name: The name of the copy.
+
+    Returns:
+        A model that is ready for a network, without an optimizer, and trains nothing.
+
+    Raises:
+        ValueError: If the model is sharded.
+    """
+    if engine_of(model) == "fsdp":
+        raise ValueError(
+            f"EMA cannot average model '{name_of(model)}', which is sharded (parallel='fsdp'). "
+            "Build it with parallel='ddp'."
+        )
+    inner = unwrap(model)
+    # what updates the model is no part of the copy
+    sources = [fact(model, "optimizer"), *every_optimizer_of(model)]
+    memo: dict[int, Any] = {id(one): None for one in sources if one is not None}
+    averaged = copy.deepcopy(inner, memo)
+    # as it is run, so that nothing of it changes when it is
+    averaged.eval()
+    for parameter in averaged.parameters():
+        parameter.requires_grad_(False)
+        parameter.grad = None
+    reserve(averaged)
+    device = fact(model, "fe_device")
+    if device is not None:
+        put_fact(averaged, "fe_device", device)
+    put_fact(averaged, "mixed_precision", fact(model, "mixed_precision"))
+    put_fact(averaged, "optimizer", None)
+    put_fact(averaged, "current_optimizer", None)
+    put_fact(averaged, "loss_name", None)
+    put_fact(averaged, "model_name", name)
+    put_fact(averaged, "fe_compiled", True)
+    return averaged
+
+
+class Mover:
+    """Moves averages towards the weights that they are of.
+
+    Args:
+        model: The model.
+        averaged: A copy of it, which holds the averages.
+        decay: The part of an average that stays in an update.
+        use_buffers: Whether buffers are averaged, too; else they are copied.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, averaged: torch.nn.Module, decay: float, use_buffers: bool
+    ) -> None:
+        self._model = model
+        self._averaged = averaged
+        self._decay = decay
+        self._use_buffers = use_buffers
+        self.settings = decay, use_buffers
+        self.has_begun = False
+
+    @torch.no_grad()
+    def move(self, stepped: bool = True) -> None:
+        """Take an update of the model in; the first one is copied.
+
+        Args:
+            stepped: Not used: it is only called if there was one.
+        """
+        inner = unwrap(self._model)
+        means: list[torch.Tensor] = [*self._averaged.parameters()]
+        values: list[torch.Tensor] = [*inner.parameters()]
+        buffers = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
+        if self._use_buffers:
+            means += [mean for mean, _ in buffers]
+            values += [value for _, value in buffers]
+            buffers = []
+        if self.has_begun:
+            groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+            for mean, value in zip(means, values, strict=True):
+                value = value.detach().to(mean.device)
+                own = groups.setdefault((mean.device, mean.dtype), ([], []))
+                own[0].append(mean)
+                own[1].append(value)
+            average: Any = get_ema_multi_avg_fn(self._decay)  # type: ignore[no-untyped-call]
+            for group in groups.values():
+                average(*group, None)
+        else:
+            for mean, value in zip(means, values, strict=True):
+                mean.copy_(value)
+            self.has_begun = True
+        for mean, value in buffers:
+            mean.copy_(value)

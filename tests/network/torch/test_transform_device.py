@@ -1,0 +1,98 @@
+"""`transform` on another device than the network's, in PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fastnet.network import TorchNetwork
+from fastnet.network.torch import network as networks
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp
+from tests.network.programs import built, line, raising
+
+BATCH = {"x": torch.ones(2, 2)}
+
+
+def devices_of(network: TorchNetwork, seen: list[Any]) -> LambdaOp:
+    def look(y: torch.Tensor) -> torch.Tensor:
+        seen.append((y.device.type, {one.device.type for one in network.models[0].parameters()}))
+        return y
+
+    return LambdaOp(look, "y", "z")
+
+
+@pytest.mark.parametrize("batches", [BATCH, [BATCH, BATCH]], ids=["batch", "loader"])
+def test_models_go_there_and_back(batches: Any) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    model = built(line, "adam", device="cpu")
+    before = model.weight.detach().clone()
+    seen: list[Any] = []
+    network = TorchNetwork([ModelOp(model, "x", "y")], device="cpu")
+    network.ops.append(devices_of(network, seen))
+    results = network.transform(batches, "infer", device="cuda:0")
+    result = results[0] if isinstance(results, list) else results
+    assert set(map(repr, seen)) == {"('cuda', {'cuda'})"}
+    assert model.weight.device.type == "cpu"
+    assert network.device == torch.device("cpu")
+    torch.testing.assert_close(result["z"], model(BATCH["x"]).detach(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.weight, before)
+    seen.clear()
+    network.transform(batches, "infer")
+    assert set(map(repr, seen)) == {"('cpu', {'cpu'})"}
+
+
+def test_an_error_brings_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "read_device", torch.device)
+    network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], device="cpu")
+    layouts = network._layouts
+    with pytest.raises(KeyError):
+        network.transform({"z": torch.ones(1)}, "infer", device="meta")
+    assert network.device == torch.device("cpu")
+    assert network._layouts is layouts
+    assert network.transform({"x": torch.ones(1)}, "infer")["y"].item() == 2
+
+
+def test_ops_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "read_device", torch.device)
+    seen: list[str] = []
+
+    def look(x: torch.Tensor) -> int:
+        seen.append(x.device.type)
+        return len(seen)
+
+    network = TorchNetwork([LambdaOp(look, "x", "y")], device="cpu")
+    assert [one["y"] for one in network.transform([BATCH, BATCH], "infer", device="meta")] == [1, 2]
+    assert seen == ["meta", "meta"]
+    network.transform(BATCH, "infer")
+    assert seen[2:] == ["cpu"]
+
+
+def test_a_network_in_use_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "read_device", torch.device)
+    network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")], device="cpu")
+    with network(mode="infer", epoch=1):
+        with pytest.raises(ValueError, match="is in use"):
+            network.transform(BATCH, "infer", device="meta")
+        assert network.device == torch.device("cpu")
+        network.run_step(BATCH)
+
+
+def test_its_own_device_is_nothing_new() -> None:
+    model = built(line, None)
+    network = TorchNetwork([ModelOp(model, "x", "y")], device="cpu")
+    result = network.transform(BATCH, "infer", device="cpu")
+    assert torch.equal(result["y"], model(BATCH["x"]).detach())
+
+
+def test_no_device() -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
+    with raising(
+        TypeError,
+        "device=[] is of type list. Pass a torch.device, a name such as 'cuda:1', an index, or "
+        "None.",
+    ):
+        network.transform(BATCH, "infer", device=[])

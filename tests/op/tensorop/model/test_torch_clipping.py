@@ -1,0 +1,612 @@
+"""Updates that clip gradients and tell of themselves, beside loops by hand."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.network.programs import (
+    batches,
+    built,
+    line,
+    mlp,
+    no_gradients,
+    raising,
+    run_all,
+    same_weights,
+    sgd,
+    supervised,
+    twins,
+)
+from tests.network.torch.captured.steps import QUICK
+
+TOLD: Any = {"grad_norm": "norm", "stepped": "stepped"}
+
+
+def clip(model: nn.Module, norm: float | None, value: float | None) -> float:
+    total = nn.utils.clip_grad_norm_(model.parameters(), norm or float("inf"))
+    if value is not None:
+        nn.utils.clip_grad_value_(model.parameters(), value)
+    return float(total)
+
+
+@pytest.mark.parametrize(("norm", "value"), [(0.1, None), (None, 0.01), (None, None), (1e9, None)])
+@pytest.mark.parametrize("merge", [1, 3])
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_is_the_loop_by_hand(
+    norm: float | None, value: float | None, merge: int, defer: bool, last: bool
+) -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(momentum=0.9))
+    ops = supervised(
+        model, merge_grad=merge, defer=defer, clip_norm=norm, clip_value=value, outputs=TOLD
+    )
+    # an update that does not stand last is not put off by the network
+    network = TorchNetwork([*ops, None if last else LambdaOp(lambda x: x, "x", "copy")])
+    data = batches(7)
+    results = run_all(network, data)
+    optimizer = sgd(momentum=0.9)(twin.parameters())
+    for step, batch in enumerate(data, 1):
+        cross_entropy(twin(batch["x"]), batch["t"]).backward()
+        result = results[step - 1]
+        assert result["stepped"].dtype is torch.bool
+        assert result["stepped"].shape == result["norm"].shape == ()
+        assert bool(result["stepped"]) is (step % merge == 0)
+        if step % merge:
+            assert result["norm"].isnan()
+            continue
+        for parameter in twin.parameters():
+            assert parameter.grad is not None
+            parameter.grad /= merge
+        assert float(result["norm"]) == pytest.approx(clip(twin, norm, value), rel=1e-5)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert same_weights(model, twin)
+    assert no_gradients(model)
+
+
+def overflowing(count: int) -> list[dict[str, Any]]:
+    data = batches(count)
+    data[2]["x"] *= 1e6
+    return data
+
+
+@pytest.mark.parametrize(("norm", "value"), [(0.1, None), (None, 0.001), (None, None)])
+def test_a_step_that_a_scaler_passes_over_is_none(norm: float | None, value: float | None) -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(), mixed_precision="fp16")
+    network = TorchNetwork(supervised(model, clip_norm=norm, clip_value=value, outputs=TOLD))
+    data = overflowing(5)
+    results = run_all(network, data)
+    optimizer, scaler = sgd()(twin.parameters()), torch.amp.GradScaler("cpu")
+    for batch, result in zip(data, results, strict=True):
+        with torch.autocast("cpu", torch.float16):
+            loss = cross_entropy(twin(batch["x"]), batch["t"])
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        finite = all(bool(one.grad.isfinite().all()) for one in twin.parameters())
+        total = clip(twin, norm, value)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert bool(result["stepped"]) is finite
+        if finite:
+            assert float(result["norm"]) == pytest.approx(total, rel=1e-3)
+        else:
+            assert not result["norm"].isfinite()
+    assert [bool(one["stepped"]) for one in results] == [True, True, False, True, True]
+    assert model.current_optimizer.scaler.get_scale() == scaler.get_scale()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_merged_gradients_of_a_scaled_loss() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(), mixed_precision="fp16")
+    network = TorchNetwork(supervised(model, merge_grad=2, clip_norm=0.1, outputs=TOLD))
+    data = batches(6)
+    results = run_all(network, data)
+    optimizer, scaler = sgd()(twin.parameters()), torch.amp.GradScaler("cpu")
+    for step, batch in enumerate(data, 1):
+        with torch.autocast("cpu", torch.float16):
+            loss = cross_entropy(twin(batch["x"]), batch["t"])
+        scaler.scale(loss / 2).backward()
+        if step % 2 == 0:
+            scaler.unscale_(optimizer)
+            total = clip(twin, 0.1, None)
+            assert float(results[step - 1]["norm"]) == pytest.approx(total, rel=1e-3)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_nan_gradients_without_a_scaler_are_applied_as_by_hand() -> None:
+    model = built(line, sgd())
+    network = TorchNetwork(
+        [
+            ModelOp(model, "x", "y"),
+            LambdaOp(lambda y: y.mean() * float("nan"), "y", "loss"),
+            UpdateOp(model, "loss", clip_norm=1.0, outputs=TOLD),
+        ]
+    )
+    (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
+    assert bool(result["stepped"])
+    assert result["norm"].isnan()
+    assert all(bool(one.isnan().all()) for one in model.parameters())
+
+
+class Words(nn.Module):
+    """(batch, length) of indices -> (batch, 4), with gradients that are sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 6, sparse=True)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.table(ids).mean(1))
+        return out
+
+
+@pytest.mark.parametrize(("norm", "value"), [(0.05, None), (None, 0.003)])
+def test_sparse_gradients_are_clipped_as_dense_ones(
+    norm: float | None, value: float | None
+) -> None:
+    model, twin = twins(Words)
+    twin.table.sparse = False  # type: ignore[union-attr,unused-ignore]
+    built(model, sgd())
+    network = TorchNetwork(
+        [
+            ModelOp(model, "ids", "y"),
+            LambdaOp(cross_entropy, ["y", "t"], "loss"),
+            UpdateOp(model, "loss", clip_norm=norm, clip_value=value, outputs=TOLD),
+        ]
+    )
+    source = torch.Generator().manual_seed(0)
+    # with words that a batch has twice
+    data = [
+        {
+            "ids": torch.randint(0, 20, (8, 5), generator=source),
+            "t": torch.randint(0, 4, (8,), generator=source),
+        }
+        for _ in range(4)
+    ]
+    results = run_all(network, data)
+    optimizer = sgd()(twin.parameters())
+    for batch, result in zip(data, results, strict=True):
+        cross_entropy(twin(batch["ids"]), batch["t"]).backward()
+        total = clip(twin, norm, value)
+        assert float(result["norm"]) == pytest.approx(total, rel=1e-5)
+        optimizer.step()
+        optimizer.zero_grad()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+def test_two_updates_of_a_model_are_clipped_together() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    network = TorchNetwork(
+        [
+            ModelOp(model, "x", "y"),
+            LambdaOp(cross_entropy, ["y", "t"], "loss"),
+            LambdaOp(lambda y: (y**2).mean(), "y", "other"),
+            UpdateOp(model, "loss", clip_norm=0.1),
+            UpdateOp(model, "other", clip_norm=0.1, outputs=TOLD),
+        ]
+    )
+    data = batches(4)
+    results = run_all(network, data)
+    optimizer = sgd()(twin.parameters())
+    for batch, result in zip(data, results, strict=True):
+        y = twin(batch["x"])
+        (cross_entropy(y, batch["t"]) + (y**2).mean()).backward()
+        assert float(result["norm"]) == pytest.approx(clip(twin, 0.1, None), rel=1e-5)
+        optimizer.step()
+        optimizer.zero_grad()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gan_clips_each_of_its_models() -> None:
+    models, hands = zip(*[twins(mlp, seed) for seed in (0, 1)], strict=True)
+    for model in models:
+        built(model, sgd())
+    maker, judge = models
+
+    def widen(h: torch.Tensor) -> torch.Tensor:
+        return h.repeat(1, 4)
+
+    network = TorchNetwork(
+        [
+            ModelOp(maker, "x", "h"),
+            LambdaOp(widen, "h", "fake"),
+            ModelOp(judge, "fake", "of_fake"),
+            ModelOp(judge, "x", "of_real"),
+            LambdaOp(
+                lambda a, b: (a**2).mean() + ((b - 1) ** 2).mean(), ["of_fake", "of_real"], "j"
+            ),
+            LambdaOp(lambda a: ((a - 1) ** 2).mean(), "of_fake", "m"),
+            UpdateOp(maker, "m", clip_norm=0.02, outputs={"grad_norm": "maker_norm"}),
+            UpdateOp(judge, "j", clip_value=0.01, outputs={"grad_norm": "judge_norm"}),
+        ]
+    )
+    data = batches(4)
+    results = run_all(network, data)
+    first, second = hands
+    optimizers = [sgd()(one.parameters()) for one in hands]
+    for batch, result in zip(data, results, strict=True):
+        fake = widen(first(batch["x"]))
+        ((second(fake) - 1) ** 2).mean().backward()
+        second.zero_grad()
+        loss = (second(fake.detach()) ** 2).mean() + ((second(batch["x"]) - 1) ** 2).mean()
+        loss.backward()
+        norms = clip(first, 0.02, None), clip(second, None, 0.01)
+        assert [float(result[f"{one}_norm"]) for one in ("maker", "judge")] == pytest.approx(
+            norms, rel=1e-4
+        )
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for model, hand in zip(models, hands, strict=True):
+        for own, other in zip(model.parameters(), hand.parameters(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
+
+
+def test_frozen_parameters_have_no_part_in_the_norm() -> None:
+    model, twin = twins(mlp)
+    for one in (model, twin):
+        one[0].requires_grad_(False)
+    built(model, sgd())
+    results = run_all(TorchNetwork(supervised(model, clip_norm=0.1, outputs=TOLD)), batches(3))
+    optimizer = sgd()(twin.parameters())
+    for batch, result in zip(batches(3), results, strict=True):
+        cross_entropy(twin(batch["x"]), batch["t"]).backward()
+        assert float(result["norm"]) == pytest.approx(clip(twin, 0.1, None), rel=1e-6)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert same_weights(model, twin)
+
+
+def test_given_gradients_are_clipped() -> None:
+    model, twin = twins(line)
+    built(model, sgd())
+    update = UpdateOp(model, "loss", gradients="g", clip_norm=0.5, outputs=TOLD)
+    network = TorchNetwork([LambdaOp(lambda x: [x, x[0, :1]], "x", "g"), update])
+    (result,) = run_all(network, [{"x": torch.tensor([[3.0, 4.0]])}])
+    for parameter, gradient in zip(
+        twin.parameters(), [torch.tensor([[3.0, 4.0]]), torch.tensor([3.0])], strict=True
+    ):
+        parameter.grad = gradient
+    assert float(result["norm"]) == pytest.approx(clip(twin, 0.5, None))
+    sgd()(twin.parameters()).step()
+    assert same_weights(model, twin)
+
+
+@pytest.mark.parametrize("settings", [{"clip_norm": 0.1}, {"clip_value": 0.01}, {}])
+def test_a_captured_step_clips_and_tells(settings: dict[str, float]) -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(momentum=0.9), model_name="one")
+    built(twin, sgd(momentum=0.9), model_name="two")
+    data = batches(6)
+    network = TorchNetwork(supervised(model, outputs=TOLD, **settings), compile=QUICK)
+    results = run_all(network, data)
+    expected = run_all(TorchNetwork(supervised(twin, outputs=TOLD, **settings)), data)
+    assert [trace.fallback for trace in network.traces] == [None]
+    for mine, other in zip(results, expected, strict=True):
+        assert float(mine["norm"]) == pytest.approx(float(other["norm"]), rel=1e-5)
+        assert bool(mine["stepped"])
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_warmup_takes_no_step() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    network = TorchNetwork(supervised(model, outputs=TOLD, merge_grad=2, rest="flush"))
+    (result,) = run_all(network, batches(1), warmup=True)
+    assert not bool(result["stepped"])
+    assert result["norm"].isnan()
+    assert same_weights(model, twin)
+
+
+def test_copies_clip_too() -> None:
+    model = built(mlp, sgd())
+    network = TorchNetwork(supervised(model, clip_norm=0.1, outputs=TOLD, merge_grad=2))
+    run_all(network, batches(3))
+    others = [copy.deepcopy(network), pickle.loads(pickle.dumps(network))]
+    results = [run_all(each, batches(3, seed=1)) for each in (network, *others)]
+    for other, own in zip(others, results[1:], strict=True):
+        assert same_weights(network.models[0], other.models[0])
+        assert torch.equal(own[0]["norm"], results[0][0]["norm"])
+
+
+def test_settings_that_are_written_count_from_the_next_opening_on() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(), model_name="m")
+    ops = supervised(model)
+    network = TorchNetwork(ops)
+    run_all(network, batches(1))
+    ops[2].clip_norm = 0.1
+    run_all(network, batches(2, seed=1))
+    optimizer = sgd()(twin.parameters())
+    for place, batch in enumerate([*batches(1), *batches(2, seed=1)]):
+        cross_entropy(twin(batch["x"]), batch["t"]).backward()
+        if place:
+            clip(twin, 0.1, None)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert same_weights(model, twin)
+    ops[2].clip_norm = -1
+    with raising(ValueError, REFUSED["clip_norm=-1"]):
+        network(mode="train", epoch=1)
+
+
+class TestRest:
+    """What becomes of steps that are merged, but too few, when a network is left."""
+
+    @staticmethod
+    def by_hand(twin: nn.Module, windows: list[list[dict[str, Any]]], norm: float = 1e9) -> None:
+        optimizer = sgd()(twin.parameters())
+        for window in windows:
+            for batch in window:
+                cross_entropy(twin(batch["x"]), batch["t"]).backward()
+            for parameter in twin.parameters():
+                assert parameter.grad is not None
+                parameter.grad /= len(window)
+            nn.utils.clip_grad_norm_(twin.parameters(), norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    @pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
+    @pytest.mark.parametrize("inside", [False, True])
+    def test_at_an_epochs_end(self, rest: str, inside: bool) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd())
+        *ops, update = supervised(model, merge_grad=3, rest=rest, clip_norm=0.2)
+        network = TorchNetwork([*ops, Fuse([update]) if inside else update])
+        first, second = batches(5), batches(4, seed=1)
+        run_all(network, first)
+        run_all(network, first[:1], mode="eval")
+        run_all(network, second, epoch=2)
+        windows = {
+            "carry": [first[:3], [*first[3:], second[0]], second[1:]],
+            "flush": [first[:3], first[3:], second[:3], second[3:]],
+            "drop": [first[:3], second[:3]],
+        }
+        self.by_hand(twin, windows[rest], 0.2)
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+        assert no_gradients(model)
+        assert update.state_dict()["merged"] == 0
+
+    @pytest.mark.parametrize("rest", ["flush", "drop"])
+    def test_an_error_carries_it(self, rest: str) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd())
+        ops = supervised(model, merge_grad=2, rest=rest)
+        network = TorchNetwork(ops)
+        (batch,) = batches(1)
+        with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):  # noqa: PT012
+            network.run_step(batch)
+            raise KeyboardInterrupt
+        assert same_weights(model, twin)
+        assert ops[2].state_dict()["merged"] == 1
+
+    def test_a_loop_over_steps_that_is_left_is_an_end(self) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd())
+        network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
+        data = batches(5)
+        for place, _ in enumerate(fastnet.steps(network, data, "train")):
+            if place == 1:
+                break
+        self.by_hand(twin, [data[:2]])
+        assert same_weights(model, twin)
+
+    def test_in_the_middle_of_handling_an_error(self) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd())
+        network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
+        data = batches(2)
+        try:
+            raise RuntimeError
+        except RuntimeError:
+            run_all(network, data)
+        self.by_hand(twin, [data])
+        assert same_weights(model, twin)
+
+    def test_in_mixed_precision(self) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd(), mixed_precision="fp16")
+        network = TorchNetwork(supervised(model, merge_grad=4, rest="flush", clip_norm=0.1))
+        data = batches(3)
+        run_all(network, data)
+        optimizer, scaler = sgd()(twin.parameters()), torch.amp.GradScaler("cpu")
+        for batch in data:
+            with torch.autocast("cpu", torch.float16):
+                loss = cross_entropy(twin(batch["x"]), batch["t"])
+            scaler.scale(loss / 3).backward()
+        scaler.unscale_(optimizer)
+        clip(twin, 0.1, None)
+        scaler.step(optimizer)
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "clip_norm=-1": "UpdateOp of 'm' has clip_norm=-1; it is a number above 0, or None.",
+    "clip_norm=0": "UpdateOp of 'm' has clip_norm=0; it is a number above 0, or None.",
+    "clip_value='a'": "UpdateOp of 'm' has clip_value='a'; it is a number above 0, or None.",
+    "clip_value=True": "UpdateOp of 'm' has clip_value=True; it is a number above 0, or None.",
+    "clip_norm=float('nan')": (
+        "UpdateOp of 'm' has clip_norm=nan; it is a number above 0, or None."
+    ),
+    "clip_norm=1.0, clip_value=2": (
+        "UpdateOp of 'm' has both clip_norm=1.0 and clip_value=2, which do not go together. Leave "
+        "one of them out."
+    ),
+    "rest='keep'": "UpdateOp of 'm' has rest='keep'; it is one of ['carry', 'flush', 'drop'].",
+    "outputs='norm'": (
+        "UpdateOp of 'm' writes what it tells of itself under outputs such as {'grad_norm': "
+        "'norm'}, a mapping, but got 'norm'."
+    ),
+    "outputs={'grad_nrm': 'n'}": (
+        "UpdateOp of 'm' cannot tell of 'grad_nrm'. Did you mean 'grad_norm'? What it tells of are "
+        "['grad_norm', 'stepped']."
+    ),
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_settings_that_are_refused(given: str) -> None:
+    model = built(line, sgd(), model_name="m")
+    with raising(ValueError, REFUSED[given]):
+        UpdateOp(model, "loss", **eval(f"dict({given})"))
+
+
+def test_what_is_known_at_the_end_cannot_be_read_before() -> None:
+    model = built(line, sgd(), model_name="m")
+    ops = [
+        ModelOp(model, "x", "y"),
+        UpdateOp(model, "y", defer=True, outputs=TOLD),
+        LambdaOp(lambda norm: norm * 2, "norm", "twice"),
+    ]
+    network = TorchNetwork(ops)
+    text = (
+        "LambdaOp (op 2, inputs ['norm'], outputs ['twice']) reads 'norm', which UpdateOp (op 1, "
+        "inputs ['y'], outputs ['norm', 'stepped']) knows only at the step's end, as its update is "
+        "put off until then. Make the UpdateOp with defer=False, or read the key from the step's "
+        "result."
+    )
+    with raising(ValueError, text):
+        network(mode="train", epoch=1)
+    assert network.explain("train").error == f"ValueError: {text}"
+    ops[1].defer = False
+    (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
+    assert torch.equal(result["twice"], 2 * result["norm"])
+
+
+def test_an_update_inside_of_another_op_cannot_tell_later() -> None:
+    model = built(line, sgd(), model_name="m")
+    inner = UpdateOp(model, "y", defer=True, outputs=TOLD)
+    network = TorchNetwork([ModelOp(model, "x", "y"), Fuse([inner])])
+    with raising(
+        ValueError,
+        "Fuse (op 1, inputs ['y'], outputs ['norm', 'stepped']) has an UpdateOp inside that tells "
+        "'norm' only at the step's end, as its update is put off until then. Make the UpdateOp "
+        "with defer=False, or put it into the network's list of ops.",
+    ):
+        network(mode="train", epoch=1)
+    inner.defer = False
+    (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
+    assert bool(result["stepped"])
+    assert float(result["norm"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        (
+            {"clip_norm": 1.0},
+            {},
+            "The UpdateOps of model 'm' are put off and take one step together, but have "
+            "clip_norm=1.0 and clip_norm=None. Give all of them the same.",
+        ),
+        (
+            {"outputs": TOLD},
+            {},
+            "The UpdateOps of model 'm' are put off and take one step together, of which the last "
+            "one tells, but outputs ['norm', 'stepped'] are those of an earlier one. Give them to "
+            "the last.",
+        ),
+    ],
+)
+def test_updates_that_go_together_say_the_same(
+    first: dict[str, Any], second: dict[str, Any], text: str
+) -> None:
+    model = built(line, sgd(), model_name="m")
+    network = TorchNetwork(
+        [
+            ModelOp(model, "x", "y"),
+            UpdateOp(model, "y", **first),
+            UpdateOp(model, "y", **second),
+        ]
+    )
+    with raising(ValueError, text):
+        network(mode="train", epoch=1)
+
+
+def test_a_count_of_outputs_that_was_changed_is_refused() -> None:
+    model = built(line, sgd(), model_name="m")
+    update = UpdateOp(model, "y", outputs=TOLD)
+    update.outputs.append("more")
+    with raising(
+        ValueError,
+        "UpdateOp of 'm' tells of ['grad_norm', 'stepped'], but its outputs are ['norm', "
+        "'stepped', 'more']. Make it with a key for each.",
+    ):
+        TorchNetwork([ModelOp(model, "x", "y"), update])
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
+    source: Any = "lbfgs"
+    if scheduled:
+        source = EpochScheduler({1: "sgd", 2: "lbfgs"})
+    model = built(line, source, model_name="m")
+    with raising(
+        ValueError,
+        "UpdateOp of 'm' takes steps of the model's optimizer, LBFGS, which needs a closure that "
+        "works out the loss several times a step, where a network's step does so once. Build the "
+        "model with another optimizer, or let the network give what the loss is made of and call "
+        "`LBFGS.step(closure)` in a loop of your own, without an UpdateOp.",
+    ):
+        TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y")])
+
+
+def test_explain_tells_of_it() -> None:
+    model = built(line, sgd(), model_name="m")
+    network = TorchNetwork(
+        [ModelOp(model, "x", "y"), UpdateOp(model, "y", merge_grad=4, rest="flush", clip_norm=0.5)]
+    )
+    text = str(network.explain("train"))
+    assert "averages 4 steps, the rest flushed; clips to the norm 0.5" in " ".join(text.split())
+
+
+def test_an_interrupt_in_the_step_leaves_nothing() -> None:
+    model, twin = twins(mlp)
+
+    class Broken(torch.optim.SGD):
+        breaks = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.breaks:
+                raise KeyboardInterrupt
+            return super().step(closure)
+
+    built(model, lambda parameters: Broken(parameters, lr=0.1))
+    network = TorchNetwork(supervised(model, clip_norm=0.1, outputs=TOLD))
+    (batch,) = batches(1)
+    with network(mode="train", epoch=1):
+        with pytest.raises(KeyboardInterrupt):
+            network.run_step(batch)
+        assert no_gradients(model)
+        assert same_weights(model, twin)
+        Broken.breaks = False
+        assert bool(network.run_step(batch)["stepped"])

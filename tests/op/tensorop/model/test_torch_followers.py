@@ -1,0 +1,398 @@
+"""Averages of weights and schedules of learning rates in torch, beside loops by hand."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
+from fastnet.schedule import EpochScheduler
+from tests.network.programs import (
+    Image,
+    batches,
+    built,
+    line,
+    mlp,
+    raising,
+    run_all,
+    same_weights,
+    sgd,
+    twins,
+)
+from tests.network.torch.captured.steps import QUICK
+
+
+def ops_of(model: Any, ema: EMA | None, *after: Any, **update: Any) -> list[Any]:
+    return [
+        ModelOp(model, "x", "y", mode="train"),
+        ModelOp(model if ema is None else ema.averaged, "x", "y", mode="!train"),
+        CrossEntropy(("y", "t"), "loss", from_logits=True),
+        UpdateOp(model, "loss", **update),
+        ema,
+        *after,
+    ]
+
+
+def images(count: int) -> list[dict[str, Any]]:
+    return batches(count, (1, 8, 8))
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.parametrize("merge", [1, 2])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_average_is_torchs(use_buffers: bool, merge: int, first: bool) -> None:
+    model, twin = twins(Image)
+    built(model, sgd())
+    ema = EMA(model, decay=0.8, use_buffers=use_buffers)
+    *ops, op = ops_of(model, ema, merge_grad=merge)
+    network = TorchNetwork([op, *ops] if first else [*ops, op])
+    average = get_ema_multi_avg_fn(0.8)
+    averaged = AveragedModel(twin, multi_avg_fn=average, use_buffers=use_buffers)
+    optimizer = sgd()(twin.parameters())
+    data = images(6)
+    for one in (model, twin):
+        one.drop.p = 0.0  # type: ignore[union-attr,unused-ignore]
+    results = run_all(network, data)
+    assert len(results) == 6
+    twin.train()
+    for step, batch in enumerate(data, 1):
+        (cross_entropy(twin(batch["x"]), batch["t"]) / merge).backward()
+        if step % merge == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            averaged.update_parameters(twin)
+    for own, other in zip(
+        ema.averaged.state_dict().values(), averaged.module.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
+    (result,) = run_all(network, data[:1], mode="eval")
+    torch.testing.assert_close(result["y"], averaged.eval()(data[0]["x"]).detach())
+
+
+def test_a_step_that_a_scaler_passes_over_is_not_averaged() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(), mixed_precision="fp16")
+    ema = EMA(model, decay=0.5)
+    counted: list[int] = []
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5))
+    network = TorchNetwork(ops_of(model, ema, schedule, outputs={"stepped": "stepped"}))
+    data = batches(4)
+    data[1]["x"] *= 1e6
+    before = []
+    with network(mode="train", epoch=1):
+        for batch in data:
+            counted.append(bool(network.run_step(batch)["stepped"]))
+            before.append(ema.averaged[0].weight.clone())
+    assert counted == [True, False, True, True]
+    assert torch.equal(before[0], before[1])
+    assert not torch.equal(before[1], before[2])
+    assert model.current_optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+    assert twin is not model
+
+
+def test_a_captured_step_averages() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd(), model_name="one")
+    built(twin, sgd(), model_name="two")
+    data = batches(5)
+    results = []
+    for each, compile in ((model, QUICK), (twin, False)):
+        ema = EMA(each, decay=0.8)
+        schedule = LRSchedule(each, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
+        network = TorchNetwork(ops_of(each, ema, schedule), compile=compile)
+        for epoch in (1, 2):
+            run_all(network, data, epoch=epoch)
+            run_all(network, data[:2], mode="eval", epoch=epoch)
+        results.append((ema.averaged, network.traces))
+    assert [trace.fallback for trace in results[0][1]] == [None, None]
+    for own, other in zip(results[0][0].parameters(), results[1][0].parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_stepped_after_each_update_is_not_captured() -> None:
+    model = built(mlp, sgd(), model_name="m")
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5))
+    network = TorchNetwork(ops_of(model, None, schedule), compile=QUICK)
+    with pytest.warns(UserWarning, match="steps a scheduler of learning rates after each update"):
+        run_all(network, batches(3))
+    assert model.current_optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+
+
+@pytest.mark.parametrize("per", ["update", "epoch"])
+@pytest.mark.parametrize("merge", [1, 2])
+def test_a_schedule_is_stepped_as_by_hand(per: Any, merge: int) -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.7), per)
+    network = TorchNetwork(ops_of(model, None, schedule, merge_grad=merge))
+    optimizer = sgd()(twin.parameters())
+    by_hand = ExponentialLR(optimizer, 0.7)
+    data = batches(4)
+    for epoch in (1, 2, 3):
+        run_all(network, data, epoch=epoch)
+        run_all(network, data, mode="eval", epoch=epoch)
+        for step, batch in enumerate(data, 1):
+            (cross_entropy(twin(batch["x"]), batch["t"]) / merge).backward()
+            if step % merge == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                if per == "update":
+                    by_hand.step()
+        if per == "epoch":
+            by_hand.step()
+        assert fastnet.backend.get_lr(model) == optimizer.param_groups[0]["lr"]
+    assert same_weights(model, twin)
+
+
+def test_each_optimizer_of_a_schedule_has_its_own() -> None:
+    source = EpochScheduler({1: sgd(0.1), 2: sgd(0.4)})
+    model = built(line, source, model_name="m")
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
+    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), schedule])
+    rates = []
+    for epoch in (1, 2, 3):
+        run_all(network, [{"x": torch.ones(2, 2)}], epoch=epoch)
+        rates.append([one.param_groups[0]["lr"] for one in model.optimizer.get_all_values()])
+    assert rates == [[0.05, 0.4], [0.05, 0.2], [0.05, 0.1]]
+
+
+def test_an_epoch_that_ends_by_an_error_is_none() -> None:
+    model = built(line, sgd(0.1), model_name="m")
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
+    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), schedule])
+    with pytest.raises(KeyError), network(mode="train", epoch=1):
+        network.run_step({})
+    assert fastnet.backend.get_lr(model) == 0.1
+    run_all(network, [{"x": torch.ones(2, 2)}], warmup=True)
+    assert fastnet.backend.get_lr(model) == 0.1
+    run_all(network, [{"x": torch.ones(2, 2)}])
+    assert fastnet.backend.get_lr(model) == 0.05
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "copy", "pickle"])
+def test_training_goes_on_to_the_bit(way: str, tmp_path: Path) -> None:
+    def make() -> tuple[TorchNetwork, EMA]:
+        model = built(twins(mlp)[0], sgd(momentum=0.9), model_name="m")
+        ema = EMA(model, decay=0.8)
+        schedule = LRSchedule(
+            model, lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=20), "update"
+        )
+        return TorchNetwork(ops_of(model, ema, schedule, clip_norm=0.1, merge_grad=2)), ema
+
+    network, _ = make()
+    run_all(network, batches(5))
+    if way == "checkpoint":
+        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network, epoch=1)
+        other, _ = make()
+        fastnet.load_checkpoint(path, other)
+    else:
+        other = copy.deepcopy(network) if way == "copy" else pickle.loads(pickle.dumps(network))
+    for each in (network, other):
+        run_all(each, batches(5, seed=1), epoch=2)
+    own, copies = (sorted(each.models, key=lambda one: one.model_name) for each in (network, other))
+    assert [one.model_name for one in copies] == ["m", "m_ema"]
+    for one, twin in zip(own, copies, strict=True):
+        assert same_weights(one, twin)
+        assert one is not twin
+    rates = [each[0].current_optimizer.param_groups[0]["lr"] for each in (own, copies)]
+    assert rates[0] == rates[1]
+
+
+def test_the_copy_trains_nothing_and_has_no_optimizer() -> None:
+    model = built(mlp, "adam", model_name="m")
+    run_all(TorchNetwork(ops_of(model, None)), batches(1))
+    ema = EMA(model)
+    assert ema.averaged.model_name == "m_ema"
+    assert ema.averaged.optimizer is None
+    assert ema.averaged.current_optimizer is None
+    assert not any(one.requires_grad for one in ema.averaged.parameters())
+    assert model.current_optimizer is model.optimizer is not None
+    assert ema.get_fe_models() == {model, ema.averaged}
+
+
+def test_a_decay_that_is_written_counts_from_the_next_opening_on() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    ema = EMA(model, decay=0.8)
+    network = TorchNetwork(ops_of(model, ema))
+    run_all(network, batches(2))
+    before = ema.averaged[0].weight.clone()
+    ema.decay = 0.25
+    run_all(network, batches(1, seed=1))
+    expected = 0.25 * before + 0.75 * model[0].weight
+    torch.testing.assert_close(ema.averaged[0].weight, expected.detach())
+    assert twin is not model
+
+
+BAD = {
+    "EMA(m, decay=2)": "EMA of 'm' has decay=2; it is a number between 0 and 1.",
+    "EMA(m, decay='a')": "EMA of 'm' has decay='a'; it is a number between 0 and 1.",
+    "LRSchedule(m, make, per='step')": (
+        "LRSchedule of 'm' has per='step'; it is one of ['update', 'epoch']."
+    ),
+    "LRSchedule(m, 3)": (
+        "LRSchedule of 'm' got 3 for a scheduler. Pass a function that takes an optimizer and "
+        "returns one, such as `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`."
+    ),
+    "LRSchedule(m, plateau)": (
+        "LRSchedule of 'm' got a ReduceLROnPlateau, whose step needs ['metrics'], which no update "
+        "knows. Step it in your own loop, after evaluation."
+    ),
+    "LRSchedule(m, make(other.optimizer))": (
+        "LRSchedule of 'm' got a ExponentialLR of another optimizer than the model's, SGD. Pass a "
+        "function that makes it of the one that it is given."
+    ),
+    "LRSchedule(bare, make)": (
+        "LRSchedule of 'bare' schedules its learning rate, but the model has no optimizer. Give "
+        "fastnet.build an optimizer_fn."
+    ),
+}
+
+
+@pytest.mark.parametrize("made", BAD)
+def test_what_is_refused(made: str) -> None:
+    names = {
+        "EMA": EMA,
+        "LRSchedule": LRSchedule,
+        "m": built(line, sgd(), model_name="m"),
+        "other": built(line, sgd(), model_name="other"),
+        "bare": built(line, None, model_name="bare"),
+        "make": lambda optimizer: ExponentialLR(optimizer, 0.5),
+        "plateau": ReduceLROnPlateau,
+    }
+    with raising(ValueError, BAD[made]):
+        eval(made, names)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_that_no_op_updates(inside: bool) -> None:
+    model = built(line, sgd(), model_name="m")
+    ops = [ModelOp(model, "x", "y"), Fuse([UpdateOp(model, "y")]) if inside else None, EMA(model)]
+    with raising(
+        ValueError,
+        f"EMA (op {1 + inside}) follows the updates of model 'm', which no op in force updates"
+        f"{' but inside of another op' if inside else ''}. Put an UpdateOp of the model, of the "
+        "same modes, into the network's list of ops.",
+    ):
+        TorchNetwork(ops)(mode="train", epoch=1)
+
+
+def test_another_model_is_refused() -> None:
+    model, other = (built(line, sgd(), model_name=name) for name in "ab")
+    ema = EMA(model)
+    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), ema])
+    ema.model = other
+    with raising(
+        ValueError,
+        "EMA averages model 'a', which it was made for, and not 'b'. Make another EMA for that.",
+    ):
+        network(mode="train", epoch=1)
+
+
+def test_explain_tells_of_them() -> None:
+    model = built(line, sgd(), model_name="m")
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
+    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), EMA(model), schedule])
+    text = " ".join(str(network.explain("train")).split())
+    assert "averages weights with the decay 0.999; model 'm', 'm_ema'" in text
+    assert "steps ExponentialLR after each epoch; model 'm'" in text
+
+
+def test_a_profile_that_changes_nothing() -> None:
+    model, twin = twins(mlp)
+    built(model, sgd())
+    ema = EMA(model, decay=0.5)
+    schedules = [
+        LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), per)
+        for per in ("update", "epoch")
+    ]
+    network = TorchNetwork(ops_of(model, ema, *schedules, merge_grad=3, rest="flush"))
+    fastnet.profile(network, batches(5), mode="train", skip=1, update=False)
+    assert same_weights(model, twin)
+    assert same_weights(ema.averaged, twin)
+    assert ema.state_dict() == {"has_begun": False}
+    assert fastnet.backend.get_lr(model) == 0.1
+    assert [one.schedulers[0].last_epoch for one in schedules] == [0, 0]
+    assert network.ops[3].state_dict()["merged"] == 0
+
+
+class TestLayersInEvaluation:
+    """Layers that the user keeps in evaluation stay so while the others train."""
+
+    @pytest.mark.parametrize("given", [nn.BatchNorm2d, "norm", ["norm", nn.Dropout]])
+    @pytest.mark.parametrize("compile", [False, QUICK])
+    def test_is_the_loop_by_hand(self, given: Any, compile: Any) -> None:
+        model, twin = twins(Image)
+        for one in (model, twin):
+            one.drop.p = 0.0  # type: ignore[union-attr,unused-ignore]
+        built(model, sgd())
+        network = TorchNetwork(
+            [
+                ModelOp(model, "x", "y", eval_layers=given),
+                CrossEntropy(("y", "t"), "loss", from_logits=True),
+                UpdateOp(model, "loss"),
+            ],
+            compile=compile,
+        )
+        optimizer = sgd()(twin.parameters())
+        for epoch in (1, 2):
+            data = images(3)
+            run_all(network, data, epoch=epoch)
+            twin.train()
+            twin.norm.eval()  # type: ignore[union-attr,unused-ignore,operator]
+            for batch in data:
+                cross_entropy(twin(batch["x"]), batch["t"]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            assert not model.norm.training
+            assert model.conv.training
+            run_all(network, data, mode="eval", epoch=epoch)
+            assert not any(one.training for one in model.modules())
+        for own, other in zip(model.state_dict().values(), twin.state_dict().values(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+    def test_a_layer_that_was_replaced_in_an_opening(self) -> None:
+        model = built(Image, sgd())
+        network = TorchNetwork(
+            [ModelOp(model, "x", "y", eval_layers=nn.BatchNorm2d), UpdateOp(model, "y")]
+        )
+        with network(mode="train", epoch=1):
+            network.run_step(images(1)[0])
+            model.norm = nn.BatchNorm2d(4)
+            network.run_step(images(1)[0])
+            assert not model.norm.training
+            model.norm.train()
+            network.run_step(images(1)[0])
+            assert not model.norm.training
+
+    def test_what_is_refused(self) -> None:
+        model = built(Image, sgd(), model_name="m")
+        with pytest.raises(KeyError) as caught:
+            ModelOp(model, "x", "y", eval_layers="norn")
+        assert str(caught.value) == (
+            "eval_layers asks for the layer 'norn' of Image, which has none of this name. Did you "
+            "mean 'norm'? list(model.named_modules()) shows them."
+        )
+        with raising(
+            ValueError,
+            "ModelOp of 'm' has 3 among its eval_layers, which are names and classes of layers.",
+        ):
+            ModelOp(model, "x", "y", eval_layers=3)  # type: ignore[arg-type]
+
+    def test_explain_tells_of_them(self) -> None:
+        model = built(Image, sgd(), model_name="m")
+        network = TorchNetwork([ModelOp(model, "x", "y", eval_layers=[nn.BatchNorm2d, "drop"])])
+        assert "BatchNorm2d, drop as in evaluation" in str(network.explain("train"))
