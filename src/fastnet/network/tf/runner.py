@@ -147,10 +147,14 @@ class TFRunner(Runner):
         log = meter.log
         row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
 
-        def traced(reason: str, seconds: float) -> None:
+        def traced(reason: str, seconds: float, compiling: float) -> None:
             # it ends here, in the middle of a step
-            log.stamp_at(row, perf_counter() - seconds)
-            log.stamp(meter.row("trace", f"trace: {reason}"))
+            log.stamp_at(row, perf_counter() - seconds - compiling)
+            if compiling:
+                log.stamp_at(meter.row("trace", f"trace: {reason}"), perf_counter() - compiling)
+                log.stamp(meter.row("trace", f"compile: {reason}"))
+            else:
+                log.stamp(meter.row("trace", f"trace: {reason}"))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.told = traced
