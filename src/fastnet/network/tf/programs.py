@@ -18,6 +18,7 @@ from fastnet.types import State
 
 __all__ = ["Programs"]
 
+
 class Programs:
     """The graphs of one network.
 
@@ -26,8 +27,8 @@ class Programs:
 
     Attributes:
         records: What is told of the traces.
-        told: Called with the reason of each trace, and the seconds that it and compiling took, while
-            a step is measured.
+        told: Called with the reason of each trace, and the seconds that it took, and compiling,
+            while a step is measured.
     """
 
     def __init__(self, options: CompileOptions | None = None) -> None:
@@ -38,6 +39,11 @@ class Programs:
         self._state: State = {}
         self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, InForce] = {}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether steps are to be compiled."""
+        return self._options is not None
 
     def find(self, opening: Opening, replicas: Replicas | None, open_axes: OpenAxes) -> Program:
         """Find the graphs of an opening: layouts of the same ops share them.

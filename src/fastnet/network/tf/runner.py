@@ -145,7 +145,7 @@ class TFRunner(Runner):
         if meter is None:
             return step
         log = meter.log
-        row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
+        row = meter.row("graph", self._row_name)
 
         def traced(reason: str, seconds: float, compiling: float) -> None:
             # it ends here, in the middle of a step
@@ -166,6 +166,12 @@ class TFRunner(Runner):
             return result
 
         return run
+
+    @property
+    def _row_name(self) -> str:
+        if self._replicas is not None:
+            return "graphs of the devices"
+        return "compiled step" if self._programs.compiles else "graph"
 
     @property
     def _is_plain(self) -> bool:

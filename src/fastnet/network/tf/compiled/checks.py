@@ -54,9 +54,7 @@ def _without_nan(places: tuple[int, ...]) -> Callable[..., Check | None]:
         if not operation.inputs[0].dtype.is_floating:
             return None
         # of constants none is NaN in a program that works
-        asked = [
-            place for place in places if tf.get_static_value(operation.inputs[place]) is None
-        ]
+        asked = [place for place in places if tf.get_static_value(operation.inputs[place]) is None]
         return Check(tuple(asked) or places, _is_no_nan)
 
     return make
@@ -94,9 +92,7 @@ def _gather(operation: tf.Operation, rows: int | None) -> Check | None:
     length = None if axis is None or shape.rank is None else shape[int(axis)]
     if length is not None:
         return Check((1,), lambda index: _is_within(index, length))
-    return Check(
-        (1, 0, 2), lambda index, values, axis: _is_within(index, tf.shape(values)[axis])
-    )
+    return Check((1, 0, 2), lambda index, values, axis: _is_within(index, tf.shape(values)[axis]))
 
 
 def _gather_rows(operation: tf.Operation, rows: int | None) -> Check | None:
@@ -138,13 +134,13 @@ _MAKERS: dict[str, Callable[[tf.Operation, int | None], Check | None]] = {
         ("Div", "FloorDiv", "FloorMod", "Mod", "RealDiv", "TruncateDiv", "TruncateMod"), _divisor
     ),
     "GatherV2": _gather,
-    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min"), _without_nan((0,))),
-    **dict.fromkeys(("Maximum", "Minimum"), _without_nan((0, 1))),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Erf", "Max", "Min", "Relu6"), _without_nan((0,))),
+    **dict.fromkeys(
+        ("EluGrad", "Maximum", "Minimum", "Relu6Grad", "SeluGrad"), _without_nan((0, 1))
+    ),
     "Pow": _power,
     "ResourceGather": _gather_rows,
     "Softmax": _bounded,
     "SparseSoftmaxCrossEntropyWithLogits": _labels,
     "UnsortedSegmentSum": _segments,
 }
-
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from typing import Any
 
 import tensorflow as tf
@@ -95,5 +94,3 @@ def _without_inputs(definition: Any, inputs: set[str]) -> Any:
 
 def _tensor_of(name: str) -> str:
     return name if ":" in name or name.startswith("^") else f"{name}:0"
-
-

@@ -23,7 +23,6 @@ __all__ = ["Reading", "Uncompilable", "read"]
 
 # what tells the shape of a value, whatever the value is
 _OF_SHAPE = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size", "VariableShape"})
-_ELSEWHERE = "runs on {device}, and a compiled step on CPU:0 alone"
 
 
 class Uncompilable(Exception):
@@ -48,7 +47,7 @@ class Reading(NamedTuple):
     Attributes:
         definition: The graph.
         watches: What must hold for XLA to run it to the same end.
-        written: The captured handles of the variables that it may write to, with the types of those.
+        written: The captured handles of the variables that it may write to, with their types.
     """
 
     definition: Any
@@ -106,8 +105,10 @@ def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> 
         (outside, variables[inside.name].dtype)
         for outside, inside in graph.captures
         if inside.name in variables
-        and any(user.type not in ("ReadVariableOp", "VariableShape", "ResourceGather")
-                for user in inside.consumers())
+        and any(
+            user.type not in ("ReadVariableOp", "VariableShape", "ResourceGather")
+            for user in inside.consumers()
+        )
     ]
     return Reading(definition, watches, written)
 
@@ -139,8 +140,9 @@ def _node_of(name: str) -> str:
 
 def _require_same(node: Any, body: _Body, who: str, seeded: bool) -> None:
     kind = node.op
-    if node.device and not node.device.upper().endswith("CPU:0"):
-        raise Uncompilable(f"{who} {_ELSEWHERE.format(device=node.device)}")
+    device = node.device.rpartition("device:")[2] if "device:" in node.device else "CPU:0"
+    if device.upper() not in ("CPU:0", "CPU:*"):
+        raise Uncompilable(f"{who} runs on {device}, and a compiled step on CPU:0 alone")
     if kind in NUMBERED:
         if not all(body.knows(node.input[place]) for place in NUMBERED[kind]):
             raise Uncompilable(
@@ -149,8 +151,7 @@ def _require_same(node: Any, body: _Body, who: str, seeded: bool) -> None:
             )
     elif kind in RANDOM:
         raise Uncompilable(
-            f"{who} draws random numbers by '{kind}', whose seed does not count when it is "
-            "compiled"
+            f"{who} draws random numbers by '{kind}', whose seed does not count when it is compiled"
         )
     elif kind in SEEDED:
         if not seeded:

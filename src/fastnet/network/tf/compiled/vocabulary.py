@@ -19,10 +19,10 @@ SAME = _named(
     Pad PadV2 Range Rank Reshape ReverseV2 Select SelectV2 Shape ShapeN Size SpaceToBatchND
     BatchToSpaceND Split SplitV Squeeze Tile Transpose Unpack ZerosLike
 
-    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh DivNoNan Elu EluGrad Erf
-    Erfc Exp Expm1 Floor Inv InvGrad IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Log Log1p Mul
-    MulNoNan Neg Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad
-    Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign SoftsignGrad Sqrt
+    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh DivNoNan Elu
+    Erfc Exp Expm1 Floor IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Log Log1p Mul
+    MulNoNan Neg Reciprocal ReciprocalGrad Relu ReluGrad Rint Round Rsqrt RsqrtGrad
+    Selu Sigmoid SigmoidGrad Sign Sin Sinh Softplus Softsign SoftsignGrad Sqrt
     SqrtGrad Square SquaredDifference Sub Tan Tanh TanhGrad Xdivy Xlog1py Xlogy
 
     Equal Greater GreaterEqual Less LessEqual LogicalAnd LogicalNot LogicalOr NotEqual
@@ -45,9 +45,10 @@ SAME = _named(
 
 WATCHED = _named(
     """
-    ArgMax ArgMin Assert Cast CheckNumerics CheckNumericsV2 ClipByValue Div FloorDiv FloorMod GatherV2
-    Max Maximum Min Minimum Mod Pow RealDiv ResourceGather Softmax
-    SparseSoftmaxCrossEntropyWithLogits TruncateDiv TruncateMod UnsortedSegmentSum
+    ArgMax ArgMin Assert Cast CheckNumerics CheckNumericsV2 ClipByValue Div EluGrad Erf FloorDiv
+    FloorMod GatherV2 Max Maximum Min Minimum Mod Pow RealDiv Relu6 Relu6Grad
+    ResourceGather SeluGrad Softmax SparseSoftmaxCrossEntropyWithLogits TruncateDiv
+    TruncateMod UnsortedSegmentSum
     """
 )
 """What gives the same for most values, and for the others makes a graph raise, or differs."""

@@ -17,6 +17,7 @@ from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, 
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
 from fastnet.errors import describe_op
+from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
 from fastnet.network.opening import RunStep
@@ -260,7 +261,8 @@ class CapturedStep:
             return
         traced = time.perf_counter()
         try:
-            lowered = lower(captured, self._options, found)
+            with announced("compiling a step"):
+                lowered = lower(captured, self._options, found)
             forms = [map_form(KIND.form_of(value), _same, as_form=True) for value in values]
             takes = layout.takes_gradients
             program = Program(self._keys, forms, captured, lowered, state, around, takes)
