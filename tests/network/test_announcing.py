@@ -32,10 +32,9 @@ def test_it_is_said_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(announcing, "_SECONDS", 0.0)
-    with pytest.raises(ZeroDivisionError), announced("compiling a step"):
+    with announced("compiling a step"):
         while not stream.getvalue():
             time.sleep(0.001)
-        raise ZeroDivisionError
     assert re.fullmatch(r"fastnet: compiling a step \.\.\. \d+\.\d s\n", stream.getvalue())
 
 

@@ -54,7 +54,7 @@ class TestGraphs:
 
     def test_a_compiled_step_is_one_row_and_compiling_one_of_its_own(self) -> None:
         network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"), compile=True)
-        section = only(fastnet.profile(network, ones(), mode="infer", steps=5, warmup=0))
+        section = only(fastnet.profile(network, ones(), mode="infer", steps=5, skip=0))
         assert names(section, "graph") == ["compiled step"]
         assert names(section, "trace") == [
             "trace: first step in mode 'infer'",

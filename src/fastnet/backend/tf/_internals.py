@@ -349,7 +349,7 @@ def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] |
     first = handles.index(True) if True in handles else len(handles)
     if not all(handles[first:]) or len(handles) == first == 0:
         return None
-    attributes = (
+    attributes: tuple[Any, ...] = (
         *("Tconstants", []),
         *("Targs", [one.dtype.as_datatype_enum for one in concrete.inputs[:first]]),
         *("Nresources", len(handles) - first),

@@ -237,7 +237,8 @@ class CompiledStep:
             return self._plain(tensors)
         return self._results(results, tensors) if self._checked else results
 
-    def _results(self, results: Any, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def _results(self, found: Any, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        results: list[tf.Tensor] = found
         if not self._checked or results.pop():
             return results
         # all variables are as they were
