@@ -90,7 +90,9 @@ class TFSupervised(TFWorkload):
 class TFCompiled(TFSupervised):
     """The same step where XLA compiles it; what it is compared with stays a graph."""
 
-    only: ClassVar[frozenset[str] | None] = frozenset({"fastnet", "tf_function", "keras_on_batch"})
+    only: ClassVar[frozenset[str] | None] = frozenset(
+        {"tf_concrete", "fastnet", "tf_function", "keras_on_batch"}
+    )
     references: ClassVar[tuple[str, ...]] = ("tf_concrete",)
 
 
