@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_supervised import TFCompiled, TFSupervised
 
 
 def compiled(workload: TFSupervised, model: Any) -> Any:
@@ -14,5 +14,6 @@ def compiled(workload: TFSupervised, model: Any) -> Any:
     model.compile(
         optimizer=workload.optimizer(),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=isinstance(workload, TFCompiled),
     )
     return model

@@ -11,7 +11,7 @@ from bench.workloads.growth import TFGrowingChain
 from bench.workloads.tf_first_step import TFFirstStep
 from bench.workloads.tf_op_cost import TFOpCost
 from bench.workloads.tf_open_epoch import TFOpenEpoch
-from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_supervised import TFCompiled, TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
 from bench.workloads.workload import Workload
 
@@ -48,7 +48,7 @@ class TFNetworkPrograms:
     def _module(self, name: str) -> Any:
         return import_module(f"{self._package}.{name}")
 
-    def _network(self, model: Any) -> Any:
+    def _network(self, model: Any, **options: Any) -> Any:
         """Return a network that trains a model which `build` has made."""
         modules = self._module("op.tensorop.model")
         losses = self._module("op.tensorop.loss")
@@ -57,14 +57,16 @@ class TFNetworkPrograms:
                 modules.ModelOp(model=model, inputs="x", outputs="pred"),
                 losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
                 modules.UpdateOp(model=model, loss_name="loss"),
-            ]
+            ],
+            **options,
         )
 
     def _supervised(self, workload: TFSupervised) -> Program:
         """Run steps in a network that is entered now, once."""
         build = self._module("network").build
         model = build(model_fn=workload.model, optimizer_fn=workload.optimizer)
-        network = self._network(model)
+        options = {"compile": True} if isinstance(workload, TFCompiled) else {}
+        network = self._network(model, **options)
         context = network(
             mode=workload.mode, epoch=1, ds_id="", desired_output_keys=workload.wanted
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.peers import installed, version_of
 from bench.program import Program
-from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_supervised import TFCompiled, TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
 from bench.workloads.workload import Workload
 
@@ -48,6 +48,10 @@ def _train(workload: TFSupervised) -> Program:
 
 def _infer(workload: TFSupervised) -> Program:
     model = workload.model()
+    if isinstance(workload, TFCompiled):
+        from bench.peers._keras_compiled import compiled
+
+        model = compiled(workload, model)
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "pred": model.predict_on_batch(batch["x"])}

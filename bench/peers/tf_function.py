@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.peers import installed
 from bench.program import Program
 from bench.workloads.growth import TFGrowingChain
-from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_supervised import TFCompiled, TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
 from bench.workloads.workload import Workload
 
@@ -48,7 +48,8 @@ def _supervised(workload: TFSupervised) -> Program:
     from bench.peers._tf_by_hand import over_batch, supervised_step
 
     model = workload.model()
-    function = tf.function(supervised_step(workload, model))
+    step = supervised_step(workload, model)
+    function = tf.function(step, jit_compile=isinstance(workload, TFCompiled) or None)
     return Program(over_batch(function), workload.batch(), model=model)
 
 

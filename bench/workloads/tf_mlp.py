@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_supervised import TFCompiled, TFSupervised
 from bench.workloads.workload import Goal
 
 
@@ -21,5 +21,11 @@ def layers() -> list[Any]:
 
 TRAIN = TFSupervised("tf_mlp_train", "MLP train step", True, layers, (8, 16), 4, Goal(1.05, 3.74))
 INFER = TFSupervised("tf_mlp_infer", "MLP infer step", False, layers, (8, 16), 4, Goal(1.05, 4.09))
+TRAIN_COMPILED = TFCompiled(
+    "tf_mlp_train_compiled", "MLP train step, compiled", True, layers, (8, 16), 4, Goal(0.25)
+)
+INFER_COMPILED = TFCompiled(
+    "tf_mlp_infer_compiled", "MLP infer step, compiled", False, layers, (8, 16), 4, Goal(0.25)
+)
 
-WORKLOADS = (TRAIN, INFER)
+WORKLOADS = (TRAIN, INFER, TRAIN_COMPILED, INFER_COMPILED)

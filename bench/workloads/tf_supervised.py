@@ -86,6 +86,16 @@ class TFSupervised(TFWorkload):
         return {"x": tf.constant(x), "y": tf.constant(y)}
 
 
+@dataclass(frozen=True)
+class TFCompiled(TFSupervised):
+    """The same step where XLA compiles it; what it is compared with stays a graph."""
+
+    only: ClassVar[frozenset[str] | None] = frozenset(
+        {"tf_concrete", "fastnet", "tf_function", "keras_on_batch"}
+    )
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete",)
+
+
 def model_of(layers: list[Any]) -> Any:
     """Return a Keras model of `layers`, with the same weights every time.
 

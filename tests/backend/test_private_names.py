@@ -47,6 +47,7 @@ ALLOWED = {
     "_open",
     "_open_axes",
     "_opening",
+    "_options",
     "_parts",
     "_programs",
     "_replace",

@@ -145,3 +145,25 @@ def test_optimizers_are_named() -> None:
     assert network.explain("train", 1).models == {"line": "SGD (learning rate 0.01)"}
     assert network.explain("train", 3).models == {"line": "Adam (learning rate 0.001)"}
     assert str(network.explain()).startswith("TFNetwork in mode 'train', epoch 1\n")
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_whether_steps_are_compiled() -> None:
+    def said(network: TFNetwork, mode: str = "infer") -> list[str]:
+        lines = str(network.explain(mode)).splitlines()
+        return [line for line in lines if line.startswith("steps ")]
+
+    double = LambdaOp(lambda x: 2 * x, "x", "y")
+    assert said(TFNetwork(double)) == []
+    network = TFNetwork(double, compile=True)
+    assert said(network) == ["steps are compiled when the first one has come"]
+    with network("infer", 1):
+        network.run_step({"x": tf.ones(2)})
+    (line,) = said(network)
+    assert line.startswith("steps are compiled, which took ")
+    assert said(network, "eval") == ["steps are compiled when the first one has come"]
+    network = TFNetwork(LambdaOp(lambda x: tf.sort(x), "x", "y"), compile=True)
+    with network("infer", 1):
+        network.run_step({"x": tf.ones(2)})
+    told = network.explain("infer").compiled
+    assert told == f"are not compiled: {network.traces[0].fallback}"

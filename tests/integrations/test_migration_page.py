@@ -70,7 +70,7 @@ ADDED_PARAMETERS = {
     "CrossEntropy": ["axis", "ignore_index", "label_smoothing"],
     "FocalLoss": ["ds_id"],
     "Network": ["open_axes", "device", "keep_on_device", "returns", "compile"],
-    "TFNetwork": ["open_axes"],
+    "TFNetwork": ["open_axes", "compile"],
     "TorchNetwork": ["device", "keep_on_device", "returns", "compile"],
     "build": ["device", "parallel", "options"],
     ".transform": ["progress", "desired_output_keys", "device"],

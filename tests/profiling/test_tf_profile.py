@@ -52,6 +52,15 @@ class TestGraphs:
         assert not section.eager
         assert sum(row.total for row in section.parts) == pytest.approx(section.step.total)
 
+    def test_a_compiled_step_is_one_row_and_compiling_one_of_its_own(self) -> None:
+        network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"), compile=True)
+        section = only(fastnet.profile(network, ones(), mode="infer", steps=5, skip=0))
+        assert names(section, "graph") == ["compiled step"]
+        assert names(section, "trace") == [
+            "trace: first step in mode 'infer'",
+            "compile: first step in mode 'infer'",
+        ]
+
     def test_a_trace_in_every_epoch_is_named(self) -> None:
         def slow(data: Any, state: Any) -> Any:
             time.sleep(5e-3)

@@ -50,6 +50,8 @@ class Explanation:
         schedules: What changes with the epoch.
         findings: What is worth a look.
         spread: How models are spread over processes or devices, where something does that.
+        compiled: Whether steps run as compiled programs, and why not, in words; "" where that was
+            not asked for.
     """
 
     network: str
@@ -72,6 +74,7 @@ class Explanation:
     schedules: Schedules
     findings: tuple[Finding, ...]
     spread: dict[str, str] = field(default_factory=dict)
+    compiled: str = ""
 
     @property
     def inputs(self) -> set[str]:
@@ -215,6 +218,7 @@ def explain_subject(subject: Subject) -> Explanation:
             )
         ),
         spread={name: how for name, how in subject.spread.items() if name in models},
+        compiled=subject.compiled,
     )
 
 

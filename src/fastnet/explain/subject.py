@@ -34,6 +34,8 @@ class Subject:
         first_deferred: The place from which on updates wait until after the last op.
         error: What an opening would raise, or None.
         spread: By the names of models how they are spread over processes and devices.
+        compiled: Whether steps run as compiled programs, and why not, in words; "" where that was
+            not asked for.
     """
 
     network: str
@@ -53,3 +55,4 @@ class Subject:
     first_deferred: int
     error: str | None
     spread: Mapping[str, str] = field(default_factory=dict)
+    compiled: str = ""

@@ -151,6 +151,8 @@ def _opening(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
         how = explanation.spread.get(name)
         spread = "" if how is None else f", {how}"
         yield _Paragraph(f"model '{name}' with {optimizer}{spread}", indent="")
+    if explanation.compiled:
+        yield _Paragraph(f"steps {explanation.compiled}", indent="")
 
 
 def _ops(explanation: Explanation) -> Iterator[_Paragraph | _Table]:

@@ -9,22 +9,24 @@ from typing import Any
 from fastnet.errors import shown
 from fastnet.op.checks import is_int
 
-__all__ = ["CompileOptions", "read_compile"]
+__all__ = ["CompileOptions", "read_compile", "require_xla"]
 
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
-    """How the steps of a network are compiled (torch only).
+    """How the steps of a network are compiled.
 
     Attributes:
-        backend: What compiles them: "inductor"; "eager", which runs what was captured as it is and
-            needs no C++ compiler; another name of a backend that `torch.compile` knows; or a
-            function that is one: it takes an FX graph and a list of example tensors, and returns
-            the function to call with such tensors.
+        backend: What compiles them, None for what is usual: in TensorFlow "xla", which is all there
+            is; in torch "inductor"; "eager", which runs what was captured as it is and needs no C++
+            compiler; another name of a backend that `torch.compile` knows; or a function that is
+            one: it takes an FX graph and a list of example tensors, and returns the function to
+            call with such tensors.
         most_kinds: How many kinds of batches (shapes, types, values of what is no tensor) are
-            compiled for each opening's ops; further ones run op by op.
-        fallback_random: Whether Inductor draws random numbers as torch does without it, so that
-            the same seed gives the same numbers. Other backends always do.
+            compiled for each opening's ops; further ones run op by op, or in TensorFlow as graphs.
+        fallback_random: Whether random numbers are drawn as without compiling, so that the same
+            seed gives the same numbers: by Inductor; other backends of torch always do. In
+            TensorFlow steps with such numbers run as graphs then.
 
     Raises:
         TypeError: If one of them is of another type.
@@ -34,12 +36,13 @@ class CompileOptions:
     CompileOptions(backend='eager', most_kinds=8, fallback_random=False)
     """
 
-    backend: str | Callable[[Any, list[Any]], Any] = "inductor"
+    backend: str | Callable[[Any, list[Any]], Any] | None = None
     most_kinds: int = 8
     fallback_random: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.backend, str) and not callable(self.backend):
+        named = self.backend is None or isinstance(self.backend, str)
+        if not named and not callable(self.backend):
             raise TypeError(
                 f"CompileOptions has backend={shown(self.backend)}. Pass the name of one, such as "
                 "'inductor', or a function."
@@ -74,3 +77,19 @@ def read_compile(given: Any) -> CompileOptions | None:
     if not isinstance(given, bool):
         raise TypeError(f"compile is True, False or CompileOptions, not {shown(given)}.")
     return CompileOptions() if given else None
+
+
+def require_xla(options: CompileOptions | None) -> None:
+    """Refuse another backend than XLA.
+
+    Args:
+        options: The options of a network of TensorFlow, or None.
+
+    Raises:
+        ValueError: If they name another backend.
+    """
+    if options is not None and options.backend not in (None, "xla"):
+        raise ValueError(
+            f"CompileOptions has backend={shown(options.backend)}, but the steps of a TensorFlow "
+            "network are compiled by XLA. Leave the backend out."
+        )

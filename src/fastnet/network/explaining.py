@@ -79,6 +79,7 @@ def explain(
             first_deferred=first_deferred,
             error=error,
             spread=_spread(network),
+            compiled=_compiled(network, mode),
         )
     )
 
@@ -91,6 +92,21 @@ def _spread(network: BaseNetwork) -> dict[str, str]:
             told = {name_of(model): tell(model) for model in network.models}
             return {name: how for name, how in told.items() if how is not None}
     return {}
+
+
+def _compiled(network: BaseNetwork, mode: str) -> str:
+    """Say whether steps run as compiled programs, as far as the steps up to now have told."""
+    if getattr(network, "_options", None) is None:
+        return ""
+    told = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
+    if not told:
+        return "are compiled when the first one has come"
+    why = told[-1].fallback
+    if why is None:
+        return f"are compiled, which took {sum(one.compile_seconds for one in told):.1f} s"
+    if any(one.fallback is None for one in told):
+        return f"are compiled, but not all: {why}"
+    return f"are not compiled: {why}"
 
 
 def _choose_optimizers(layout: Layout, epoch: int) -> None:

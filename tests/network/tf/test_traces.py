@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fastnet
-from fastnet.network import TFNetwork
-from fastnet.network.tf import program, programs
+from fastnet.network import TFNetwork, records
+from fastnet.network.tf import program
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
@@ -1087,8 +1087,8 @@ class TestMany:
     def test_reasons_keep_no_more_than_the_last_of_them(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert programs._MOST_RECORDS == 256
-        monkeypatch.setattr(programs, "_MOST_RECORDS", 4)
+        assert records._MOST_RECORDS == 256
+        monkeypatch.setattr(records, "_MOST_RECORDS", 4)
         warnings.simplefilter("ignore")
         _, network = double()
         with network(mode="infer", epoch=3):

@@ -10,10 +10,11 @@ from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.models import all_layers
 from fastnet.network.base import BaseNetwork
+from fastnet.network.compiling import CompileOptions, read_compile, require_xla
 from fastnet.network.layout import Handling, Layout
 from fastnet.network.opening import Opening
+from fastnet.network.records import TraceRecord
 from fastnet.network.tf.open_axes import Axes, OpenAxes
-from fastnet.network.tf.program import TraceRecord
 from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
@@ -48,12 +49,15 @@ class TFNetwork(BaseNetwork):
             axis or several for the tensors of all keys, or a dict of keys to such, where the others
             keep axis 0. An axis below 0 counts from the last. None for axis 0, () for no axis.
             Values of several tensors (ragged and sparse ones) always leave open how much they hold.
+        compile: Whether XLA compiles each graph to one program, or the `CompileOptions` to do that
+            by. What it cannot compile, or would not run to the same end, runs as a graph, and
+            `traces` says why.
 
     Raises:
         AssertionError: If something is no op, postprocessing op or slicer.
-        TypeError: If `open_axes` holds something else.
-        ValueError: If only some models have mixed precision, or a postprocessing op would drop or
-            make batches.
+        TypeError: If `open_axes`, or `compile`, holds something else.
+        ValueError: If only some models have mixed precision, a postprocessing op would drop or make
+            batches, or another backend than XLA is to compile.
 
     >>> import tensorflow as tf
     >>> from fastnet.op.tensorop import LambdaOp
@@ -65,13 +69,19 @@ class TFNetwork(BaseNetwork):
     ["first step in mode 'infer'"]
     """
 
+    # of a network that was saved by an earlier version
+    _options: CompileOptions | None = None
+
     def __init__(
         self,
         ops: Any,
         postprocessing: Any = None,
         slicers: Any = None,
         open_axes: Axes | None = None,
+        compile: bool | CompileOptions = False,
     ) -> None:
+        self._options = read_compile(compile)
+        require_xla(self._options)
         self._open_axes = OpenAxes(open_axes)
         super().__init__(
             target_type="tf",
@@ -83,7 +93,7 @@ class TFNetwork(BaseNetwork):
 
     def _begin(self) -> None:
         super()._begin()
-        self._programs = Programs()
+        self._programs = Programs(self._options)
 
     def _require_apart(self, op: Any) -> None:
         for value in vars(op).values():
@@ -104,8 +114,8 @@ class TFNetwork(BaseNetwork):
 
     @property
     def traces(self) -> tuple[TraceRecord, ...]:
-        """When ops were traced and why, the last of many; each says how many there were with it."""
-        return tuple(self._programs.records)
+        """When ops were traced and compiled and why, or why not; the last of many."""
+        return tuple(self._programs.records.kept)
 
     def _handling(self) -> Handling:
         return Handling(adopt=(EAGER, FOREIGN, ARRAYS))

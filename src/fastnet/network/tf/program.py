@@ -27,7 +27,9 @@ from fastnet.backend.tf.graph import (
 )
 from fastnet.backend.tf.lifting import Lifted
 from fastnet.errors import add_note, describe_op
+from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
+from fastnet.network.tf.compiled.step import CompiledStep, Compiler, Kinds
 from fastnet.network.tf.forms import (
     Axis,
     any_size,
@@ -41,7 +43,7 @@ from fastnet.network.tf.graph_state import GraphState
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.types import Forward, State
 
-__all__ = ["InForce", "Program", "TraceRecord"]
+__all__ = ["InForce", "Program", "Record"]
 
 # containers among them, whose items are looked at one by one
 _STAYING = (str, bytes, bool, int, float, complex, type(None), list, tuple, MutableMapping)
@@ -51,28 +53,11 @@ _MANY_TRACES = 8
 # how many traces in a row the values of one key may ask for before somebody is told
 _MANY_IN_A_ROW = 3
 
+# Told why ops were traced or compiled, the seconds of both, and why they were not compiled.
+Record = Callable[[str, float, float, str | None], None]
+
 # the ids of what schedulers stand for, and of the ops
 InForce = tuple[list[int], list[int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class TraceRecord:
-    """That ops were traced, and why.
-
-    Attributes:
-        number: How many traces of the network there were, with this one.
-        mode: The mode.
-        epoch: The epoch.
-        reason: Why what there was did not do.
-        seconds: How long the step took that asked for it: to trace the ops, and to run the graph
-            for the first time, when TensorFlow works it out for the device.
-    """
-
-    number: int
-    mode: str
-    epoch: int
-    reason: str
-    seconds: float
 
 
 class _NoTensor:
@@ -85,27 +70,33 @@ class Program:
     Args:
         layout: The layout.
         state: The state of an opening, for what is the same in all of them.
-        record: Told of each trace: its reason, and the seconds that it took.
+        record: Told of each trace, and of each compilation.
         latest: What was in force in the latest trace of each mode, warming up or not. The programs
             of a network share it.
         open_axes: The axes that a graph may leave open.
+        options: How steps are compiled; None where they are not.
 
     Attributes:
         keys: What ops read from the batch, in the order of a step's forms.
         mode: The mode.
         traced: What the latest trace was made of, or None.
         open_axes: The axes that a graph may leave open.
+        never_compiled: Why XLA can compile none of its steps; None if it perhaps can.
     """
+
+    never_compiled: str | None = None
 
     def __init__(
         self,
         layout: Layout,
         state: State,
-        record: Callable[[str, float], None],
+        record: Record,
         latest: dict[Hashable, InForce],
         open_axes: OpenAxes,
+        options: CompileOptions | None = None,
     ) -> None:
         self.open_axes = open_axes
+        self._compiler = None if options is None else self._make_compiler(options)
         # the keys whose values were warned of
         self.warned: set[str] = set()
         self.keys = sorted(layout.plan.resolution.device_inputs.names())
@@ -186,15 +177,24 @@ class Program:
             ", warming up" if self._constant_state["warmup"] else ""
         )
 
-    def trace(self, forms: list[Any], wide: bool) -> Trace:
+    def _make_compiler(self, options: CompileOptions) -> Compiler:
+        def tell(reason: str, seconds: float, fallback: str | None) -> None:
+            self.record(reason, 0.0, seconds, fallback)
+
+        return Compiler(options, tell, self.never_compiled)
+
+    def trace(
+        self, forms: list[Any], wide: bool, kinds: Kinds
+    ) -> tuple[Trace, CompiledStep | None]:
         """Trace the ops.
 
         Args:
             forms: The form of the value of each key.
             wide: Whether axes were left open in them.
+            kinds: The kinds of batches that were compiled before.
 
         Returns:
-            The trace.
+            The trace, and what it calls where steps are compiled.
 
         Raises:
             Exception: Whatever an op raises.
@@ -220,7 +220,11 @@ class Program:
         concrete = self._concrete(run, specs)
         self._check_captures(concrete.graph)
         forget_gradients(concrete)
-        return Trace(caller(concrete, self._explain), forms, outputs, wide)
+        call = caller(concrete, self._explain)
+        if self._compiler is None:
+            return Trace(call, forms, outputs, wide), None
+        step = self._compiler.compile(concrete, call, kinds, self._op_in, wide)
+        return Trace(step.call, forms, outputs, wide), step
 
     def tracing(self, static: _Static, anew: bool) -> AbstractContextManager[None]:
         """Return what is entered while ops are traced.
@@ -362,6 +366,7 @@ class _Static:
         self._asking: tuple[str | None, int] = None, 0
         # axes whose lengths ops must know
         self._closed: set[Axis] = set()
+        self._kinds = Kinds()
 
     def _trace(self, values: list[Any]) -> Trace:
         program = self._program
@@ -374,6 +379,7 @@ class _Static:
             # in the middle of an opening: what was traced before it no longer stands for this
             self.step.traces = []
             self._closed = set()
+            self._kinds = Kinds()
             reason = changes
         elif latest is None:
             reason = program.first_reason()
@@ -382,7 +388,7 @@ class _Static:
         before = program.look()
         try:
             with program.tracing(self, anew=bool(changes) or latest is None):
-                trace, remark = self._trace_widest(exact)
+                trace, step, remark = self._trace_widest(exact)
         finally:
             after = program.look()
             before.ran(after)
@@ -397,13 +403,19 @@ class _Static:
         self._count += 1
         self.state = after
         program.keep(self)
-        _time_first_call(trace, lambda: program.record(reason, time.perf_counter() - started))
+
+        def record() -> None:
+            seconds = time.perf_counter() - started
+            compiling, fallback = (0.0, None) if step is None else step.first_outcome(reason)
+            program.record(reason, seconds - compiling, compiling, fallback)
+
+        _time_first_call(trace, step, record)
         for warning in (self._many(reason, exact, latest), self._always(key, exact, reason)):
             if warning:
                 warnings.warn(warning, stacklevel=4)
         return trace
 
-    def _trace_widest(self, exact: list[Any]) -> tuple[Trace, str]:
+    def _trace_widest(self, exact: list[Any]) -> tuple[Trace, CompiledStep | None, str]:
         """Trace for these lengths, or for any of the axes that have had other ones.
 
         Some ops must know a length, and fail where it is open.
@@ -422,15 +434,17 @@ class _Static:
             if place and opened == ways[place - 1][0]:
                 continue
             try:
-                trace = self._program.trace(open_lengths(keys, exact, opened), bool(opened))
+                forms = open_lengths(keys, exact, opened)
+                trace, step = self._program.trace(forms, bool(opened), self._kinds)
             except Exception as error:
                 first = first or error
                 last = error
                 continue
             self._closed |= axes - opened
             if last is None:
-                return trace, _opening_text(opened)
-            return trace, f"; {meaning}, because with any an op failed: {_first_line(last)}"
+                return trace, step, _opening_text(opened)
+            because = f"; {meaning}, because with any an op failed: {_first_line(last)}"
+            return trace, step, because
         assert first is not None
         assert last is not None
         if _first_line(first) != _first_line(last):
@@ -503,16 +517,24 @@ class _Static:
         )
 
 
-def _time_first_call(trace: Trace, done: Callable[[], None]) -> None:
+def _time_first_call(trace: Trace, step: CompiledStep | None, done: Callable[[], None]) -> None:
     """Have something run when a traced function was called for the first time."""
     call = trace.call
 
     def call_first(tensors: list[Any]) -> Any:
-        trace.call = call
+        trace.call = call if step is None else call_unsettled
         try:
-            return call(tensors)
+            return trace.call(tensors)
         finally:
             done()
+
+    def call_unsettled(tensors: list[Any]) -> Any:
+        assert step is not None
+        try:
+            return step.call(tensors)
+        finally:
+            if step.is_settled:
+                trace.call = step.call
 
     trace.call = call_first
 

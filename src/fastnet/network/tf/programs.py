@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from fastnet.network.compiling import CompileOptions
 from fastnet.network.opening import Opening
+from fastnet.network.records import Records
 from fastnet.network.tf.open_axes import OpenAxes
-from fastnet.network.tf.program import InForce, Program, TraceRecord
+from fastnet.network.tf.program import InForce, Program
 from fastnet.network.tf.replica_program import ReplicaProgram
 from fastnet.network.tf.replicas import Replicas
 from fastnet.types import State
 
 __all__ = ["Programs"]
 
-# the last ones tell why; a program that traces without end must not fill the memory with reasons
-_MOST_RECORDS = 256
-
 
 class Programs:
     """The graphs of one network.
 
+    Args:
+        options: How steps are compiled; None where they are not.
+
     Attributes:
-        records: The last of the traces.
-        told: Called with the reason and the seconds of each trace, while a step is measured.
+        records: What is told of the traces.
+        told: Called with the reason of each trace, and the seconds that it took, and compiling,
+            while a step is measured.
     """
 
-    def __init__(self) -> None:
-        self.records: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
-        self.told: Callable[[str, float], None] | None = None
+    def __init__(self, options: CompileOptions | None = None) -> None:
+        self.records = Records("as a graph")
+        self.told: Callable[[str, float, float], None] | None = None
+        self._options = options
         # of the opening that is under way, which is one at a time
         self._state: State = {}
         self._found: WeakValueDictionary[Any, Program] = WeakValueDictionary()
         self._latest: dict[Hashable, InForce] = {}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether steps are to be compiled."""
+        return self._options is not None
 
     def find(self, opening: Opening, replicas: Replicas | None, open_axes: OpenAxes) -> Program:
         """Find the graphs of an opening: layouts of the same ops share them.
@@ -63,7 +71,7 @@ class Programs:
         program = layout.programs.get(key) or self._found.get(key)
         if program is None:
             record = partial(self._record, str(state["mode"]))
-            shared = record, self._latest, open_axes
+            shared = record, self._latest, open_axes, self._options
             state = {**state, "eager": False}
             if replicas is None:
                 program = Program(layout, state, *shared)
@@ -74,8 +82,10 @@ class Programs:
         layout.programs[key] = program
         return program
 
-    def _record(self, mode: str, reason: str, seconds: float) -> None:
-        number = self.records[-1].number + 1 if self.records else 1
-        self.records.append(TraceRecord(number, mode, int(self._state["epoch"]), reason, seconds))
+    def _record(
+        self, mode: str, reason: str, seconds: float, compiling: float, fallback: str | None
+    ) -> None:
+        context = {"mode": mode, "epoch": self._state["epoch"]}
+        self.records.add(context, reason, seconds, compiling, fallback)
         if self.told is not None:
-            self.told(reason, seconds)
+            self.told(reason, seconds, compiling)

@@ -11,9 +11,10 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import CollectiveKeys
+from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
 from fastnet.network.tf.open_axes import OpenAxes
-from fastnet.network.tf.program import InForce, Program
+from fastnet.network.tf.program import InForce, Program, Record
 from fastnet.network.tf.replicas import Replicas, combine, join_values
 from fastnet.types import State
 
@@ -27,9 +28,10 @@ class ReplicaProgram(Program):
         layout: The layout.
         state: The state of an opening, for what is the same in all of them.
         replicas: The devices.
-        record: Told of each trace: its reason, and the seconds that it took.
+        record: Told of each trace, and of each compilation.
         latest: What was in force in the latest trace of each mode, warming up or not.
         open_axes: The axes that a graph may leave open.
+        options: How steps are to be compiled; None where they are not. They never are: it says so.
         joins: Whether the graphs put the devices' results together, and do not leave them apart.
     """
 
@@ -38,16 +40,19 @@ class ReplicaProgram(Program):
         layout: Layout,
         state: State,
         replicas: Replicas,
-        record: Callable[[str, float], None],
+        record: Record,
         latest: dict[Hashable, InForce],
         open_axes: OpenAxes,
+        options: CompileOptions | None,
         joins: bool,
     ) -> None:
-        super().__init__(layout, state, record, latest, open_axes)
+        super().__init__(layout, state, record, latest, open_axes, options)
         self._devices = replicas
         self._combine = join_values if joins else replicas.bundle
         self._keys = CollectiveKeys(replicas.strategy)
         self._first_keys: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    never_compiled = "the steps are spread over devices by a strategy"
 
     @contextmanager
     def tracing(self, static: Any, anew: bool) -> Iterator[None]:

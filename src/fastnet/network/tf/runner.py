@@ -145,12 +145,16 @@ class TFRunner(Runner):
         if meter is None:
             return step
         log = meter.log
-        row = meter.row("graph", "graph" if self._replicas is None else "graphs of the devices")
+        row = meter.row("graph", self._row_name)
 
-        def traced(reason: str, seconds: float) -> None:
+        def traced(reason: str, seconds: float, compiling: float) -> None:
             # it ends here, in the middle of a step
-            log.stamp_at(row, perf_counter() - seconds)
-            log.stamp(meter.row("trace", f"trace: {reason}"))
+            log.stamp_at(row, perf_counter() - seconds - compiling)
+            if compiling:
+                log.stamp_at(meter.row("trace", f"trace: {reason}"), perf_counter() - compiling)
+                log.stamp(meter.row("trace", f"compile: {reason}"))
+            else:
+                log.stamp(meter.row("trace", f"trace: {reason}"))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.told = traced
@@ -162,6 +166,12 @@ class TFRunner(Runner):
             return result
 
         return run
+
+    @property
+    def _row_name(self) -> str:
+        if self._replicas is not None:
+            return "graphs of the devices"
+        return "compiled step" if self._programs.compiles else "graph"
 
     @property
     def _is_plain(self) -> bool:

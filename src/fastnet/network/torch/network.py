@@ -19,6 +19,7 @@ from fastnet.network.compiling import CompileOptions, read_compile
 from fastnet.network.layout import Handling, Setting
 from fastnet.network.models import collect_models
 from fastnet.network.opening import Opening
+from fastnet.network.records import Records, TraceRecord
 from fastnet.network.torch.runner import TorchRunner, move_optimizer
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
@@ -26,8 +27,7 @@ from fastnet.util import get_device, to_list
 from fastnet.util.devices import read_device
 
 if TYPE_CHECKING:
-    from fastnet.network.torch.captured.records import CaptureRecord
-    from fastnet.network.torch.captured.step import CapturedStep, Records
+    from fastnet.network.torch.captured.step import CapturedStep
 
 __all__ = ["TorchNetwork"]
 
@@ -108,7 +108,7 @@ class TorchNetwork(BaseNetwork):
         self._records: Records | None = None
 
     @property
-    def traces(self) -> tuple[CaptureRecord, ...]:
+    def traces(self) -> tuple[TraceRecord, ...]:
         """When steps were captured and why, or why not; the last of many."""
         return () if self._records is None else tuple(self._records.kept)
 
@@ -231,10 +231,10 @@ class TorchNetwork(BaseNetwork):
         if opening.state["eager"] or not opening.layout.ops:
             return None
         # what it takes of torch is not imported without need
-        from fastnet.network.torch.captured.step import CapturedStep, Records
+        from fastnet.network.torch.captured.step import CapturedStep
 
         if self._records is None:
-            self._records = Records()
+            self._records = Records("op by op")
         assert self._options is not None
         programs, key = opening.layout.programs, ("captured", bool(opening.state["warmup"]))
         found: CapturedStep | None = programs.get(key)

@@ -51,7 +51,7 @@ def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
     graph, mode = capture.graph, capture.mode
     decompositions: dict[Any, Any] = {}
     left: list[Any] = []
-    if options.backend == "inductor":
+    if options.backend in (None, "inductor"):
         decompositions = tools.decompositions(options.fallback_random)
         left = _left_to_torch(graph)
         decompositions = {
@@ -137,7 +137,7 @@ def _compile(
     left: list[Any],
 ) -> Call:
     backend = options.backend
-    if backend == "inductor":
+    if backend is None or backend == "inductor":
         return tools.compile(graph, examples, mode, options.fallback_random, left)
     if backend == "eager":
         return lambda tensors: graph(*tensors)

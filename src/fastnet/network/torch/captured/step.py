@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,69 +17,26 @@ from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, 
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
 from fastnet.errors import describe_op
+from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
 from fastnet.network.opening import RunStep
+from fastnet.network.records import Records
 from fastnet.network.torch.captured.capture import KIND, capture
 from fastnet.network.torch.captured.held import TooMuch
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
-from fastnet.network.torch.captured.records import CaptureRecord
 from fastnet.network.torch.captured.stand_ins import State
 
-__all__ = ["CapturedStep", "Records", "never_captured"]
+__all__ = ["CapturedStep", "never_captured"]
 
-_MOST_RECORDS = 256
 # what changes in each step would have all of them traced
 _MOST_IN_A_ROW = 4
 _MOST_PROGRAMS = 64
 _OTHER_KIND = "a batch is of another kind"
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
-
-
-class Records:
-    """What a network tells of its captured steps.
-
-    Attributes:
-        kept: The last of the records.
-    """
-
-    def __init__(self) -> None:
-        self.kept: deque[CaptureRecord] = deque(maxlen=_MOST_RECORDS)
-        self._told: set[str] = set()
-
-    def add(
-        self,
-        context: Mapping[str, Any],
-        reason: str,
-        seconds: float = 0.0,
-        compile_seconds: float = 0.0,
-        fallback: str | None = None,
-    ) -> None:
-        """Take something down; what steps fall back for is warned of, once.
-
-        Args:
-            context: The context of the opening.
-            reason: Why what there was did not do.
-            seconds: How long it took to trace.
-            compile_seconds: How long it took to compile.
-            fallback: Why steps run op by op all the same.
-        """
-        number = self.kept[-1].number + 1 if self.kept else 1
-        mode, epoch = str(context["mode"]), int(context["epoch"])
-        self.kept.append(
-            CaptureRecord(number, mode, epoch, reason, seconds, compile_seconds, fallback)
-        )
-        if fallback is not None and fallback not in self._told:
-            self._told.add(fallback)
-            warnings.warn(
-                f"Steps of mode '{mode}' run op by op, and not as one compiled program: "
-                f"{fallback}. network.traces tells of all such reasons; open the network with "
-                "eager=True, or make it without `compile`, to have no such warning.",
-                stacklevel=2,
-            )
 
 
 def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | None:
@@ -308,7 +263,8 @@ class CapturedStep:
             return
         traced = time.perf_counter()
         try:
-            lowered = lower(captured, self._options, found)
+            with announced("compiling a step"):
+                lowered = lower(captured, self._options, found)
             forms = [map_form(KIND.form_of(value), _same, as_form=True) for value in values]
             takes = layout.takes_gradients
             program = Program(self._keys, forms, captured, lowered, state, around, takes)

@@ -1,0 +1,1 @@
+"""Steps of Keras models as programs that XLA has compiled."""
