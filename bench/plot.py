@@ -94,7 +94,7 @@ def _peers_of(row: Row) -> list[str]:
 def _title(section: Section, row: Row) -> str:
     """Return a panel's title. PyTorch has one version and stands first: it goes without saying."""
     beside = {
-        "ratio": f", beside {_with_article(peers.load(row.reference).NAME)}",
+        "ratio": f", beside {_with_article(peers.title(row.reference))}",
         "count": ", most alive at once" if row.reference == "bare" else "",
         "ms": ", ms more than a step",
         "ns an op": ", ns an op more than a step",
@@ -131,7 +131,7 @@ def _panel(axes: Any, row: Row) -> None:
         )
         if name == SUBJECT and row.goal is not None:
             axes.plot([row.goal.limit] * 2, [place - 0.42, place + 0.42], color="black", lw=1.8)
-    axes.set_yticks(range(len(names)), [peers.load(name).NAME for name in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [peers.title(name) for name in names], fontsize=8)
     axes.set_xscale("log")
     limit = [row.goal.limit] if row.goal else []
     low, high = min([*values, *limit, 1]), max([*values, *limit, 1])
