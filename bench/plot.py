@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ _COLUMNS = 3
 _LEAST = 1e-3
 # Its panels would look like those beside the concrete function for one size.
 _NOT_DRAWN = "tf_concrete_any"
+_FIRST_SHOWN = "mlp_train"
 # fastnet stands out; each peer keeps its color from panel to panel.
 _COLORS = {
     "bare": "#9aa0a6",
@@ -79,6 +81,30 @@ def draw(report: Report, path: Path) -> None:
         fontsize=11,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def draw_step(report: Report, path: Path) -> None:
+    """Draw the train step of the small MLP alone into the file `path`, if it was measured."""
+    rows = [
+        row for section in sections(report) for row in section.rows if row.workload == _FIRST_SHOWN
+    ]
+    if not rows:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    height = 0.9 + 0.32 * len(_peers_of(rows[0]))
+    figure, axes = pyplot.subplots(figsize=(7.4, height), layout="constrained")
+    _panel(axes, replace(rows[0], goal=None))
+    axes.set_title(
+        "A train step of a small PyTorch model, beside the loop by hand (less is better)",
+        fontsize=10,
+        loc="left",
+    )
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
