@@ -12,6 +12,7 @@ PAGES = {
     "docs/README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "bench/README.md": "measurements/method.md",
 }
 _LINK = re.compile(r"(!?)\[([^]]*)\]\(([^)\s]*)\)")
