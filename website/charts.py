@@ -106,7 +106,7 @@ def costs(rows: Sequence[Row]) -> go.Figure:
     goals = {row.goal.limit for row in rows if row.goal}
     for goal in goals:
         figure.add_vline(x=goal, line={"color": _GRAY, "width": 1, "dash": "dot"})
-    _lay_out(figure, len(rows), "µs more than the calls by hand", row_px=22)
+    _lay_out(figure, len(rows), "µs that it adds", row_px=22)
     return figure
 
 
@@ -219,9 +219,11 @@ def to_html(figure: go.Figure, anchor: str) -> str:
 
 
 def _told(row: Row, cell: Cell) -> str:
-    spread = f", {shown(row, cell.spread.low)} to {shown(row, cell.spread.high)}"
+    spread = ""
+    if cell.spread is not None:
+        spread = f", {shown(row, cell.spread.low)} to {shown(row, cell.spread.high)}"
     time = "" if cell.time_ns is None else f"<br>a step takes {microseconds(cell.time_ns)} µs"
-    return f"{shown(row, cell.value)}{spread if cell.spread else ''}{time}"
+    return f"{shown(row, cell.value)}{spread}{time}"
 
 
 def _lay_out(figure: go.Figure, lines: int, title: str, row_px: int = _ROW_PX) -> None:

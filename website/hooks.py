@@ -63,6 +63,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links to where their files are on the site."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # of one page
 
     def source_of(file: str) -> str | None:
         return f"{config.repo_url.rstrip('/')}/blob/main/{file}" if config.repo_url else None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
+
 from bench import growth, tables, verdicts
 from bench import ranks as bench_ranks
 from bench.ranks import Line
@@ -96,7 +98,7 @@ def _of_report(name: str, report: Report) -> Page:
     page = Page(name, f"# {TITLES.get(name, name)}\n\n{''.join(tables.remarks(report))}")
     parts = [page.text]
 
-    def show(chart: str, figure: charts.go.Figure) -> None:
+    def show(chart: str, figure: go.Figure) -> None:
         page.charts[chart] = charts.to_html(figure, f"chart-{chart}")
         parts.append(f"<!-- chart {chart} -->")
 
