@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,12 @@ def test_every_page_with_programs_is_run() -> None:
 
 
 @pytest.mark.parametrize("page", ["compile", "copying", "ops", "performance"])
-def test_pages_in_torch(page: str, tmp_path: Path) -> None:
+def test_pages_in_torch(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    run("\n\n".join(programs(page)), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for program in programs(page):
+        exec(program, names)
 
 
 @pytest.mark.slow
