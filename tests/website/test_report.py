@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from website import report
+from bench import peers
+from website import charts, report
 
 PAGES = {page.name: page for page in report.pages()}
 
@@ -43,3 +44,7 @@ def test_a_chart_has_what_was_measured() -> None:
     assert chart.count('"type":"histogram"') == 2
     middle = statistics.median(one["change"] for one in data["planted"])
     assert f"10 % more (median {100 * middle:+.1f} %)" in chart.replace("\\u002b", "+")
+
+
+def test_each_peer_has_a_color() -> None:
+    assert {peer for many in peers.BY_FRAMEWORK.values() for peer in many} <= charts._COLORS.keys()
