@@ -5,6 +5,7 @@ PYTHON    ?= python3
 FE_PYTHON ?= $(PYTHON)
 VENV      ?= .venv
 FE_VENV   ?= .venv-fe
+DOCS_VENV ?= .venv-docs
 
 # What `make sanitize` runs.
 KERNEL_TESTS ?= $(patsubst src/fastnet/%.pyx,tests/test%.py,$(wildcard src/fastnet/_*.pyx))
@@ -30,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help demo demo-tf demo-distributed setup test test-slow test-fast test-public test-fe lint typecheck build
-.PHONY: fe-packages bench-packages bench bench-quick instructions annotate sanitize dist clean
+.PHONY: fe-packages bench-packages bench bench-quick instructions annotate sanitize docs dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +108,11 @@ sanitize: setup  ## run the kernel's tests under the address and undefined-behav
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
 	PYTHONMALLOC=malloc PYTHONPATH="$$(echo build/sanitize/lib*)" $(BIN)/python -m pytest $(KERNEL_TESTS)
 
+# Without any framework: the package's sources and the committed results are read, not run. What
+# Material says of its own future is no warning of the pages.
+docs: $(DOCS_VENV)/.has-docs  ## build the site into build/site; fails on a broken link or a missing name
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
+
 dist: setup  ## build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation
 
@@ -138,6 +144,12 @@ $(FE_VENV)/.has-packages: constraints/fe.txt
 $(FE_VENV)/.has-fe: $(FE_VENV)/.has-packages pyproject.toml setup.py
 	$(FE_VENV)/bin/python $(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@ $(FE_VENV)/.kernel
+
+$(DOCS_VENV)/.has-docs: constraints/docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python $(PIP) --constraint constraints/docs.txt \
+		mkdocs-material 'mkdocstrings[python]' numpy plotly ruff
+	@touch $@
 
 $(VENV)/.kernel: $(KERNEL)
 	$(BIN)/python setup.py --quiet build_ext --inplace

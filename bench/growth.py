@@ -57,7 +57,7 @@ class Group:
     @property
     def baseline(self) -> str:
         """How the report calls the reference."""
-        return peers.load(self.reference).NAME
+        return peers.title(self.reference)
 
 
 def groups(section: Section) -> Iterator[Group]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ _COLUMNS = 3
 _LEAST = 1e-3
 # Its panels would look like those beside the concrete function for one size.
 _NOT_DRAWN = "tf_concrete_any"
+_FIRST_SHOWN = "mlp_train"
 # fastnet stands out; each peer keeps its color from panel to panel.
 _COLORS = {
     "bare": "#9aa0a6",
@@ -83,6 +85,30 @@ def draw(report: Report, path: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_step(report: Report, path: Path) -> None:
+    """Draw the train step of the small MLP alone into the file `path`, if it was measured."""
+    rows = [
+        row for section in sections(report) for row in section.rows if row.workload == _FIRST_SHOWN
+    ]
+    if not rows:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    height = 0.9 + 0.32 * len(_peers_of(rows[0]))
+    figure, axes = pyplot.subplots(figsize=(7.4, height), layout="constrained")
+    _panel(axes, replace(rows[0], goal=None))
+    axes.set_title(
+        "A train step of a small PyTorch model, beside the loop by hand (less is better)",
+        fontsize=10,
+        loc="left",
+    )
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
 def _peers_of(row: Row) -> list[str]:
     """Return the peers that have a bar: all but the reference, which is the line at 1."""
     if row.unit == "count":
@@ -94,7 +120,7 @@ def _peers_of(row: Row) -> list[str]:
 def _title(section: Section, row: Row) -> str:
     """Return a panel's title. PyTorch has one version and stands first: it goes without saying."""
     beside = {
-        "ratio": f", beside {_with_article(peers.load(row.reference).NAME)}",
+        "ratio": f", beside {_with_article(peers.title(row.reference))}",
         "count": ", most alive at once" if row.reference == "bare" else "",
         "ms": ", ms more than a step",
         "ns an op": ", ns an op more than a step",
@@ -131,7 +157,7 @@ def _panel(axes: Any, row: Row) -> None:
         )
         if name == SUBJECT and row.goal is not None:
             axes.plot([row.goal.limit] * 2, [place - 0.42, place + 0.42], color="black", lw=1.8)
-    axes.set_yticks(range(len(names)), [peers.load(name).NAME for name in names], fontsize=8)
+    axes.set_yticks(range(len(names)), [peers.title(name) for name in names], fontsize=8)
     axes.set_xscale("log")
     limit = [row.goal.limit] if row.goal else []
     low, high = min([*values, *limit, 1]), max([*values, *limit, 1])

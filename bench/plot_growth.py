@@ -124,7 +124,7 @@ def _label_ends(axes: Any, ends: list[tuple[float, str]], size: int) -> None:
         at = max(value, placed * step)
         placed = at
         axes.annotate(
-            peers.load(peer).NAME,
+            peers.title(peer),
             (size, value),
             xytext=(10, 72 * axes.bbox.height / axes.figure.dpi * _part(at, value, low, high)),
             textcoords="offset points",

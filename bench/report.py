@@ -148,6 +148,7 @@ def _write(report: Report, options: argparse.Namespace) -> None:
         places["markdown"].write_text(tables.to_markdown(report))
     if places["plot"]:
         plot.draw(report, places["plot"])
+        plot.draw_step(report, places["plot"].with_stem(f"{places['plot'].stem}_step"))
         plot_growth.draw(report, places["plot"].parent, places["plot"].stem)
 
 

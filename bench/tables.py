@@ -98,7 +98,7 @@ def _value(row: Row, cell: Cell | None) -> str:
 
 def _beside(row: Row) -> str:
     if row.unit == "ratio":
-        return peers.load(row.reference).NAME
+        return peers.title(row.reference)
     return "count" if row.unit == "count" else "a plain step"
 
 
@@ -145,7 +145,7 @@ def peers_table(section: Section) -> Table:
         note=f"Ratio to what stands under `beside`, timed in the same process; {_NONE}: no such "
         "thing, or not measured. Last column: FastEstimator 1.7.0 when the goals were set."
         f"{_units(section)}",
-        columns=["work", "beside", *[peers.load(name).NAME for name in names], "(FE, then)"],
+        columns=["work", "beside", *[peers.title(name) for name in names], "(FE, then)"],
         rows=made,
     )
 
@@ -190,7 +190,7 @@ def costs_table(section: Section) -> Table:
             "spread",
             "goal",
             "verdict",
-            *[f"{peers.load(name).NAME} adds" for name in others],
+            *[f"{peers.title(name)} adds" for name in others],
         ],
         rows=made,
         left=1,
@@ -216,7 +216,7 @@ def dispatch_table(section: Section) -> Table:
                 f"{spread.low:.0f} to {spread.high:.0f}" if spread else _NONE,
             ]
         made.append([row.title, _NONE if by_hand is None else f"{by_hand:.0f}", *shown_cells])
-    titles = [peers.load(name).NAME for name in names]
+    titles = [peers.title(name) for name in names]
     return Table(
         title=f"{section.title}: what finding a function by a value's type adds",
         note="Nanoseconds. By hand: the framework's own function, called with the same values. "
@@ -236,7 +236,7 @@ def dispatch_table(section: Section) -> Table:
 
 def growth_table(group: growth.Group) -> Table:
     """Return how a step's cost grows with one thing, for each peer."""
-    names = [peers.load(line.peer).NAME for line in group.lines]
+    names = [peers.title(line.peer) for line in group.lines]
     made = [
         [
             f"{size:,}",
@@ -281,7 +281,7 @@ def times_table(report: Report) -> Table:
                 made.append(
                     [
                         name,
-                        peers.load(peer).NAME,
+                        peers.title(peer),
                         environment,
                         microseconds(time["median"]),
                         microseconds(time["low"]),
@@ -311,7 +311,7 @@ def remarks(report: Report) -> Iterator[str]:
             for peer, reason in measured.failures.items():
                 if (environment, peer, reason) not in seen:
                     seen.add((environment, peer, reason))
-                    name = peers.load(peer).NAME
+                    name = peers.title(peer)
                     yield f"\n- FAILED: {name} at {measured.workload} ({environment}): {reason}"
         for workload, reason in report.failures.get(environment, {}).items():
             yield f"\n- FAILED: {workload} ({environment}): {reason}"
@@ -332,12 +332,12 @@ def _absent(report: Report) -> list[str]:
 def to_markdown(report: Report) -> str:
     """Return the whole report as Markdown."""
     parts = ["# What a step costs", "".join(remarks(report))]
-    parts += [table.to_markdown() for table in _tables(report)]
+    parts += [table.to_markdown() for table in all_tables(report)]
     parts.append(times_table(report).to_markdown())
     return "\n\n".join(parts) + "\n"
 
 
-def _tables(report: Report) -> Iterator[Table]:
+def all_tables(report: Report) -> Iterator[Table]:
     """Yield the tables of each section."""
     for section in sections(report):
         if section.rows:
@@ -360,5 +360,5 @@ def show(report: Report) -> None:
     if not console.is_terminal:
         console = Console(width=200)
     console.print("".join(remarks(report)), markup=False, highlight=False)
-    for table in _tables(report):
+    for table in all_tables(report):
         console.print(table.to_rich())

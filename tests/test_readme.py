@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,15 @@ def test_tensorflow(capsys: pytest.CaptureFixture[str]) -> None:
     said = re.search(r"print\(.*\)  # (.*)", program)
     assert said is not None
     assert capsys.readouterr().out.strip() == said[1]
+
+
+def test_the_figure_says_what_was_measured() -> None:
+    results = README.parent / "bench" / "results" / "report.json"
+    measured = json.loads(results.read_text(encoding="utf-8"))["environments"]["main"]
+    (step,) = [one for one in measured if one["workload"] == "mlp_train"]
+    ratios = {peer: found["bare"]["median"] for peer, found in step["ratios"].items()}
+    own = ratios.pop("fastnet")
+    others = [ratio for peer, ratio in ratios.items() if peer != "bare"]
+    (said,) = re.findall(r"!\[(.*)\]\(bench/results/report_step.png\)", README.read_text("utf-8"))
+    assert f": {own:.2f} of the loop by hand" in said
+    assert f"take {min(others):.1f} to {max(others):.1f} times as long" in said

@@ -36,6 +36,9 @@ def marks(change: Callable[[], Any]) -> bool:
     return writes() > before
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="attributes lie in the objects of plain classes themselves"
+)
 def test_attributes_take_no_more_room_than_those_of_any_class() -> None:
     class Plain:
         def __init__(self) -> None:
@@ -119,7 +122,8 @@ class TestMarks:
                 - set(vars(fixed))
                 - {"copy", "__reversed__", "__sizeof__"}
             )
-            assert changing - {"__init__", "__hash__"} <= set(vars(noticed)), noticed
+            unchanging = {"__init__", "__hash__", "__getattribute__"}
+            assert changing - unchanging <= set(vars(noticed)), noticed
 
     @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
     @pytest.mark.parametrize("held", [NoticedList("xy"), NoticedSet("xy")])
@@ -244,7 +248,7 @@ class TestObjects:
         assert vars(one) == {}
 
     def test_a_module_of_torch(self) -> None:
-        import torch
+        torch = pytest.importorskip("torch")
 
         for bases in ((Noticing, torch.nn.Module), (torch.nn.Module, Noticing)):
             module: Any = type("Both", bases, {})()

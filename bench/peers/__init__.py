@@ -6,8 +6,11 @@ installed is merely absent.
 
 from __future__ import annotations
 
+import ast
+from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
@@ -73,6 +76,19 @@ BASELINES = frozenset({"bare", "bare_strict", "tf_concrete", "tf_concrete_any", 
 def load(name: str) -> Peer:
     """Return the peer that the module `name` is."""
     return cast("Peer", import_module(f"bench.peers.{name}"))
+
+
+@cache
+def title(name: str) -> str:
+    """Return `NAME` of the module `name`.
+
+    The module is read, not imported, so that a report is shown where no framework is installed.
+    """
+    source = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NAME":
+            return str(ast.literal_eval(node.value))
+    raise ValueError(f"The peer {name} has no NAME.")
 
 
 def installed(package: str) -> bool:

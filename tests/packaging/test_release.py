@@ -1,0 +1,44 @@
+"""What a release is made by says one thing in each of its files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.packaging.conftest import KERNEL, ROOT
+
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def test_versions_agree() -> None:
+    (version,) = re.findall(r'^version = "(.*)"$', PROJECT, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [version]
+
+
+def test_there_is_a_wheel_for_each_python_that_is_named() -> None:
+    named = set(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT))
+    (build,) = re.findall(r"^build = (\[.*\])$", PROJECT, re.MULTILINE)
+    built = {f"3.{minor}" for minor in re.findall(r"cp3(\d+)-", build)}
+    assert built == named
+    assert "cp314t-" in build
+
+
+def test_wheels_are_tested_by_all_tests_of_the_kernel() -> None:
+    (command,) = re.findall(r'^test-command = "(.*)"$', PROJECT, re.MULTILINE)
+    files = re.findall(r"tests/\S+\.py", command)
+    assert {f"tests/test{name}.py" for name in KERNEL} <= set(files)
+    for file in files:
+        assert (ROOT / file).is_file(), file
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda workflow: workflow.name)
+def test_workflows_run_what_there_is(workflow: object) -> None:
+    text = workflow.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for target in re.findall(r"run: make ([a-z-]+)", text):
+        assert target in targets
+    # a job may write only what it says that it writes
+    assert "\npermissions:\n  contents: read\n" in text

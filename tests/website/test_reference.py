@@ -1,0 +1,65 @@
+"""The reference has every public name: those that the tests of imports list, and all others."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+from tests.test_import import NAMES
+from website import reference
+
+PAGES = {page.module: page for page in reference.pages()}
+
+
+def test_every_name_that_programs_import_has_a_place() -> None:
+    pytest.importorskip("torch")
+    documented = {
+        id(getattr(importlib.import_module(page.module), name))
+        for page in PAGES.values()
+        for name in page.own
+        if (page.module, name) != ("fastnet", "TFNetwork")  # it would import TensorFlow
+    }
+    for module, names in NAMES.items():
+        for name in names.split():
+            value = getattr(importlib.import_module(module), name)
+            if not isinstance(value, ModuleType):
+                assert id(value) in documented, (module, name)
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.module)
+def test_every_exported_name_is_on_the_page(page: reference.Page) -> None:
+    exported = set(importlib.import_module(page.module).__all__)
+    packages = {package.rpartition(".")[2] for package in page.packages}
+    assert {*page.own, *page.elsewhere, *packages} == exported
+    text = page.markdown()
+    for name in page.own:
+        assert f"::: {page.module}.{name}\n" in text or f'id="{page.module}.{name}"' in text
+    for name in page.elsewhere:
+        assert f'id="{page.module}.{name}"' in text
+
+
+def test_no_name_is_documented_twice() -> None:
+    defined = [reference.defined(page.module, name) for page in PAGES.values() for name in page.own]
+    assert len(set(defined)) == len(defined)
+
+
+def test_modules_that_the_package_exports_have_pages() -> None:
+    missing = set(PAGES["fastnet"].packages) - PAGES.keys()
+    # which exports nothing but packages
+    assert missing == {"fastnet.op"}
+
+
+def test_functions_that_their_module_is_named_after() -> None:
+    assert reference.defined("fastnet", "build") == ("fastnet.network.build", "build")
+    assert reference.defined("fastnet", "profile")[1] == "profile"
+    assert "::: fastnet.network.build.build\n" in PAGES["fastnet"].markdown()
+
+
+def test_a_module_without_a_list_of_names() -> None:
+    with pytest.raises(ValueError, match="__all__") as caught:
+        reference.exported("fastnet.op.tensorop.loss.hinge")
+    assert str(caught.value) == (
+        "fastnet.op.tensorop.loss.hinge has no __all__ that can be read without importing it."
+    )

@@ -1,0 +1,50 @@
+"""The pages of measurements, where Plotly is installed: as for `make docs`."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+
+import pytest
+
+pytest.importorskip("plotly")
+
+from bench import peers
+from website import charts, report
+
+PAGES = {page.name: page for page in report.pages()}
+
+
+def test_each_file_of_results_has_a_page() -> None:
+    there = {path.stem for path in report.RESULTS.iterdir() if path.suffix in (".json", ".md")}
+    assert PAGES.keys() == there
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.name)
+def test_charts_are_where_the_page_names_them(page: report.Page) -> None:
+    named = re.findall(r"<!-- chart (\S+) -->", page.text)
+    assert sorted(named) == sorted(page.charts)
+    shown = report.charts_in(page.text, page.charts)
+    assert shown.count('<div class="chart">') == len(named)
+    assert "<!-- chart" not in shown
+
+
+def test_a_table_has_what_was_measured() -> None:
+    data = json.loads((report.RESULTS / "report.json").read_text(encoding="utf-8"))
+    (measured,) = [one for one in data["environments"]["main"] if one["workload"] == "mlp_train"]
+    ratio = measured["ratios"]["fastnet"]["bare"]["median"]
+    (row, *_) = re.findall(r"^\| MLP train step \| bare loop \|.*", PAGES["report"].text, re.M)
+    assert f"| {ratio:.2f} |" in row
+
+
+def test_a_chart_has_what_was_measured() -> None:
+    data = json.loads((report.RESULTS / "verdicts.json").read_text(encoding="utf-8"))
+    (chart,) = PAGES["verdicts"].charts.values()
+    assert chart.count('"type":"histogram"') == 2
+    middle = statistics.median(one["change"] for one in data["planted"])
+    assert f"10 % more (median {100 * middle:+.1f} %)" in chart.replace("\\u002b", "+")
+
+
+def test_each_peer_has_a_color() -> None:
+    assert {peer for many in peers.BY_FRAMEWORK.values() for peer in many} <= charts._COLORS.keys()

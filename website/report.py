@@ -1,0 +1,179 @@
+"""The pages of what was measured, made from the files in bench/results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from bench import growth, tables, verdicts
+from bench import ranks as bench_ranks
+from bench.ranks import Line
+from bench.results import Report, from_json, sections
+from bench.timing import Spread
+from website import charts
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
+
+# The pages, in the order of the navigation.
+TITLES = {
+    "report": "A step in PyTorch",
+    "tensorflow": "A step in TensorFlow",
+    "growth": "How a step grows",
+    "ops": "What each op adds",
+    "op_instructions_torch": "Instructions of ops, PyTorch",
+    "op_instructions_tensorflow": "Instructions of ops, TensorFlow",
+    "instructions": "Instructions of the kernel",
+    "fit": "FastEstimator's fit, swapped",
+    "ranks": "Processes that train together",
+    "verdicts": "Comparisons of profiles",
+}
+
+
+@dataclass
+class Page:
+    """A page of measurements.
+
+    Attributes:
+        name: The name of its file in bench/results, without its ending.
+        text: The page, with `<!-- chart NAME -->` where a chart belongs.
+        charts: The charts, by name, as HTML.
+    """
+
+    name: str
+    text: str
+    charts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where the page is on the site."""
+        return f"measurements/{self.name}.md"
+
+    @property
+    def title(self) -> str:
+        """What the navigation calls it."""
+        return TITLES.get(self.name, self.name)
+
+
+def pages() -> Iterator[Page]:
+    """Yield a page for each file of results: those with a title first, in their order."""
+    there = {path.stem for path in RESULTS.iterdir() if path.suffix in (".json", ".md")}
+    for name in [*(name for name in TITLES if name in there), *sorted(there - TITLES.keys())]:
+        yield _page(name)
+
+
+def charts_in(html: str, made: dict[str, str]) -> str:
+    """Put charts where a page names them.
+
+    Args:
+        html: The page's HTML.
+        made: The charts, by name.
+
+    Returns:
+        The HTML with the charts.
+    """
+    return re.sub(r"<!-- chart (\S+) -->", lambda found: made[found[1]], html)
+
+
+def _page(name: str) -> Page:
+    file = RESULTS / f"{name}.json"
+    if not file.exists():
+        return Page(name, _below(f"# {TITLES.get(name, name)}", _written(name)))
+    data = json.loads(file.read_text(encoding="utf-8"))
+    if name == "ranks":
+        return _of_ranks(data)
+    if name == "verdicts":
+        return _of_verdicts(data)
+    if name == "instructions":
+        return _of_instructions(data)
+    return _of_report(name, from_json(data))
+
+
+def _of_report(name: str, report: Report) -> Page:
+    page = Page(name, f"# {TITLES.get(name, name)}\n\n{''.join(tables.remarks(report))}")
+    parts = [page.text]
+
+    def show(chart: str, figure: go.Figure) -> None:
+        page.charts[chart] = charts.to_html(figure, f"chart-{chart}")
+        parts.append(f"<!-- chart {chart} -->")
+
+    for number, section in enumerate(sections(report)):
+        figure = charts.ratios(section)
+        if figure is not None:
+            parts.append(f"## {section.title}")
+            show(f"ratios-{number}", figure)
+        eager = [row for row in section.costs if row.title.endswith(", eager")]
+        others = [row for row in section.costs if row not in eager]
+        for kind, rows in ((", eager", eager), ("", others)):
+            if rows:
+                parts.append(f"## {section.title}{kind}: µs that an op adds")
+                show(f"costs-{number}{'-eager' * bool(kind)}", charts.costs(rows))
+        for group in growth.groups(section):
+            parts.append(f"## {group.section}: {group.what}")
+            show(f"{group.name}-{number}", charts.grows(group))
+    parts += [table.to_markdown() for table in tables.all_tables(report)]
+    parts.append(tables.times_table(report).to_markdown())
+    page.text = "\n\n".join(parts) + "\n"
+    return page
+
+
+def _of_ranks(data: dict[str, Any]) -> Page:
+    lines, growing = (_lines(data[key]) for key in ("lines", "growing"))
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    text = [
+        f"# {TITLES['ranks']}",
+        f"Two processes over gloo, a thread each. Measured with {versions}.",
+        "<!-- chart ranks -->",
+        bench_ranks.table(lines),
+        "## On more ranks",
+        bench_ranks.growth_table(growing),
+    ]
+    made = {"ranks": charts.to_html(charts.ranks(lines), "chart-ranks")}
+    return Page("ranks", "\n\n".join(text), made)
+
+
+def _lines(data: list[dict[str, Any]]) -> list[Line]:
+    return [
+        Line(**{**one, "ratio": Spread(**one["ratio"]), "added": Spread(**one["added"])})
+        for one in data
+    ]
+
+
+def _of_verdicts(data: dict[str, Any]) -> Page:
+    found = {
+        "the same step": [one["change"] for one in data["same"]],
+        "10 % more": [one["change"] for one in data["planted"]],
+    }
+    text = _below(f"# {TITLES['verdicts']}\n\n<!-- chart verdicts -->", verdicts.table(data))
+    made = {"verdicts": charts.to_html(charts.changes(found), "chart-verdicts")}
+    return Page("verdicts", text, made)
+
+
+def _of_instructions(data: dict[str, Any]) -> Page:
+    parts = [
+        f"# {TITLES['instructions']}",
+        "Instructions that one more of each thing takes, counted under callgrind: the kernel's "
+        "own, and all, with those of CPython's functions. `make instructions` counts anew.",
+    ]
+    for build, counted in data.items():
+        rows = [
+            f"| `{name}` | {figure['own']:,.0f} | {figure['all']:,.0f} |"
+            for name, figure in counted["figures"].items()
+        ]
+        head = f"{build}: compiled by {counted['compiler']}, from Cython {counted['cython']}."
+        parts.append("\n".join([head, "", "| what | own | all |", "|---|---:|---:|", *rows]))
+    return Page("instructions", "\n\n".join(parts) + "\n")
+
+
+def _written(name: str) -> str:
+    return (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def _below(title: str, text: str) -> str:
+    """Put a title in the place of a file's own."""
+    return f"{title}\n\n{re.sub(r'^#+ .*$', '', text, count=1, flags=re.MULTILINE).lstrip()}"
