@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fastnet.util import get_device, get_num_devices, get_num_gpus
-from fastnet.util.devices import has_accelerator, read_device
+from fastnet.util.devices import has_accelerator, read_device, stream_waiter
 from tests.network.programs import raising
 
 CACHED = (get_num_devices, get_num_gpus, has_accelerator)
@@ -179,3 +179,25 @@ class TestReading:
             "as 'cuda:1', an index, or None.",
         ):
             read_device(given)
+
+
+class TestWaiting:
+    def test_for_the_stream_that_is_current(
+        self, machine: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine(cuda=2)
+        log: list[Any] = []
+
+        def current_stream(device: Any) -> Any:
+            log.append(device)
+            return SimpleNamespace(synchronize=lambda: log.append("wait"))
+
+        wait = stream_waiter(torch.device("cuda", 1))
+        monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+        assert wait is not None
+        wait()
+        assert log == [torch.device("cuda", 1), "wait"]
+
+    @pytest.mark.parametrize("kind", ["cpu", "mps", "xpu", "meta"])
+    def test_for_nothing_where_copies_are_not_queued(self, kind: str) -> None:
+        assert stream_waiter(torch.device(kind)) is None

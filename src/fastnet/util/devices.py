@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["get_device", "get_num_devices", "get_num_gpus", "has_accelerator", "read_device"]
+__all__ = [
+    "get_device",
+    "get_num_devices",
+    "get_num_gpus",
+    "has_accelerator",
+    "read_device",
+    "stream_waiter",
+]
 
 VARIABLE = "FASTNET_DEVICE"
 """Names the device of programs that name none themselves."""
@@ -19,16 +27,23 @@ _LOCAL_RANK = "LOCAL_RANK"
 
 
 class _Kind(NamedTuple):
-    """A kind of device: torch's module for it, and whether a machine may have several."""
+    """A kind of device.
+
+    Attributes:
+        module: Torch's module for it.
+        has_several: Whether a machine may have several.
+        queues: Whether copies from and to it are queued in a stream, to be waited for at the end.
+    """
 
     module: str
     has_several: bool
+    queues: bool = False
 
 
 # the best first
 _KINDS = {
     "mps": _Kind("torch.backends.mps", has_several=False),
-    "cuda": _Kind("torch.cuda", has_several=True),
+    "cuda": _Kind("torch.cuda", has_several=True, queues=True),
     "xpu": _Kind("torch.xpu", has_several=True),
     "cpu": _Kind("torch.cpu", has_several=False),
 }
@@ -108,6 +123,22 @@ def get_num_devices() -> int:
         The number of CUDA devices, or 1 if there are none.
     """
     return max(_count("cuda"), 1)
+
+
+def stream_waiter(device: torch.device) -> Callable[[], None] | None:
+    """Return the function that waits for what the caller has queued on a device.
+
+    Args:
+        device: The device.
+
+    Returns:
+        A function that waits for the stream that is then current, or None for a device whose copies
+        are not queued.
+    """
+    if device.type not in _KINDS or not _KINDS[device.type].queues:
+        return None
+    module = _module_of(device.type)
+    return lambda: module.current_stream(device).synchronize()
 
 
 def _best() -> torch.device:

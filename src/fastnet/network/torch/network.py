@@ -24,7 +24,7 @@ from fastnet.network.torch.runner import TorchRunner, move_optimizer
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list
-from fastnet.util.devices import read_device
+from fastnet.util.devices import read_device, stream_waiter
 
 if TYPE_CHECKING:
     from fastnet.network.torch.captured.step import CapturedStep
@@ -198,7 +198,8 @@ class TorchNetwork(BaseNetwork):
         if device.type == "cpu":
             return handling._replace(release=detach)
         # copies of a GPU are only queued here, and waited for once, at the step's end
-        queue = device.type == "cuda"
+        wait = stream_waiter(device)
+        queue = wait is not None
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=queue)
@@ -206,14 +207,11 @@ class TorchNetwork(BaseNetwork):
         def release_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to("cpu", non_blocking=queue)
 
-        def wait() -> None:
-            torch.cuda.current_stream(device).synchronize()
-
         handling = handling._replace(move=NestMap(torch.Tensor, move))
         if self._returns == "device":
             return handling._replace(release=detach)
         release = NestMap(torch.Tensor, release_to_cpu)
-        return handling._replace(release=release, wait=wait if queue else None)
+        return handling._replace(release=release, wait=wait)
 
     def _make_runner(self, opening: Opening) -> TorchRunner:
         return TorchRunner(
