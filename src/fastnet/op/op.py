@@ -76,8 +76,12 @@ class Op(Noticing):
         self.out_list = not (outputs is None or isinstance(outputs, str))
 
     def __repr__(self) -> str:
+        return brief(self, self._told())
+
+    def _told(self) -> list[str]:
+        """List what the repr tells, before the modes and the datasets."""
         read, written = (", ".join(getattr(self, keys, ())) for keys in ("inputs", "outputs"))
-        return brief(self, [f"{read} -> {written}".strip() if read or written else ""])
+        return [f"{read} -> {written}".strip() if read or written else ""]
 
     def _put_names(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
         try:

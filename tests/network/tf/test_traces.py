@@ -240,6 +240,20 @@ class TestOpsThatSchedulersGive:
             "other ops are in force from epoch 3 on",
         ]
 
+    def test_what_was_used_longest_ago_is_forgotten_first(self) -> None:
+        op, network = double()
+
+        def runs_with(value: int) -> int:
+            op.value = value
+            train(network, [{"x": ones(2)}])
+            return op.runs
+
+        assert [runs_with(value) for value in range(8)] == [*range(1, 9)]
+        assert runs_with(0) == 8
+        assert runs_with(8) == 9
+        assert runs_with(0) == 9
+        assert runs_with(1) == 10
+
     def test_other_shapes_of_them_are_told_as_ever(self) -> None:
         network = TFNetwork([EpochScheduler({1: Counting("x", "y"), 2: Counting("x", "y")})])
         for shape in ((2,), (2, 1)):

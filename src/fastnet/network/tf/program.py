@@ -132,6 +132,9 @@ class Program:
         """
         for static in reversed(self._steps):
             if static.state is not None and static.state.holds():
+                # that which was used longest ago is the first to go, as among traces
+                self._steps.remove(static)
+                self._steps.append(static)
                 return static.step
         if self._untraced is None:
             self._untraced = _Static(self)

@@ -57,6 +57,10 @@ class HoldsModel(TensorOp):
 
     model: Any
 
+    def _told(self) -> list[str]:
+        model = getattr(self, "model", None)
+        return [*super()._told(), *([] if model is None else [repr(name_of(model))])]
+
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Get ready for a framework.
 

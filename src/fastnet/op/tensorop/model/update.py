@@ -70,7 +70,7 @@ class UpdateOp(HoldsModel):
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
     >>> UpdateOp(model, "loss", clip_norm=1.0, outputs={"grad_norm": "norm", "stepped": "stepped"})
-    UpdateOp(loss -> norm, stepped, mode=train)
+    UpdateOp(loss -> norm, stepped, 'line', mode=train)
     """
 
     # what the framework's update is made of; `defer` is read in each step
