@@ -55,6 +55,7 @@ OF_KERAS_2 = REFUSED | {
     "_compute_current_learning_rate",
     "_current_learning_rate",
     "_generator",
+    "_handle_data",
     "_maybe_init",
     "_random_generator",
     "_rng_type",

@@ -59,6 +59,7 @@ ALLOWED = {
     "_slice_batch",
     "_stands_for",
     "_to_batch",
+    "_told",
     "_unslice_batch",
     "_update",
     "_wanted",

@@ -24,6 +24,7 @@ TESTED = {
     "overhead": "tests/docs/test_overhead.py",
     "performance": "tests/docs/test_programs.py",
     "pytorch": "tests/docs/test_programs.py",
+    "training": "tests/docs/test_pages.py",
     "beside": "bench/test_pages.py",
     "coming": "bench/test_pages.py",
 }

@@ -347,7 +347,7 @@ class TestOptimizers:
             first("train"),
             *["the model 'model' has another optimizer"] * 3,
         ]
-        gone = weakref.ref(optimizers[1])
+        gone = weakref.ref(optimizers[2])
         optimizers.clear()
         gc.collect()
         assert gone() is None

@@ -16,6 +16,7 @@ from functools import lru_cache
 from io import BytesIO
 from operator import attrgetter
 from os.path import dirname
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -499,6 +500,9 @@ def _compile(
     return call
 
 
+_lowering = Lock()
+
+
 @contextmanager
 def _left_to_torch(operations: Collection[Any]) -> Iterator[None]:
     """Have Inductor call torch's kernels for some operations, where it would make loops."""
@@ -506,13 +510,15 @@ def _left_to_torch(operations: Collection[Any]) -> Iterator[None]:
 
     leave: Any = lowering.fallback_handler
     table = lowering.lowerings
-    before = {one: table[one] for one in operations if one in table}
-    for one in before:
-        table[one] = leave(one, add_to_fallback_set=False)
-    try:
-        yield
-    finally:
-        table.update(before)
+    # one compilation at a time: all of them share the table
+    with _lowering:
+        before = {one: table[one] for one in operations if one in table}
+        for one in before:
+            table[one] = leave(one, add_to_fallback_set=False)
+        try:
+            yield
+        finally:
+            table.update(before)
 
 
 def _backend(name: str) -> Callable[..., Any]:
