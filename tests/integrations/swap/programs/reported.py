@@ -20,7 +20,9 @@ from recording import digits, mlp
 
 # parameters that only fastnet has: their rows, and what their number changes around other rows
 ADDED = re.compile(
-    r"^.*textit\{(open\\_axes|ignore\\_index|label\\_smoothing|axis)\}&(None|\\seqsplit\{0\.0\})\\\\.*\n"
+    r"^.*textit\{(open\\_axes|compile|ignore\\_index|label\\_smoothing|axis"
+    r"|eval\\_layers|clip\\_norm|clip\\_value|outputs|rest)\}"
+    r"&(None|\\seqsplit\{(0\.0|False|'?carry'?)\})\\\\.*\n"
     r"|^\\rowcolor.*\n|\\bottomrule",
     re.MULTILINE,
 )
