@@ -19,6 +19,7 @@ if not machine.has("torch"):
 
 import fastnet
 from fastnet.op import tensorop
+from fastnet.op.tensorop.model.following import FollowsUpdates
 
 
 def _public_ops() -> set[type[tensorop.TensorOp]]:
@@ -28,7 +29,9 @@ def _public_ops() -> set[type[tensorop.TensorOp]]:
         if found.ispkg:
             packages.append(import_module(found.name))
     offered = [getattr(package, name) for package in packages for name in package.__all__]
-    return {one for one in offered if inspect.isclass(one) and issubclass(one, tensorop.TensorOp)}
+    ops = {one for one in offered if inspect.isclass(one) and issubclass(one, tensorop.TensorOp)}
+    # what follows updates is called by them, and not by a step
+    return {one for one in ops if not issubclass(one, FollowsUpdates)}
 
 
 def _with_inner(ops: Iterable[Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench import machine
 from tests.docs.programs import programs, run
 
 
@@ -44,6 +45,8 @@ def test_coming_from(library: str) -> None:
 
 def test_coming_from_keras() -> None:
     pytest.importorskip("tensorflow")
+    # no test after this one could ask for it
+    machine.use_one_thread("tf")
     names: dict[str, Any] = {}
     for block in shared()[2]:
         exec(block, names)

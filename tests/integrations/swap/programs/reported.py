@@ -22,7 +22,7 @@ from recording import digits, mlp
 ADDED = re.compile(
     r"^.*textit\{(open\\_axes|compile|ignore\\_index|label\\_smoothing|axis"
     r"|eval\\_layers|clip\\_norm|clip\\_value|outputs|rest)\}"
-    r"&(None|\\seqsplit\{(0\.0|False|'?carry'?)\})\\\\.*\n"
+    r"&(None|\\seqsplit\{(0\.0|False|`carry')\})\\\\.*\n"
     r"|^\\rowcolor.*\n|\\bottomrule",
     re.MULTILINE,
 )
