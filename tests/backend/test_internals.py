@@ -39,8 +39,9 @@ def test_torch_without(name: str) -> None:
 
 # without these a model of Keras 2 cannot be copied, and the error says why
 REFUSED = {"_index_dict", "_var_key"}
-# what only older optimizers of Keras 2, and models that a program has compiled, are asked for
-OLDER = {"_create_all_weights", "_hyper", "_is_compiled", "_slots", "_unique_id"}
+# what only older optimizers of Keras 2, or those of compiled steps, and models that a program has
+# compiled, are asked for
+OLDER = {"_create_all_weights", "_handle_data", "_hyper", "_is_compiled", "_slots", "_unique_id"}
 # what only several workers ask for
 OF_WORKERS = {"_collective_keys", "_instance_key_table"}
 # what only one Keras is asked for
@@ -55,7 +56,6 @@ OF_KERAS_2 = REFUSED | {
     "_compute_current_learning_rate",
     "_current_learning_rate",
     "_generator",
-    "_handle_data",
     "_maybe_init",
     "_random_generator",
     "_rng_type",

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-pytest.importorskip("plotly")
+pytest.importorskip("plotly", minversion="6")
 
 from bench import peers
 from website import charts, report
