@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastnet._trace import Readings
 from tests.containers import (
     Checked,
     HandSlottedIce,
@@ -1216,6 +1217,17 @@ def test_no_reference_is_leaked(kernel: Kernel, framework: Framework) -> None:
     assert counts() == before
     assert objects < 20
     assert abs(blocks) < 200
+
+
+def test_readings_stop_at_a_gate() -> None:
+    def refuse(value: object) -> None:
+        raise AssertionError(value)
+
+    both = Readings(type, list, len, tuple)
+    assert both([1, 2]) == (2, (1, 2))
+    assert Readings(type, list, refuse)("text") == (str,)
+    with pytest.raises(AssertionError):
+        Readings(type, str, refuse)("text")
 
 
 def test_signs_of_zero_and_not_a_number_reach_the_trace(framework: Framework) -> None:

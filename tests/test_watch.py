@@ -294,6 +294,44 @@ class TestContents:
         table["a"] = None
         assert not contents.are_still()
 
+    @pytest.mark.parametrize(
+        ("change", "is_still"),
+        [
+            (lambda items: None, True),
+            (lambda items: items.append(items.pop()), True),
+            (lambda items: items.append(None), False),
+            (lambda items: items.pop(), False),
+            (lambda items: items.reverse(), False),
+            (lambda items: items.__setitem__(0, []), False),  # equal, but another object
+            (lambda items: items.clear(), False),
+        ],
+    )
+    def test_lists(self, change: Callable[[list[Any]], Any], is_still: bool) -> None:
+        items, empty = [[], None], []
+        contents = Contents([], [], [items, empty])
+        assert contents.are_still()
+        change(items)
+        assert contents.are_still() is is_still
+
+    def test_names_that_are_not_there(self) -> None:
+        table: dict[str, Any] = {"there": 1}
+        contents = Contents([], [], [], [(table, {"one", "another"})])
+        assert contents.are_still()
+        table["third"] = None
+        del table["there"]
+        assert contents.are_still()
+        table["another"] = None
+        assert not contents.are_still()
+        with pytest.raises(ValueError, match="'another' is in a dict that should not have it"):
+            Contents([], [], [], [(table, {"another"})])
+
+    def test_what_is_no_list(self) -> None:
+        wrong: Any = ()
+        with pytest.raises(TypeError, match="tuple stands where a list is expected"):
+            Contents([], [], [wrong])
+        with pytest.raises(TypeError, match="tuple stands where a dict is expected"):
+            Contents([], [], [], [(wrong, {"name"})])
+
     def test_what_is_not_there_or_no_dict(self) -> None:
         with pytest.raises(KeyError, match="off"):
             Contents([({}, "off")], [])
