@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,11 @@ from bench.workloads.compiled import Chain, Compiled
 from bench.workloads.workload import Workload
 
 Step = Callable[[Any], Any]
+
+
+def available() -> bool:
+    """Return whether there is a C++ compiler, which Inductor needs."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def make(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.peers._torch_compiled import available as has_compiler
 from bench.peers._torch_compiled import make as make_compiled
 from bench.program import Program
 from bench.workloads.workload import Workload
@@ -10,8 +11,8 @@ NAME = "torch.compile, model"
 
 
 def available() -> bool:
-    """It only needs torch."""
-    return True
+    """It needs a C++ compiler."""
+    return has_compiler()
 
 
 def version() -> str | None:
