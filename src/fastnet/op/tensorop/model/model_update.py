@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastnet.backend.facts import holder_of, name_of
@@ -68,6 +69,10 @@ class ModelUpdate(ABC):
     trained: ClassVar[str]
     """What the framework calls what is trained, for error texts."""
 
+    # made of extras and a model, and taken last by this object's call: does them in one step, and
+    # its `reports` tells of that; None where a framework has no such class
+    _extra: ClassVar[type[Any] | None] = None
+
     def __init__(self, op: UpdateOp, device_count: int) -> None:
         if op.merge_grad > 1 and device_count > 1:
             raise ValueError(
@@ -96,10 +101,10 @@ class ModelUpdate(ABC):
         """
 
     def with_extras(self, extras: Extras) -> Callable[..., Any]:
-        """Return what updates as this does, and does more.
+        """Return what updates as this does, and clips gradients, reports, or has followers.
 
         Args:
-            extras: What more.
+            extras: What it does besides.
 
         Returns:
             A function with the parameters of this object's call, which returns a value for each of
@@ -108,10 +113,28 @@ class ModelUpdate(ABC):
         Raises:
             MissingPart: If updates of this framework can do no more.
         """
-        raise MissingPart(
-            f"{type(self).__name__} updates '{name_of(self._model)}', and can neither clip "
-            "gradients nor report on its steps. Leave out clip_norm, clip_value and outputs."
-        )
+        if self._extra is None:
+            raise MissingPart(
+                f"{type(self).__name__} updates '{name_of(self._model)}', and can neither clip "
+                "gradients nor report on its steps. Leave out clip_norm, clip_value and outputs."
+            )
+        return partial(self._run_with, self._extra, extras)
+
+    def _run_with(
+        self,
+        cls: type[Any],
+        extras: Extras,
+        data: Any,
+        state: State,
+        op: UpdateOp,
+        defer: bool,
+        retain_graph: bool,
+    ) -> list[Any] | None:
+        extra = cls(extras, self._model)
+        update: Callable[..., None] = self
+        update(data, state, op, defer, retain_graph, extra)
+        reports: list[Any] | None = extra.reports()
+        return reports
 
     def drop(self) -> None:
         """Forget what was merged since the last update."""

@@ -43,6 +43,7 @@ class TFUpdate(ModelUpdate):
     """
 
     trained = "variables"
+    _extra = ExtraUpdate
 
     def __init__(self, op: UpdateOp) -> None:
         super().__init__(op, 1)
@@ -120,27 +121,6 @@ class TFUpdate(ModelUpdate):
                 self._put_off(gradients, trained.variables, state, defer or op.defer, extra)
                 return
             apply(self._model, gradients, trained.variables)
-
-    def with_extras(self, extras: Extras) -> Callable[..., Any]:
-        """Return what updates as this does, and clips gradients, reports, or has followers.
-
-        Args:
-            extras: What it does besides.
-        """
-        return partial(self._run_with, extras)
-
-    def _run_with(
-        self,
-        extras: Extras,
-        data: Any,
-        state: State,
-        op: UpdateOp,
-        defer: bool,
-        retain_graph: bool,
-    ) -> Any:
-        extra = ExtraUpdate(extras, self._model)
-        self(data, state, op, defer, retain_graph, extra)
-        return extra.reports()
 
     def flush(self, extras: Extras) -> None:
         """Update with the average of what was merged since the last update, if anything was.

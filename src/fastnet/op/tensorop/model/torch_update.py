@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -79,6 +78,7 @@ class TorchUpdate(ModelUpdate):
     """
 
     trained = "parameters"
+    _extra = ExtraStep
 
     def __init__(self, op: UpdateOp) -> None:
         super().__init__(op, torch.cuda.device_count() if engine_of(op.model) == "dp" else 1)
@@ -152,27 +152,6 @@ class TorchUpdate(ModelUpdate):
         if deferred:
             # the gradients that an earlier update put off have just been used
             deferred.pop(name, None)
-
-    def with_extras(self, extras: Extras) -> Callable[..., Any]:
-        """Return what updates as this does, and clips gradients, reports, or has followers.
-
-        Args:
-            extras: What it does besides.
-        """
-        return partial(self._run_with, extras)
-
-    def _run_with(
-        self,
-        extras: Extras,
-        data: Any,
-        state: State,
-        op: UpdateOp,
-        defer: bool,
-        retain_graph: bool,
-    ) -> Any:
-        step = ExtraStep(extras, self._model)
-        self(data, state, op, defer, retain_graph, step)
-        return step.reports()
 
     def drop(self) -> None:
         """Forget what was merged since the last update."""
