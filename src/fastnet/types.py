@@ -6,7 +6,7 @@ its class. Deriving from fastnet's own classes is a convenience.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Model",
     "NumpyOpLike",
     "OpLike",
+    "RunStep",
     "SchedulerLike",
     "SlicerLike",
     "State",
@@ -52,6 +53,9 @@ Mode: TypeAlias = Literal["train", "eval", "test", "infer"]
 
 Forward: TypeAlias = Callable[[Any, State], Any]
 """What runs an op: takes its input value or values and the state, returns its output or outputs."""
+
+RunStep: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""What runs a minibatch: takes its values by key, and returns them with what ops have written."""
 
 
 @runtime_checkable

@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
 from fastnet.frameworks import MissingPart, part_of
-from fastnet.network.checks import check_epoch, check_mode, desired_keys
-from fastnet.types import is_scheduler
+from fastnet.network.checks import check_dataset, check_epoch, check_mode, desired_keys
+from fastnet.network.layout import Layout, LayoutCache
+from fastnet.types import Model, is_scheduler
 from fastnet.util import to_list
-
-if TYPE_CHECKING:
-    from fastnet.network.base import BaseNetwork
-    from fastnet.network.layout import Layout
 
 __all__ = ["explain"]
 
 
+class Explained(Protocol):
+    """What is read of a network to explain it."""
+
+    ops: list[Any]
+    postprocessing: list[Any]
+    slicers: list[Any]
+    models: list[Model]
+    target_type: str
+    device: Any
+    _first_epoch: int
+    _wanted: frozenset[str]
+
+    @property
+    def _layouts(self) -> LayoutCache: ...
+
+    def _check_ops(self, layout: Layout) -> None:
+        """Refuse ops that cannot be run as they are."""
+
+    def _first_deferred(self, ops: list[Any]) -> int:
+        """Return the place of the first op of those whose updates are put off."""
+
+
 def explain(
-    network: BaseNetwork,
+    network: Explained,
     mode: str,
     epoch: int,
-    ds_id: str,
+    ds_id: str | None,
     desired_output_keys: Collection[str] | None,
 ) -> Explanation:
     """Explain what an opening of a network would run, and why.
@@ -45,6 +64,7 @@ def explain(
     try:
         check_mode(mode)
         epoch = check_epoch(epoch, network._first_epoch)
+        check_dataset(ds_id)
         desired = desired_keys(desired_output_keys)
         layout = layouts.draft(mode, epoch, ds_id, desired or network._wanted)
         _choose_optimizers(layout, epoch)
@@ -84,7 +104,7 @@ def explain(
     )
 
 
-def _spread(network: BaseNetwork) -> dict[str, str]:
+def _spread(network: Explained) -> dict[str, str]:
     """Say how models are spread, where the framework can tell."""
     with contextlib.suppress(MissingPart):
         tell = getattr(part_of(network.target_type, "processes"), "told_spread", None)
@@ -94,7 +114,7 @@ def _spread(network: BaseNetwork) -> dict[str, str]:
     return {}
 
 
-def _compiled(network: BaseNetwork, mode: str) -> str:
+def _compiled(network: Explained, mode: str) -> str:
     """Say whether steps run as compiled programs, as far as the steps up to now have told."""
     if getattr(network, "_options", None) is None:
         return ""

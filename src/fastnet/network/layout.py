@@ -12,6 +12,7 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
 from fastnet._watch import Lookout, writes
+from fastnet.network.not_in_force import WritersElsewhere
 from fastnet.network.readings import CLASS_ATTRIBUTES, Reading, settle_all
 from fastnet.network.updates import endings_of, followers_of
 from fastnet.op.tensorop.meta.chain import forward_of
@@ -111,7 +112,9 @@ class Layout:
             wrap(op, place, forward)
             for place, (op, forward) in enumerate(zip(self.ops, forwards, strict=True))
         ]
-        return Plan(table, specs, wrapped, self.plan.resolution)
+        plan = Plan(table, specs, wrapped, self.plan.resolution)
+        plan.elsewhere = self.plan.elsewhere
+        return plan
 
     def is_of(self, chosen: tuple[list[Any], list[Any], list[Any]]) -> bool:
         """Return whether the very same items are in force, and say the same of themselves.
@@ -256,6 +259,11 @@ class _Items:
             What it says.
         """
         return self.readings.get(id(item)) or Reading(item, self.table)
+
+    @property
+    def ops(self) -> tuple[Any, ...]:
+        """The network's ops, with schedulers among them."""
+        return self._snapshots[0]
 
     def written(self) -> set[str]:
         """Collect the keys that any op writes, in whatever mode or epoch.
@@ -547,6 +555,7 @@ class LayoutCache:
             _abandons([layout.ops[place] for place in places]),
             self.handling.adopt,
         )
+        layout.plan.elsewhere = WritersElsewhere(items.ops, layout.ops, mode, ds_id)
         return layout
 
 

@@ -1,20 +1,16 @@
-"""One opening of a network: what it runs, in which context, and by what."""
+"""One opening of a network: what it runs, in which context, and what runs its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from fastnet._execute import BoundPlan
 from fastnet.network.layout import Layout
-from fastnet.types import State
+from fastnet.network.metering import Ranges, StepMeter
+from fastnet.types import RunStep, State
 
-if TYPE_CHECKING:
-    from fastnet.network.runner import Runner
-
-__all__ = ["Opening", "RunStep"]
-
-RunStep: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+__all__ = ["Opening", "Runner"]
 
 
 class Opening:
@@ -45,3 +41,82 @@ class Opening:
         self.transforms = False
         self.run = refuse
         self.bound: BoundPlan | None = None
+
+
+class Runner:
+    """Runs the steps of one opening op by op; those of the frameworks derive from it.
+
+    Slicing, waiting for the device and postprocessing are laid around it: see `compose_step`.
+
+    Args:
+        opening: The opening.
+
+    Attributes:
+        opening: The opening.
+        bound: The plan with the context of the steps, from when it was opened.
+        context: What a profile calls what is entered around the ops of each step: its kind and its
+            name. None for nothing.
+        ranks: What watches over the steps of processes that communicate, from when it was opened.
+            None where none do.
+    """
+
+    bound: BoundPlan
+    context: tuple[str, str] | None = None
+    ranks: Any = None
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+
+    # ------------------------------------------------------------------ what a framework decides
+
+    def open(self) -> None:
+        """Get the models in force ready to run."""
+
+    def close(self) -> None:
+        """Undo `open`, whatever it came to."""
+
+    def bind(self) -> BoundPlan:
+        """Bind the plan to the context that ops are given, which may be more than is shown."""
+        return BoundPlan(self.opening.layout.plan, self.opening.state)
+
+    def is_profiled(self) -> bool:
+        """Return whether the framework's profiler is on."""
+        return False
+
+    def ranges(self) -> Ranges | None:
+        """Return the object that names the ops to the framework's profiler, None without one."""
+        return None
+
+    def waiter(self) -> Callable[[], None] | None:
+        """Return the function that waits for the copies that a step has queued; None if none is."""
+        return None
+
+    def slicers(self) -> list[Any]:
+        """Return the slicers in force, for the batches that the steps are run on."""
+        return self.opening.layout.slicers
+
+    def whole(self, run: RunStep) -> RunStep:
+        """Return a step whose results are in one piece each."""
+        return run
+
+    # ------------------------------------------------------------------ how a step is run
+
+    def step(self, meter: StepMeter | None) -> RunStep:
+        """Return the function that runs a minibatch.
+
+        Args:
+            meter: What takes the times of its parts, or None.
+
+        Returns:
+            The function.
+        """
+        bound = self.bound
+        if meter is None:
+            return bound.step
+        first, log = meter.plan_rows(bound.plan), meter.log
+        around = -1 if self.context is None else meter.row(*self.context)
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            return bound.step_timed(batch, log, first, meter.before, meter.after, around)
+
+        return run

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
+
+from fastnet.util.warned import warn
 
 __all__ = ["Records", "TraceRecord"]
 
@@ -79,9 +80,8 @@ class Records:
         )
         if fallback is not None and fallback not in self._told:
             self._told.add(fallback)
-            warnings.warn(
+            warn(
                 f"Steps of mode '{mode}' run {self._instead}, and not as one compiled program: "
                 f"{fallback}. network.traces tells of all such reasons; open the network with "
                 "eager=True, or make it without `compile`, to have no such warning.",
-                stacklevel=2,
             )

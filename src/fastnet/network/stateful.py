@@ -10,7 +10,10 @@ from typing import Any
 from fastnet.op.op import Op
 from fastnet.types import is_scheduler
 
-__all__ = ["check_states", "find_stateful", "kept_states", "load_states", "states_of"]
+__all__ = ["GIVEN", "check_states", "find_stateful", "kept_states", "load_states", "states_of"]
+
+GIVEN = "stateful/"
+"""What the paths of things begin with that are none of the network's."""
 
 _CLASS, _STATE = "class", "state"
 
@@ -80,10 +83,21 @@ def check_states(things: Mapping[str, Any], states: Mapping[str, Any], source: s
     if own != saved:
         only = [f"{path} ({kind})" for path, kind in saved.items() if own.get(path) != kind]
         lacks = [f"{path} ({kind})" for path, kind in own.items() if saved.get(path) != kind]
+        parts = [f"states of {only}, which the program has not"] if only else []
+        parts += [f"no states of {lacks}, which the program has"] if lacks else []
         raise ValueError(
-            f"{source} has states of {only}, which the program has not, and none of {lacks}, which "
-            "it has. Load it with the ops, slicers and schedulers that it was saved with."
+            f"{source} has {' and '.join(parts)}. Load it with "
+            f"{_advised([path for path in {**own, **saved} if own.get(path) != saved.get(path)])}."
         )
+
+
+def _advised(paths: Iterable[str]) -> str:
+    given = [path.startswith(GIVEN) for path in paths]
+    named = "the `stateful=` that save_checkpoint was given"
+    if all(given):
+        return named
+    own = "the ops, slicers and schedulers that it was saved with"
+    return f"{own}, and {named}" if any(given) else own
 
 
 def load_states(things: Mapping[str, Any], states: Mapping[str, Any]) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.errors import add_note
 from fastnet.network.metering import StepMeter, op_title
-from fastnet.network.opening import RunStep
-from fastnet.network.runner import Runner
+from fastnet.network.opening import Runner
 from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
-from fastnet.types import Forward, State
+from fastnet.types import Forward, RunStep, State
 
 __all__ = ["compose_step"]
 

@@ -11,8 +11,7 @@ from fastnet.backend.foreign import NUMPY, adopter
 from fastnet.frameworks import Framework
 from fastnet.network import BaseNetwork
 from fastnet.network.layout import Handling
-from fastnet.network.opening import Opening
-from fastnet.network.runner import Runner
+from fastnet.network.opening import Opening, Runner
 from fastnet.op.tensorop.model.model_update import ModelUpdate
 from tests.network.toy import Model, Tensor, differentiate
 from tests.network.toy.functions import convert

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cached_property, partial
-from time import perf_counter
 from typing import Any
 
 import tensorflow as tf
@@ -19,15 +18,15 @@ from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.workers import Together
 from fastnet.distributed import compares_ranks
 from fastnet.network.layout import Layout
-from fastnet.network.metering import Ranges, StepMeter, titles
-from fastnet.network.opening import Opening, RunStep
-from fastnet.network.runner import Runner
+from fastnet.network.metering import Ranges, StepMeter, tells_traces, titles
+from fastnet.network.opening import Opening, Runner
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replica_slicer import ReplicaSlicer
 from fastnet.network.tf.replicas import Replicas, combine, is_distributed, join_values, to_global
 from fastnet.network.tf.spreading import spread
+from fastnet.types import RunStep
 
 __all__ = ["TFRunner", "check_ops"]
 
@@ -147,14 +146,7 @@ class TFRunner(Runner):
         log = meter.log
         row = meter.row("graph", self._row_name)
 
-        def traced(reason: str, seconds: float, compiling: float) -> None:
-            # it ends here, in the middle of a step
-            log.stamp_at(row, perf_counter() - seconds - compiling)
-            if compiling:
-                log.stamp_at(meter.row("trace", f"trace: {reason}"), perf_counter() - compiling)
-                log.stamp(meter.row("trace", f"compile: {reason}"))
-            else:
-                log.stamp(meter.row("trace", f"trace: {reason}"))
+        traced = tells_traces(meter, row)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.told = traced

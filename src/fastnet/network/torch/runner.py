@@ -15,12 +15,11 @@ from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
-from fastnet.network.metering import Ranges, StepMeter, titles
-from fastnet.network.opening import Opening, RunStep
-from fastnet.network.runner import Runner
+from fastnet.network.metering import Ranges, StepMeter, tells_traces, titles
+from fastnet.network.opening import Opening, Runner
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
-from fastnet.types import Model, State
+from fastnet.types import Model, RunStep, State
 from fastnet.util import NonContext
 from fastnet.util.devices import has_accelerator
 
@@ -127,10 +126,11 @@ class TorchRunner(Runner):
             reason = never_captured(self.opening.layout, self._device, self._is_spread)
             if reason is not None:
                 captured.refuse(reason, self.opening.state)
-        called = None
+        called = told = None
         if meter is not None:
             called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
-        return captured.step(eager, self.bound, self._autocast(), called)
+            told = tells_traces(meter, meter.row("rest", "the rest"))
+        return captured.step(eager, self.bound, self._autocast(), called, told)
 
     def is_profiled(self) -> bool:
         """Return whether torch's profiler is on."""
