@@ -29,6 +29,7 @@ BUILD = Path("build") / VARIANT
 # Shared by every module of the kernel; a module may narrow them in its own first lines.
 DIRECTIVES = {
     "language_level": 3,
+    "freethreading_compatible": True,
     "boundscheck": "DEBUG" in ON,
     "wraparound": False,
     "nonecheck": "DEBUG" in ON,

@@ -444,8 +444,9 @@ class TestSlicedButNotUnsliced:
             )
         assert str(caught.value) == (
             "The keys ['z'] are wanted after the step, but slicers leave them in pieces: no slicer "
-            "un-slices them (mode 'train', epoch 3, ds_id 'a'). Name each of them in the `unslice` "
-            "of a Slicer (such as MeanUnslicer), or leave it out of desired_output_keys."
+            "un-slices them (mode 'train', epoch 3, ds_id 'a'). Name each of them in the "
+            "`unslice` of the slicer that cuts, to have its pieces joined, or of a "
+            "MeanUnslicer, to have their mean, or leave it out of desired_output_keys."
         )
 
     def test_all_of_them_are_named(self, kernel: Kernel) -> None:

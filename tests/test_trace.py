@@ -201,12 +201,72 @@ class TestStep:
         assert framework.kind.cls is Tensor
         assert repr(kernel.Slot("float", (None, 3))) == "Slot('float', (None, 3))"
         assert repr(kernel.Slot()) == "Slot(None, None)"
+        length = kernel.Length(bool)
+        assert repr(kernel.Slot("int", (length, 2))) == "Slot('int', (Length(), 2))"
         parts = kernel.Parts("pair", [kernel.Slot("int")])
         assert repr(parts) == "Parts('pair', (Slot('int', None),))"
         call = len
         trace = kernel.Trace(call, [1, 2], {"y": kernel.Slot()})
         assert (trace.call, trace.inputs) == (call, [1, 2])
         assert list(trace.outputs) == ["y"]
+
+
+class TestSharedLengths:
+    """Axes that are all as long as each other, as some function admits."""
+
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_lengths_are_compared_with_each_other(
+        self, kernel: Kernel, framework: Framework, nested: bool
+    ) -> None:
+        asked: list[int] = []
+
+        def admits(size: int) -> bool:
+            asked.append(size)
+            return size != 4
+
+        length = kernel.Length(admits)
+        x, y = kernel.Slot("float", (length, 2)), kernel.Slot("float", (length,))
+        forms = [x, [y, {"a": y}]] if nested else [x, y]
+        step = kernel.TracedStep(["x", "y"], framework.kind, None)
+        step.traces = [kernel.Trace(list, forms, {}, length=length)]
+
+        def fits(first: int, second: int, other: int = 2) -> bool:
+            one, two = Tensor("float", first, other), Tensor("float", second)
+            return step.fits({"x": one, "y": [two, {"a": two}] if nested else two})
+
+        sizes = [(3, 3), (5, 5), (3, 3), (3, 5), (5, 3), (4, 4), (4, 3), (3, 3, 1), (7, 7)]
+        assert [one for one in sizes if fits(*one)] == [(3, 3), (5, 5), (3, 3), (7, 7)]
+        assert sorted(set(asked)) == [3, 4, 5, 7]
+        assert len(asked) <= 5  # not again for those that are known
+
+    def test_a_question_that_raises(self, kernel: Kernel, framework: Framework) -> None:
+        def admits(size: int) -> bool:
+            raise ValueError(f"not {size}")
+
+        length = kernel.Length(admits)
+        step = kernel.TracedStep(["x"], framework.kind, None)
+        step.traces = [kernel.Trace(list, [kernel.Slot("float", (length,))], {}, length=length)]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not 3"):
+                step.fits({"x": Tensor("float", 3)})
+
+    def test_one_beside_exact_traces(self, kernel: Kernel, framework: Framework) -> None:
+        length = kernel.Length(lambda size: size > 1)
+        any_size = kernel.Trace(
+            lambda tensors: ["any"],
+            [kernel.Slot("float", (length,))],
+            {"y": kernel.Slot()},
+            length=length,
+        )
+        exact = kernel.Trace(
+            lambda tensors: ["exact"], [kernel.Slot("float", (8,))], {"y": kernel.Slot()}
+        )
+        step = kernel.TracedStep(["x"], framework.kind, None)
+        step.traces = [exact, any_size]
+        batches = [{"x": Tensor("float", size)} for size in (8, 5, 2, 8, 8)]
+        assert [step.step(one, {})["y"] for one in batches] == [
+            "exact", "any", "any", "any", "any"
+        ]  # fmt: skip
 
 
 class TestContainers:

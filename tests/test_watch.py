@@ -36,11 +36,14 @@ def marks(change: Callable[[], Any]) -> bool:
     return writes() > before
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="attributes lie in the objects of plain classes themselves"
-)
-def test_attributes_take_no_more_room_than_those_of_any_class() -> None:
-    class Plain:
+def test_attributes_take_no_more_room_than_those_of_any_class_with_a_field() -> None:
+    # The mark is a field. CPython 3.13 and newer keep attributes in the very object only where its
+    # class has none: what is left is a dict that shares its keys, with room for 30 values, 304
+    # bytes in place of 80. Without a field the mark would have to be looked up.
+    class Field:
+        __slots__ = ("stamp",)
+
+    class Plain(Field):
         def __init__(self) -> None:
             self.size = 0
 

@@ -57,6 +57,7 @@ _load, __dir__ = attach(
         "types",
         "util",
     ),
+    needs={"TFNetwork": "tensorflow", "TorchNetwork": "torch"},
 )
 
 

@@ -6,11 +6,13 @@ are compared by which objects they are: nothing here runs Python code, unless an
 its own to be read. Whether another object in a place is as good is for the caller to find out.
 """
 
+cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_Size
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF
 
 cdef extern from "Python.h":
-    PyObject* PyCell_GET(object cell)
+    PyObject* PyCell_Get(object cell)
     ctypedef PyObject* (*Iterate "getiterfunc")(PyObject*)
     ctypedef struct Class "PyTypeObject":
         Iterate tp_iter
@@ -88,7 +90,7 @@ cdef class Seen:
         if self.kind == FUNCTION:
             found = [owner.__code__, owner.__defaults__, owner.__kwdefaults__]
             for cell in owner.__closure__ or ():
-                found.append(UNSET if PyCell_GET(cell) == NULL else <object> PyCell_GET(cell))
+                found.append(inside(cell))
             return found
         return self.reader(owner)
 
@@ -99,7 +101,6 @@ cdef class Seen:
     cdef bint is_same(self) except -1:
         cdef object now = self.owner
         cdef tuple closure
-        cdef object value
         cdef Py_ssize_t place
         if self.kind == ATTRIBUTES:
             now = now.__dict__
@@ -118,14 +119,20 @@ cdef class Seen:
             ):
                 return False
             for place in range(len(closure)):
-                cell = <object> closure[place]
-                value = UNSET if PyCell_GET(cell) == NULL else <object> PyCell_GET(cell)
-                if value is not self.values[3 + place]:
+                if inside(closure[place]) is not self.values[3 + place]:
                     return False
             return True
         if type(now) is tuple and self.kind == SEQUENCE:
             return True
         return same_list(self.read(self.owner), self.values)
+
+
+cdef inline object inside(object cell):
+    """Return what is in a cell of a closure."""
+    cdef PyObject* found = PyCell_Get(cell)
+    value = UNSET if found == NULL else <object> found
+    Py_XDECREF(found)
+    return value
 
 
 cdef inline bint has_iter_of_list(object now) noexcept:
@@ -136,26 +143,28 @@ cdef bint same_dict(dict now, tuple values) noexcept:
     cdef PyObject* key
     cdef PyObject* value
     cdef Py_ssize_t position = 0, place = 0, count = len(values) // 2
-    if PyDict_Size(now) != count:
-        return False
-    while PyDict_Next(now, &position, &key, &value):
-        if (
-            place == count
-            or <PyObject*> values[place] != key
-            or <PyObject*> values[count + place] != value
-        ):
+    with cython.critical_section(now):
+        if PyDict_Size(now) != count:
             return False
-        place += 1
+        while PyDict_Next(now, &position, &key, &value):
+            if (
+                place == count
+                or <PyObject*> values[place] != key
+                or <PyObject*> values[count + place] != value
+            ):
+                return False
+            place += 1
     return True
 
 
 cdef bint same_list(list now, tuple values) noexcept:
     cdef Py_ssize_t place
-    if len(now) != len(values):
-        return False
-    for place in range(len(values)):
-        if now[place] is not values[place]:
+    with cython.critical_section(now):
+        if len(now) != len(values):
             return False
+        for place in range(len(values)):
+            if now[place] is not values[place]:
+                return False
     return True
 
 

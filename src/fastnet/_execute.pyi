@@ -13,6 +13,7 @@ class Plan:
     """The ops of one opening, laid out for its steps."""
 
     resolution: Resolution
+    elsewhere: Callable[[str], str | None] | None
 
     def __init__(
         self,

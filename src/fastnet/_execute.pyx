@@ -17,6 +17,7 @@ from libc.string cimport memset
 from fastnet._nest cimport NestMap
 from fastnet._resolve cimport KeyTable, OpSpec, Resolution
 from fastnet._stamps cimport StampLog
+from fastnet._threads cimport hold, unhold
 from fastnet.errors import (
     add_note,
     describe_op,
@@ -156,6 +157,11 @@ cdef class Plan:
         abandon: Functions without arguments that let go of what a step that failed has left behind,
             wherever it was: gradients, say. Each may be called twice.
 
+    Attributes:
+        resolution: What the opening needs, moves and returns.
+        elsewhere: For the error of a missing key: given the key, says which ops would write it that
+            do not run in this opening, or gives None. None where nobody knows.
+
     Raises:
         ValueError: If an op has several outputs but says that it returns one bare value, or if
             there is not one forward for each op.
@@ -182,6 +188,7 @@ cdef class Plan:
     cdef object _needed_setting
     cdef tuple _abandon
     cdef readonly object resolution
+    cdef public object elsewhere
 
     def __cinit__(self):
         self._steps = NULL
@@ -538,6 +545,7 @@ cdef class Plan:
                 step += 1
             index = -1
             stamp(times, DISPATCH)
+            # an opening's own dict, in which this entry stays the same
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
             if found != NULL and PyObject_IsTrue(<object> found):
                 inside = before_op(times, self._n_steps)
@@ -552,6 +560,7 @@ cdef class Plan:
             self._give_up(state, error)
             if index >= 0:
                 note_op(error, self._op(index), index)
+                self._note_values(error, index, slots)
             if inside:
                 after_op(times, index if index >= 0 else self._n_steps)
             raise
@@ -634,10 +643,11 @@ cdef class Plan:
         cdef object value
         cdef object key = self._keys[slot]
         if plain:
-            found = PyDict_GetItemWithError(<PyObject*> batch, <PyObject*> key)
+            found = hold(<PyObject*> batch, <PyObject*> key)
             if found == NULL:
                 raise self._missing_input(slot, batch)
             value = <object> found
+            unhold(found)
         else:
             value = self._read_mapping(slot, batch)
         if adopts and <PyObject*> Py_TYPE(value) != <PyObject*> self._own:
@@ -737,11 +747,11 @@ cdef class Plan:
     ) except -1:
         cdef Py_ssize_t index, slot
         cdef PyObject* held
-        cdef tuple values
-        if (type(result) is list or type(result) is tuple) and len(result) == step.n_outputs:
+        cdef tuple values = None
+        if type(result) is list or type(result) is tuple:
             # a tuple of our own: the op may hold on to its list, and change it
             values = tuple(result)
-        else:
+        if values is None or len(values) != step.n_outputs:
             keys = self._names(step.outputs, step.n_outputs)
             values = values_for(keys, result, self._op(position), position)
         for index in range(step.n_outputs):
@@ -783,6 +793,24 @@ cdef class Plan:
         if slots != on_stack:
             PyMem_Free(slots)
 
+    cdef int _note_values(self, object error, Py_ssize_t position, PyObject** slots) except -1:
+        """Let the ops that wrote what a failed op has read say what is special about it."""
+        cdef Step* step = &self._steps[position]
+        cdef Py_ssize_t index, earlier, slot
+        try:
+            for index in range(step.n_inputs):
+                slot = step.inputs[index]
+                for earlier in range(position - 1, -1, -1):
+                    if slots[slot] != NULL and self._writes(&self._steps[earlier], slot):
+                        tell = getattr(self._op(earlier), "told_of_value", None)
+                        told = tell and tell(self._keys[slot], <object> slots[slot])
+                        if told:
+                            add_note(error, told)
+                        break
+        except Exception:
+            pass  # a note never hides the error
+        return 0
+
     cdef object _missing_input(self, Py_ssize_t slot, object batch):
         """Word the error of a key that the batch lacks, naming the op that reads it first."""
         cdef Py_ssize_t index
@@ -791,8 +819,14 @@ cdef class Plan:
         for index in range(self._n_steps):
             if self._reads(&self._steps[index], slot):
                 if not written:
+                    key = self._keys[slot]
                     return missing_key(
-                        self._op(index), self._keys[slot], batch, index, deleted_by
+                        self._op(index),
+                        key,
+                        batch,
+                        index,
+                        deleted_by,
+                        elsewhere=None if self.elsewhere is None else self.elsewhere(key),
                     )
                 if self._steps[index].deletes:
                     written = False

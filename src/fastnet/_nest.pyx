@@ -185,7 +185,8 @@ cdef class _Walk:
             return result
         if kind == LIST:
             items = list(data)
-            result = copy_of(data, kind)
+            # of the items, so that there is a place for each, whatever another thread does
+            result = copy_of(items if type(data) is list else data, kind)
             for index in range(len(items)):
                 result[index] = self.part(items[index])
             return result

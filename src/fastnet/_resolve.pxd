@@ -6,6 +6,7 @@ cdef class KeyTable:
     cdef list _names
 
     cpdef Py_ssize_t intern(self, object key) except -1
+    cdef Py_ssize_t _add(self, object key) except -1
     cdef Py_ssize_t size(self) noexcept
 
 

@@ -4,6 +4,7 @@ A network interns every key once, when it is made. Opening it for a mode and an 
 arithmetic on bits: `resolve` walks the ops in force once and never hashes a string.
 """
 
+cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.string cimport memset
 
@@ -40,9 +41,18 @@ cdef class KeyTable:
         cdef object known = self._ids.get(key)
         if known is not None:
             return known
+        return self._add(key)
+
+    @cython.critical_section
+    cdef Py_ssize_t _add(self, object key) except -1:
+        # another thread may have been first
+        cdef object known = self._ids.get(key)
+        if known is not None:
+            return known
         cdef Py_ssize_t key_id = len(self._names)
-        self._ids[key] = key_id
+        # the name first: whoever finds an id looks its name up
         self._names.append(key)
+        self._ids[key] = key_id
         return key_id
 
     def name(self, Py_ssize_t key_id):
@@ -457,11 +467,12 @@ def same_items(list items not None, tuple snapshot not None):
         True if the same objects stand in the same order.
     """
     cdef Py_ssize_t index
-    if len(items) != len(snapshot):
-        return False
-    for index in range(len(snapshot)):
-        if items[index] is not snapshot[index]:
+    with cython.critical_section(items):
+        if len(items) != len(snapshot):
             return False
+        for index in range(len(snapshot)):
+            if items[index] is not snapshot[index]:
+                return False
     return True
 
 

@@ -39,10 +39,16 @@ cdef class StampLog:
     cdef public int part
 
     cdef int reserve(self, Py_ssize_t more) except -1
+    cdef void keep_alone(self, Py_ssize_t count) noexcept
+    cdef int grow(self, Py_ssize_t more) except -1
 
     cdef inline int add(self, int row) except -1:
+        with cython.critical_section(self):
+            return self.add_alone(row)
+
+    cdef inline int add_alone(self, int row) except -1:
         if self._count == self._room:
-            self.reserve(1)
+            self.grow(1)
         cdef Stamp* stamp = &self._stamps[self._count]
         stamp.row = row
         stamp.part = self.part

@@ -45,6 +45,10 @@ cdef class StampLog:
 
     cdef int reserve(self, Py_ssize_t more) except -1:
         """Make room for so many stamps, so that none of them fails for want of it."""
+        with cython.critical_section(self):
+            return self.grow(more)
+
+    cdef int grow(self, Py_ssize_t more) except -1:
         if self._room - self._count >= more:
             return 0
         cdef Py_ssize_t room = max(2 * self._room, self._count + more, FIRST_ROOM)
@@ -76,11 +80,13 @@ cdef class StampLog:
         """
         if not -LATEST < at < LATEST:
             raise ValueError(f"no time in seconds on the clock of time.perf_counter: {at!r}")
-        self.add(row)
-        cdef Stamp* made = &self._stamps[self._count - 1]
-        made.at = nanoseconds(at)
-        if self._count > 1 and made.at < self._stamps[self._count - 2].at:
-            made.at = self._stamps[self._count - 2].at
+        cdef Stamp* made
+        with cython.critical_section(self):
+            self.add_alone(row)
+            made = &self._stamps[self._count - 1]
+            made.at = nanoseconds(at)
+            if self._count > 1 and made.at < self._stamps[self._count - 2].at:
+                made.at = self._stamps[self._count - 2].at
 
     def stamp_many(self, int row, Py_ssize_t count):
         """Make stamps with nothing in between, to find out what one takes.
@@ -99,10 +105,15 @@ cdef class StampLog:
         Args:
             count: How many are to be left.
         """
+        with cython.critical_section(self):
+            self.keep_alone(count)
+
+    cdef void keep_alone(self, Py_ssize_t count) noexcept:
         self.part = 0
         if 0 <= count < self._count:
             self._count = count
 
+    @cython.critical_section
     def sum_up(self, bytes costs not None, bytes once not None, bytes beside not None):
         """Add up what each row took, step by step. The stamps stay.
 
@@ -185,6 +196,7 @@ cdef class StampLog:
                 part_times[stamp.part - 1] += span
         return steps, times, counts, parts
 
+    @cython.critical_section
     def take(self):
         """Take all stamps out.
 
@@ -199,7 +211,7 @@ cdef class StampLog:
             made[index].at = seconds(self._stamps[index].at)
             made[index].row = self._stamps[index].row
             made[index].part = self._stamps[index].part
-        self.keep(0)
+        self.keep_alone(0)
         return taken
 
 

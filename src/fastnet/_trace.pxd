@@ -4,6 +4,15 @@ from fastnet._nest cimport NestMap, _Walk
 
 
 @cython.final
+cdef class Length:
+    cdef object _admits
+    cdef dict _known
+    cdef Py_ssize_t _now
+
+    cdef int take(self, object length) except -1
+
+
+@cython.final
 cdef class Slot:
     cdef readonly object type
     cdef readonly tuple shape
@@ -59,6 +68,7 @@ cdef class Trace:
     cdef readonly bint wide
     cdef tuple _inputs
     cdef tuple _outputs
+    cdef Length _length
     cdef Py_ssize_t _count
     cdef bint _plain
 
@@ -72,6 +82,8 @@ cdef class TracedStep:
     cdef tuple _exact
     cdef tuple _wide
 
+    cdef tuple exact(self)
+    cdef tuple wide(self)
     cdef dict step_anew(self, object batch, list values, dict state, list tensors)
     cdef list read(self, object batch)
     cdef list adopted(self, list values)

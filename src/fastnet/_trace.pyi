@@ -6,13 +6,21 @@ from typing import Any, final
 from fastnet._nest import NestMap
 
 @final
+class Length:
+    """A length that is open, and the same for all axes of a trace's inputs that have it."""
+
+    def __init__(self, admits: Callable[[int], bool]) -> None: ...
+
+@final
 class Slot:
     """A place in a form where a tensor stands."""
 
     type: Any
-    shape: tuple[int | None, ...] | None
+    shape: tuple[Any, ...] | None
 
-    def __init__(self, type: Any = None, shape: tuple[int | None, ...] | None = None) -> None: ...
+    def __init__(
+        self, type: Any = None, shape: tuple[int | Length | None, ...] | None = None
+    ) -> None: ...
 
 @final
 class Parts:
@@ -84,6 +92,7 @@ class Trace:
         inputs: Iterable[Any],
         outputs: dict[str, Any],
         wide: bool = False,
+        length: Length | None = None,
     ) -> None: ...
     @property
     def inputs(self) -> list[Any]: ...

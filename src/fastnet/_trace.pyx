@@ -11,7 +11,7 @@ when the trace was made. Tensors inside sets are constants too, because they hav
 found by.
 
 A trace is exact, for one length of each axis, or wide: it leaves some of them open. A wide one is
-there for values that no exact one fits.
+there for values that no exact one fits. An open length can be one that several tensors share.
 """
 
 import copy
@@ -28,10 +28,10 @@ from cpython.object cimport Py_EQ, PyObject, PyObject_RichCompareBool
 from libc.math cimport copysign
 
 from fastnet._nest cimport FROZENSET, PLAIN, SET, NestMap, _Walk, container_kind
+from fastnet._threads cimport FREE_THREADED, hold, unhold
 
 cdef extern from "Python.h":
     object PyObject_CallOneArg(object callable, object arg)
-    PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
     int Py_EnterRecursiveCall(const char* where)
     void Py_LeaveRecursiveCall()
 
@@ -46,12 +46,47 @@ cdef inline int enter() except -1:
 
 
 @cython.final
+cdef class Length:
+    """A length that is open, and the same for all axes of a trace's inputs that have it.
+
+    Args:
+        admits: Tells whether what was traced is for a length. Asked once for each.
+    """
+
+    def __init__(self, admits):
+        self._admits = admits
+        self._known = {}
+        self._now = -1
+
+    def __repr__(self):
+        return "Length()"
+
+    cdef int take(self, object length) except -1:
+        """Return whether an axis may be this long, beside those that were taken before it."""
+        cdef Py_ssize_t wanted = length
+        if self._now == -1:
+            found = self._known.get(length)
+            if found is None:
+                found = self._known[length] = bool(self._admits(length))
+            if not found:
+                return False
+            self._now = wanted
+        return self._now == wanted
+
+
+cdef int is_open(object wanted, object length) except -1:
+    """Return whether a length is wanted that is open, and can be this one."""
+    return type(wanted) is Length and (<Length> wanted).take(length)
+
+
+@cython.final
 cdef class Slot:
     """A place in a form where a tensor stands.
 
     Args:
         type: The tensor's type, as `TensorKind.type_of` tells it; compared with ``==``.
-        shape: The length of each axis as a tuple, None for any. None for a tensor without a shape.
+        shape: The length of each axis as a tuple, None for any, and a `Length` for one that it
+            shares with others. None for a tensor without a shape.
     """
 
     def __init__(self, type=None, tuple shape=None):
@@ -260,8 +295,11 @@ cdef class TensorKind(_Walk):
         if len(shape) != len(wanted):
             return False
         for axis in range(len(wanted)):
-            if wanted[axis] is not None and not PyObject_RichCompareBool(
-                shape[axis], wanted[axis], Py_EQ
+            # a length that is open is equal to none
+            if (
+                wanted[axis] is not None
+                and not PyObject_RichCompareBool(shape[axis], wanted[axis], Py_EQ)
+                and not is_open(wanted[axis], shape[axis])
             ):
                 return False
         tensors.append(tensor)
@@ -307,6 +345,9 @@ cdef class TensorKind(_Walk):
         cdef PyObject* own_key
         cdef PyObject* own_part
         cdef Py_ssize_t position = 0, own_position = 0, before = len(tensors)
+        if FREE_THREADED:
+            # to go through what another thread may change takes a copy
+            value = value.copy()
         if len(value) != len(form):
             return False
         while PyDict_Next(form, &position, &key, &part):
@@ -481,15 +522,17 @@ cdef class Trace:
         outputs: The keys that it writes, each with the form of its value, as a dict. The tensors of
             the forms are those that `call` returns, in order.
         wide: Whether it is only for values that no other trace fits.
+        length: The one that axes of the inputs share, None where they do not.
     """
 
-    def __init__(self, call, inputs, dict outputs not None, bint wide=False):
+    def __init__(self, call, inputs, dict outputs not None, bint wide=False, Length length=None):
         cdef list places = []
         self.call = call
         self.wide = wide
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs.items())
         map_form(list(outputs.values()), places.append)
+        self._length = length
         self._count = sum([len(part.slots) if type(part) is Parts else 1 for part in places])
         self._plain = all([type(form) is Slot for form in outputs.values()])
 
@@ -534,7 +577,7 @@ cdef class TracedStep:
 
         Of more than 16 exact ones the first 16 are kept, and of more than 16 wide ones.
         """
-        return [*self._exact, *self._wide]
+        return [*self.exact(), *self.wide()]
 
     @traces.setter
     def traces(self, traces):
@@ -542,8 +585,21 @@ cdef class TracedStep:
         for trace in checked:
             if type(trace) is not Trace:
                 raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        self._exact = tuple([one for one in checked if not (<Trace> one).wide])[:MOST_TRACES]
-        self._wide = tuple([one for one in checked if (<Trace> one).wide])[:MOST_TRACES]
+        cdef tuple exact = tuple([one for one in checked if not (<Trace> one).wide])[:MOST_TRACES]
+        cdef tuple wide = tuple([one for one in checked if (<Trace> one).wide])[:MOST_TRACES]
+        with cython.critical_section(self):
+            self._exact = exact
+            self._wide = wide
+
+    # threads that step one network put others in the place of these tuples
+
+    cdef inline tuple exact(self):
+        with cython.critical_section(self):
+            return self._exact
+
+    cdef inline tuple wide(self):
+        with cython.critical_section(self):
+            return self._wide
 
     def step(self, batch, dict state not None):
         """Run a step and lay its outputs over its batch.
@@ -607,10 +663,12 @@ cdef class TracedStep:
         cdef PyObject* found
         if type(batch) is dict:
             for key in self.keys:
-                found = PyDict_GetItemWithError(<PyObject*> batch, <PyObject*> key)
+                found = hold(<PyObject*> batch, <PyObject*> key)
                 if found == NULL:
                     raise KeyError(key)
-                values.append(<object> found)
+                value = <object> found
+                unhold(found)
+                values.append(value)
         elif not hasattr(batch, "keys"):
             raise not_a_batch(batch)
         else:
@@ -624,12 +682,12 @@ cdef class TracedStep:
     cdef Trace find(self, list values, dict state, list tensors):
         """Find a trace that values fit, and take down their tensors; None if there is none."""
         cdef Trace trace
-        for trace in self._exact:
+        for trace in self.exact():
             if self.matches(trace, values, state, tensors):
                 self.put_first(trace)
                 return trace
             tensors.clear()
-        for trace in self._wide:
+        for trace in self.wide():
             if self.matches(trace, values, state, tensors):
                 self.put_first(trace)
                 return trace
@@ -659,6 +717,8 @@ cdef class TracedStep:
         cdef Py_ssize_t index
         if len(values) != len(inputs):
             return False
+        if trace._length is not None:
+            trace._length._now = -1
         if state is not None:
             for key in self.context:
                 tensors.append(state[key])
@@ -676,11 +736,12 @@ cdef class TracedStep:
         return <Trace> trace
 
     cdef int put_first(self, Trace trace) except -1:
-        if trace.wide:
-            if not self._wide or self._wide[0] is not trace:
-                self._wide = first_of(trace, self._wide)
-        elif not self._exact or self._exact[0] is not trace:
-            self._exact = first_of(trace, self._exact)
+        with cython.critical_section(self):
+            if trace.wide:
+                if not self._wide or self._wide[0] is not trace:
+                    self._wide = first_of(trace, self._wide)
+            elif not self._exact or self._exact[0] is not trace:
+                self._exact = first_of(trace, self._exact)
         return 0
 
     cdef object misfit(self, Trace trace, list values):
@@ -689,6 +750,8 @@ cdef class TracedStep:
             return RuntimeError(
                 f"A trace has {len(trace._inputs)} inputs, but its step reads {len(values)} keys."
             )
+        if trace._length is not None:
+            trace._length._now = -1
         for key, value, form in zip(self.keys, values, trace._inputs):
             if not self.kind.take(value, form, []):
                 return RuntimeError(

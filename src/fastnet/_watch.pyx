@@ -11,7 +11,7 @@ from cpython.object cimport PyObject
 cdef extern from "Python.h":
     int PyDict_Next(PyObject*, Py_ssize_t*, PyObject**, PyObject**)
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
-    Py_ssize_t PyDict_Size(PyObject*)
+    Py_ssize_t PyDict_GET_SIZE(PyObject*)
     ctypedef object (*newfunc)(PyTypeObject*, PyObject*, PyObject*)
     ctypedef struct PyTypeObject:
         PyObject* tp_mro
@@ -24,6 +24,23 @@ cdef extern from "Python.h":
     Py_ssize_t PyTuple_GET_SIZE(PyObject*)
     PyTypeObject* Py_TYPE(object)
     PyObject* _PyType_Lookup(PyTypeObject*, object)
+
+from fastnet._threads cimport hold_of_class, unhold
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    static PyMutex fastnet_counting;
+    #define fastnet_lock() PyMutex_Lock(&fastnet_counting)
+    #define fastnet_unlock() PyMutex_Unlock(&fastnet_counting)
+    #else
+    #define fastnet_lock() ((void)0)
+    #define fastnet_unlock() ((void)0)
+    #endif
+    """
+    # around a count and the mark that goes with it: whoever has read the count finds the mark
+    void lock "fastnet_lock" () noexcept
+    void unlock "fastnet_unlock" () noexcept
 
 # of all writes, and the last one to a list or a set that ops hold
 cdef unsigned long long count = 0
@@ -104,8 +121,20 @@ cdef object noticing = Noticing
 
 cdef inline void mark(Watched watched) noexcept:
     global count
+    lock()
     count += 1
     watched.stamp = count
+    unlock()
+
+
+cdef inline unsigned long long look(unsigned long long* inside) noexcept:
+    """Return the count of all writes, and of the last one to a list or a set."""
+    cdef unsigned long long now
+    lock()
+    now = count
+    inside[0] = count_inside
+    unlock()
+    return now
 
 
 cdef inline bint is_plain(object watched) noexcept:
@@ -127,8 +156,10 @@ cdef inline bint is_plain(object watched) noexcept:
 def touch():
     """Leave a mark that a list or a set was changed which some op holds."""
     global count, count_inside
+    lock()
     count += 1
     count_inside = count
+    unlock()
 
 
 def writes():
@@ -137,7 +168,8 @@ def writes():
     Returns:
         How many there were.
     """
-    return count
+    cdef unsigned long long inside
+    return look(&inside)
 
 
 @cython.final
@@ -180,18 +212,20 @@ cdef class Lookout:
         # than all else
         cdef PyObject* each
         cdef Py_ssize_t place
+        cdef unsigned long long inside, now
         if not self._is_classes_still():
             return False
-        if count == self._since:
+        now = look(&inside)
+        if now == self._since:
             return True
-        if count_inside > self._since:
+        if inside > self._since:
             return False
         for place in range(len(self._watched)):
             each = PyList_GET_ITEM(self._watched, place)
             if (<Watched> each).stamp > self._since:
                 return False
         # the writes were to others, and need not be looked for again
-        self._since = count
+        self._since = now
         return True
 
     def written(self):
@@ -201,7 +235,9 @@ cdef class Lookout:
             A list of ints; None where it cannot be told which they are.
         """
         cdef Py_ssize_t place
-        if count_inside > self._since or not self._is_classes_still():
+        cdef unsigned long long inside
+        look(&inside)
+        if inside > self._since or not self._is_classes_still():
             return None
         return [
             place
@@ -249,6 +285,8 @@ cdef class Contents:
 
     cdef list _entries
     cdef list _tables
+    # most tables of modules, of hooks of each kind, are
+    cdef list _empty
     cdef list _lists
     cdef list _absent
 
@@ -264,8 +302,12 @@ cdef class Contents:
         for table, key in entries:
             self._entries += (as_dict(table), key, table[key])
         self._tables = []
+        self._empty = []
         for table in tables:
-            self._tables += (table, values_of(as_dict(table)))
+            if as_dict(table):
+                self._tables += (table, values_of(table))
+            else:
+                self._empty.append(table)
         self._lists = []
         for items in lists or ():
             if not isinstance(items, list):
@@ -292,6 +334,9 @@ cdef class Contents:
                 PyList_GET_ITEM(self._entries, place), PyList_GET_ITEM(self._entries, place + 1)
             )
             if found != PyList_GET_ITEM(self._entries, place + 2):
+                return False
+        for place in range(len(self._empty)):
+            if PyDict_GET_SIZE(PyList_GET_ITEM(self._empty, place)):
                 return False
         for place in range(0, len(self._tables), 2):
             if not holds(
@@ -324,35 +369,44 @@ cdef tuple values_of(table):
     cdef list values = []
     cdef Py_ssize_t place = 0
     cdef PyObject* value
-    while PyDict_Next(<PyObject*> table, &place, NULL, &value):
-        values.append(<object> value)
+    with cython.critical_section(table):
+        while PyDict_Next(<PyObject*> table, &place, NULL, &value):
+            values.append(<object> value)
     return tuple(values)
 
 
 cdef bint holds(PyObject* table, PyObject* values) noexcept:
     """Return whether the values of a dict are those of a tuple, in this order."""
-    cdef Py_ssize_t place = 0, index = 0
-    cdef PyObject* value
-    if PyDict_Size(table) != PyTuple_GET_SIZE(values):
-        return False
-    while PyDict_Next(table, &place, NULL, &value):
-        if value != PyTuple_GET_ITEM(values, index):
+    cdef Py_ssize_t place = 0, index
+    cdef PyObject* value = NULL
+    cdef Py_ssize_t size = PyTuple_GET_SIZE(values)
+    with cython.critical_section(<object> table):
+        if PyDict_GET_SIZE(table) != size:
             return False
-        index += 1
+        for index in range(size):
+            if not PyDict_Next(table, &place, NULL, &value):
+                return False
+            if value != PyTuple_GET_ITEM(values, index):
+                return False
     return True
 
 
 cdef bint has_items(list items, PyObject* values) noexcept:
     """Return whether the items of a list are those of a tuple."""
     cdef Py_ssize_t place
-    if len(items) != PyTuple_GET_SIZE(values):
-        return False
-    for place in range(len(items)):
-        if PyList_GET_ITEM(items, place) != PyTuple_GET_ITEM(values, place):
+    with cython.critical_section(items):
+        if len(items) != PyTuple_GET_SIZE(values):
             return False
+        for place in range(len(items)):
+            if PyList_GET_ITEM(items, place) != PyTuple_GET_ITEM(values, place):
+                return False
     return True
 
 
 cdef object find(cls, name):
-    cdef PyObject* found = _PyType_Lookup(<PyTypeObject*> cls, name)
-    return None if found == NULL else <object> found
+    cdef PyObject* found = hold_of_class(<PyObject*> cls, <PyObject*> name)
+    if found == NULL:
+        return None
+    value = <object> found
+    unhold(found)
+    return value

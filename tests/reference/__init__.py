@@ -34,7 +34,7 @@ MODULES = {
     "slice": ("check_slicers", "forward_slicers", "reverse_slicers"),
     "nest": ("NestMap", "leaves_of", "map_leaves", "unless"),
     "stamps": ("StampLog",),
-    "trace": ("Kept", "Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
+    "trace": ("Kept", "Length", "Parts", "Slot", "TensorKind", "Trace", "TracedStep", "map_form"),
 }
 
 
@@ -67,6 +67,7 @@ class Kernel:
     unless: Any
     StampLog: Any
     Kept: Any
+    Length: Any
     Parts: Any
     Slot: Any
     TensorKind: Any

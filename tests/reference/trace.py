@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +15,19 @@ from tests.reference.nest import NestMap, parts_of, remade
 MOST_TRACES = 16
 
 
+class Length:
+    def __init__(self, admits: Callable[[int], bool]) -> None:
+        self.admits = functools.cache(admits)
+        self.seen: list[int] = []
+
+    def __repr__(self) -> str:
+        return "Length()"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slot:
     type: Any = None
-    shape: tuple[int | None, ...] | None = None
+    shape: tuple[int | Length | None, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Slot({self.type!r}, {self.shape!r})"
@@ -123,9 +133,14 @@ class TensorKind:
             return False
         if slot.shape is None or shape is None:
             return slot.shape is shape
-        return len(shape) == len(slot.shape) and all(
-            wanted in (None, length) for length, wanted in zip(shape, slot.shape, strict=True)
-        )
+        if len(shape) != len(slot.shape):
+            return False
+        for length, wanted in zip(shape, slot.shape, strict=True):
+            if isinstance(wanted, Length):
+                wanted.seen.append(length)
+            elif wanted not in (None, length):
+                return False
+        return True
 
 
 class Misfit(Exception):
@@ -194,7 +209,9 @@ class Trace:
         inputs: Iterable[Any],
         outputs: dict[str, Any],
         wide: bool = False,
+        length: Length | None = None,
     ) -> None:
+        self.length = length
         self.call = call
         self.wide = wide
         self._inputs = list(inputs)
@@ -283,7 +300,13 @@ class TracedStep:
         return [batch[key] for key in self.keys]
 
     def _tensors(self, trace: Trace, values: list[Any]) -> list[Any]:
-        return self.kind.take(values, trace.inputs)
+        if trace.length is None:
+            return self.kind.take(values, trace.inputs)
+        trace.length.seen.clear()
+        tensors = self.kind.take(values, trace.inputs)
+        # once all of them are known
+        insist(len(set(trace.length.seen)) < 2 and all(map(trace.length.admits, trace.length.seen)))
+        return tensors
 
     def _find(self, values: list[Any]) -> Trace | None:
         for trace in self._traces:

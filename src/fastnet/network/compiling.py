@@ -27,18 +27,24 @@ class CompileOptions:
         fallback_random: Whether random numbers are drawn as without compiling, so that the same
             seed gives the same numbers: by Inductor; other backends of torch always do. In
             TensorFlow steps with such numbers run as graphs then.
+        dynamic: Whether a program is for batches with any number of rows (the size of axis 0).
+            None: the first is for as many as there are, and the second, when another number comes,
+            for any. True: the first is, if all tensors of the batch have as many. False: each
+            number is compiled by itself, as what depends on it is. XLA always does that, and only
+            takes None and False.
 
     Raises:
         TypeError: If one of them is of another type.
         ValueError: If `most_kinds` is less than 1.
 
     >>> CompileOptions(backend="eager")
-    CompileOptions(backend='eager', most_kinds=8, fallback_random=False)
+    CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None)
     """
 
     backend: str | Callable[[Any, list[Any]], Any] | None = None
     most_kinds: int = 8
     fallback_random: bool = False
+    dynamic: bool | None = None
 
     def __post_init__(self) -> None:
         named = self.backend is None or isinstance(self.backend, str)
@@ -57,6 +63,10 @@ class CompileOptions:
         if not isinstance(self.fallback_random, bool):
             raise TypeError(
                 f"CompileOptions has fallback_random={shown(self.fallback_random)}, no bool."
+            )
+        if not isinstance(self.dynamic, bool | None):
+            raise TypeError(
+                f"CompileOptions has dynamic={shown(self.dynamic)}; it is None, True or False."
             )
 
 
@@ -86,10 +96,15 @@ def require_xla(options: CompileOptions | None) -> None:
         options: The options of a network of TensorFlow, or None.
 
     Raises:
-        ValueError: If they name another backend.
+        ValueError: If they name another backend, or ask for programs for any number of rows.
     """
     if options is not None and options.backend not in (None, "xla"):
         raise ValueError(
             f"CompileOptions has backend={shown(options.backend)}, but the steps of a TensorFlow "
             "network are compiled by XLA. Leave the backend out."
+        )
+    if options is not None and options.dynamic:
+        raise ValueError(
+            "CompileOptions has dynamic=True, but XLA compiles a program for each size of a batch. "
+            "Leave it out, and see `most_kinds`."
         )

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fastnet._execute import Plan
 from fastnet._stamps import StampLog
+from fastnet.errors import op_name
 from fastnet.network.layout import Layout
-from fastnet.network.opening import RunStep
-from fastnet.types import State
+from fastnet.types import RunStep, State
 
-__all__ = ["DEFERRED", "Meter", "RangeMeter", "Ranges", "StepMeter", "op_title", "titles"]
+__all__ = [
+    "DEFERRED",
+    "Meter",
+    "RangeMeter",
+    "Ranges",
+    "StepMeter",
+    "op_title",
+    "tells_traces",
+    "titles",
+]
 
 DEFERRED = "deferred updates"
 
@@ -114,17 +124,40 @@ class RangeMeter:
         return run
 
 
+def tells_traces(meter: StepMeter, before: int) -> Callable[[str, float, float], None]:
+    """Return what gives tracing and compiling rows of their own, told when they are just over.
+
+    Args:
+        meter: What takes the times.
+        before: The row of what ran before that in the same step.
+
+    Returns:
+        A function that takes why it was done, and the seconds of both: of compiling 0 where nothing
+        was compiled.
+    """
+    log = meter.log
+
+    def told(reason: str, seconds: float, compiling: float) -> None:
+        over = time.perf_counter()
+        log.stamp_at(before, over - seconds - compiling)
+        log.stamp_at(meter.row("trace", f"trace: {reason}"), over - compiling)
+        if compiling:
+            log.stamp_at(meter.row("trace", f"compile: {reason}"), over)
+
+    return told
+
+
 def op_title(op: Any) -> str:
-    """Name an op by its class and its keys, as profiles do.
+    """Name an op by its class (and the function that it calls) and its keys, as profiles do.
 
     Args:
         op: An op.
 
     Returns:
-        For example ``"ModelOp(x) -> y_pred"``.
+        For example ``"ModelOp(x) -> y_pred"``, or ``"LambdaOp[standardise](x) -> y"``.
     """
     outputs = ", ".join(map(str, getattr(op, "outputs", ())))
-    title = f"{type(op).__name__}({', '.join(map(str, getattr(op, 'inputs', ())))})"
+    title = f"{op_name(op)}({', '.join(map(str, getattr(op, 'inputs', ())))})"
     return f"{title} -> {outputs}" if outputs else title
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "endings_of",
     "followers_of",
     "forget_endings",
+    "updates_in",
 ]
 
 Followers = dict[int, list[Callable[..., None]]]
@@ -42,7 +43,7 @@ def followers_of(ops: Sequence[Any]) -> Followers:
             continue
         model = op.followed_model
         if not any(isinstance(one, UpdateOp) and one.model is model for one in ops):
-            inside = any(one.model is model for one in _updates(ops))
+            inside = any(one.model is model for one in updates_in(ops))
             where = " but inside of another op" if inside else ""
             raise ValueError(
                 f"{describe_op(op, place)} follows the updates of model '{name_of(model)}', which "
@@ -65,7 +66,7 @@ def check_updates(ops: Sequence[Any], first_deferred: int) -> None:
     """
     by_model: dict[int, list[tuple[UpdateOp, bool]]] = {}
     for place, op in enumerate(ops):
-        for one in _updates([op]):
+        for one in updates_in([op]):
             waits = one.defer or place >= first_deferred
             by_model.setdefault(id(one.model), []).append((one, waits))
             if one is not op and one.outputs and one.defer:
@@ -93,7 +94,8 @@ def endings_of(ops: Sequence[Any], followers: Followers) -> list[Callable[[], No
         Functions, to be called in order: updates first, and then what follows them.
     """
     found = [
-        one.ending(followers.get(id(one.model), ()) if one in ops else ()) for one in _updates(ops)
+        one.ending(followers.get(id(one.model), ()) if one in ops else ())
+        for one in updates_in(ops)
     ]
     found += [op.ending() for op in ops if hasattr(op, "followed_model") and hasattr(op, "ending")]
     return [ending for ending in found if ending is not None]
@@ -114,7 +116,7 @@ def close_after(
     def run() -> None:
         error = sys.exc_info()[1]
         try:
-            # a loop over steps that was left before its end is no error
+            # a generator of the program's own that opens the network and is closed is no error
             if error is None or error is handled or isinstance(error, GeneratorExit):
                 for end in endings:
                     end()
@@ -125,7 +127,7 @@ def close_after(
 
 
 def forget_endings(opening: Any) -> None:
-    """Let an opening end with nothing done at its end, as one that has changed nothing does.
+    """Let an opening end with nothing done at its end, as one does that is left by an error.
 
     Args:
         opening: The opening, or None for none.
@@ -134,12 +136,20 @@ def forget_endings(opening: Any) -> None:
         vars(opening.runner).pop("close", None)
 
 
-def _updates(ops: Sequence[Any]) -> Iterator[UpdateOp]:
+def updates_in(ops: Sequence[Any]) -> Iterator[UpdateOp]:
+    """Go through the updates among ops, and inside of them.
+
+    Args:
+        ops: The ops, in order.
+
+    Yields:
+        The UpdateOps.
+    """
     for op in ops:
         if isinstance(op, UpdateOp):
             yield op
         elif hasattr(op, "inner_ops"):
-            yield from _updates(op.inner_ops())
+            yield from updates_in(op.inner_ops())
 
 
 def _refuse_early_readers(ops: Sequence[Any], place: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -13,11 +12,11 @@ import torch.distributed as dist
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch.engines import bare, engine_of, groups_of, process_count
-from fastnet.backend.torch.processes import exchange, the_watch
+from fastnet.backend.torch.processes import differences, exchange, meet, the_watch
 from fastnet.distributed import compares_ranks
 from fastnet.errors import RankError, describe_op, shown
-from fastnet.network.opening import Opening, RunStep
-from fastnet.types import Model
+from fastnet.network.opening import Opening
+from fastnet.types import Model, RunStep
 
 __all__ = ["Ranks", "ranks_of"]
 
@@ -50,7 +49,7 @@ def ranks_of(opening: Opening) -> Ranks | None:
     if not groups or any(dist.get_world_size(group) != process_count() for group in groups):
         return None
     if compares_ranks():
-        _compare(list(_told(opening, spread)))
+        _compare(opening, spread)
     return Ranks(opening)
 
 
@@ -66,9 +65,12 @@ class Ranks:
         self._started = 0
         self._name = f"steps of {next(_openings)}"
         self._watch = the_watch()
-        self._end: Callable[[], None] | None = None
+        self._ends: list[Callable[[], None]] = []
         if self._watch is not None:
-            self._end = self._watch.check_also(self._outrun)
+            self._ends = [
+                self._watch.check_also(self._outrun),
+                self._watch.meetings.count_also(lambda: self._started),
+            ]
 
     def counted(self, run: RunStep) -> RunStep:
         """Return a step that is counted, and that refuses a batch without samples.
@@ -98,6 +100,7 @@ class Ranks:
         Raises:
             ValueError: If the processes have different numbers of batches.
         """
+        meet("transform")
         counts = exchange(len(batches) if isinstance(batches, Sized) else None)
         if len(set(counts)) > 1:
             raise ValueError(
@@ -111,10 +114,11 @@ class Ranks:
         Raises:
             RankError: If another process has run more steps of it, or fewer.
         """
-        if self._end is None or self._watch is None:
+        if not self._ends or self._watch is None:
             return
-        self._end()
-        self._end = None
+        for end in self._ends:
+            end()
+        self._ends = []
         if sys.exc_info()[0] is not None or self._watch.is_over:
             return  # an error is told of by itself
         own = f"{dist.get_rank()} {self._started}"
@@ -124,9 +128,15 @@ class Ranks:
             raise RankError(self._watch.fail(_uneven(rank, steps, self._started)))
 
     def _outrun(self, store: Any) -> str | None:
-        """Say, from the watch's thread, if another process has left while this one goes on."""
-        if not store.check([self._name]):
+        """Say, from the watch's thread, if this process goes on where another one does not.
+
+        It has left its training, or waits for this one at a place of the program where all meet.
+        """
+        if self._watch is None:
             return None
+        if not store.check([self._name]):
+            here = f"in step {self._started} of its training"
+            return self._watch.meetings.passed_by(store, here)
         rank, steps = map(int, store.get(self._name).decode().split())
         started = self._started
         return _uneven(rank, steps, started) if started > steps else None
@@ -148,16 +158,12 @@ def _no_samples(key: str, shape: Any) -> ValueError:
     )
 
 
-def _compare(lines: list[str]) -> None:
-    """Compare what the processes are to run, by a digest of 32 bytes."""
-    told = "\n".join(lines).encode()
-    device = _device()
-    own = torch.frombuffer(bytearray(hashlib.sha256(told).digest()), dtype=torch.uint8).to(device)
-    everyone = [torch.empty_like(own) for _ in range(process_count())]
-    dist.all_gather(everyone, own)
-    if all(torch.equal(one, everyone[0]) for one in everyone):
+def _compare(opening: Opening, spread: list[Model]) -> None:
+    """Compare what the processes are to run."""
+    place = "at the opening of a network for training"
+    texts = differences(place, list(_told(opening, spread)))
+    if texts is None:
         return
-    texts = exchange(lines)
     first = texts[0]
     different = next(rank for rank, one in enumerate(texts) if one != first)
     pairs = itertools.zip_longest(first, texts[different], fillvalue="nothing more")
@@ -167,13 +173,6 @@ def _compare(lines: list[str]) -> None:
         f"{there}. Make the network by the same code on each rank, and open it alike; "
         "fastnet.distributed.init(compare_ranks=False) turns this check off."
     )
-
-
-def _device() -> torch.device:
-    """Return a device whose tensors the process group communicates."""
-    if dist.get_backend() == "gloo" or "cpu:" in str(dist.get_backend_config()):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _told(opening: Opening, spread: list[Model]) -> Iterator[str]:

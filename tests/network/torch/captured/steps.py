@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -100,3 +102,16 @@ def captured(network: TorchNetwork) -> int:
     """Count the programs that were made, of a network that never fell back."""
     assert [one.fallback for one in network.traces if one.fallback] == []
     return len(network.traces)
+
+
+@contextmanager
+def falls_back(network: TorchNetwork, reason: str, mode: str = "train") -> Iterator[None]:
+    """Open a network whose steps are to run op by op, for one reason that is told once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with network(mode, 1):
+            yield
+    (found,) = {one.fallback for one in network.traces if one.fallback}
+    assert reason in found, found
+    (told,) = [str(one.message) for one in caught if "run op by op" in str(one.message)]
+    assert found in told

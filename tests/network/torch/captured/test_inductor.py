@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +76,34 @@ def test_another_draw_in_each_step() -> None:
         losses = {network.run_step(batch)["loss"].item() for _ in range(8)}
     assert captured(network) == 1
     assert len(losses) > 6
+
+
+_IN_A_PROCESS = """
+from tests.network.torch.captured.steps import batches, built, captured, network_of
+from torch._dynamo.utils import counters
+
+network = network_of(built(), True)
+with network("train", 1):
+    for size in (8, 8, 5, 7):
+        network.run_step(batches(1, size)[0])
+assert captured(network) == 2
+print({name: count for name, count in counters["inductor"].items() if "fxgraph" in name})
+"""
+
+
+@by_inductor
+def test_a_second_process_finds_programs_on_disk(tmp_path: Path) -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", _IN_A_PROCESS],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert told == ["{'fxgraph_cache_miss': 2}", "{'fxgraph_cache_hit': 2}"]
 
 
 def test_a_backend_of_torch_by_its_name() -> None:

@@ -394,7 +394,7 @@ def test_a_function_in_a_module_that_is_replaced_counts() -> None:
 
 def test_an_op_that_reads_the_epoch() -> None:
     network = TorchNetwork([OfEpoch()], compile=QUICK)
-    with _warned_of("an op may read the epoch"):
+    with _warned_of(r"OfEpoch \(op 0, .*\) reads the epoch, which a program would not do again"):
         for epoch, expected in ((1, 1), (2, 2), (3, -1), (2, 2)):
             with network("infer", epoch):
                 for _ in range(3):
@@ -551,33 +551,6 @@ def test_optimizers_that_do_more(change: Any, reason: str, before: bool) -> None
     assert any(reason in one for one in fallbacks(network)), fallbacks(network)
 
 
-def test_other_optimizers_run_op_by_op() -> None:
-    model = built(optimizer=lambda ps: torch.optim.LBFGS(ps) if False else torch.optim.NAdam(ps))
-    other = copy.deepcopy(model)
-    optimizer = torch.optim.NAdam(other.parameters())
-    network = network_of(model)
-    with _warned_of("the optimizer is NAdam"), network("train", 1):
-        for batch in batches(4):
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
-    assert_same_weights(model, other)
-
-
-def test_merged_gradients_run_op_by_op() -> None:
-    model = built()
-    network = TorchNetwork(
-        [
-            ModelOp(model, "x", "pred"),
-            LambdaOp(lambda p: p.square().mean(), "pred", "loss"),
-            UpdateOp(model, "loss", merge_grad=2),
-        ],
-        compile=QUICK,
-    )
-    with _warned_of("merges the gradients"), network("train", 1):
-        for batch in batches(3):
-            network.run_step(batch)
-
-
 def test_a_compiler_that_fails_fails_no_step() -> None:
     def compiler(graph: Any, inputs: Any) -> Any:
         raise ValueError("no room")
@@ -607,7 +580,8 @@ def test_a_function_can_be_the_backend() -> None:
 
 def test_more_kinds_of_batches_than_are_asked_for() -> None:
     network = TorchNetwork(
-        [LambdaOp(lambda x: x * 2, "x", "y")], compile=CompileOptions("eager", most_kinds=2)
+        [LambdaOp(lambda x: x * 2, "x", "y")],
+        compile=CompileOptions("eager", most_kinds=2, dynamic=False),
     )
     with _warned_of("more than 2 kinds"), network("infer", 1):
         for size in (1, 2, 3, 4, 1, 2):

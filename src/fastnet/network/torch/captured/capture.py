@@ -17,15 +17,18 @@ from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet._trace import Readings, TensorKind, map_form
 from fastnet.backend.facts import name_of
-from fastnet.backend.torch._internals import Tools
+from fastnet.backend.torch._internals import Tools, module_hook_tables
 from fastnet.errors import describe_op
 from fastnet.network.layout import Layout
+from fastnet.network.torch.captured.followers import noting, require_once
 from fastnet.network.torch.captured.held import (
     Held,
     functions_of_torch,
     is_library,
     replaced_function_of_torch,
 )
+from fastnet.network.torch.captured.known import changing, known
+from fastnet.network.torch.captured.merging import Phase
 from fastnet.network.torch.captured.observing import (
     Observer,
     Uncapturable,
@@ -33,6 +36,8 @@ from fastnet.network.torch.captured.observing import (
     random_states,
 )
 from fastnet.network.torch.captured.stand_ins import State
+from fastnet.op.tensorop.model.following import FollowsUpdates
+from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 
 __all__ = ["KIND", "Capture", "capture"]
@@ -72,12 +77,14 @@ class Capture:
 
     Attributes:
         graph: Takes the tensors of `state`, the numbers of optimizers, the tensors in `others` and
-            those of the batch; returns the tensors of the outputs.
+            those of the batch, and sums of gradients; returns the tensors of the outputs, and sums.
         mode: The mode that its example inputs are of.
         examples: Tensors without values, of the types and shapes that it takes.
         others: Tensors that ops hold themselves.
         outputs: The form of each key that ops write.
         held: What the ops were like.
+        followed: The ops that step schedulers after the updates.
+        size: The size of axis 0 that is open, as a symbol; None if there is none.
     """
 
     graph: torch.fx.GraphModule
@@ -86,50 +93,8 @@ class Capture:
     others: list[torch.Tensor]
     outputs: dict[str, Any]
     held: Held
-
-
-class _Known(dict[str, Any]):
-    """The state of a step that sees which of its entries an op reads."""
-
-    def __init__(self, state: dict[str, Any], read: set[str]) -> None:
-        super().__init__(state)
-        self._state = state
-        self._read = read
-
-    def __getitem__(self, key: str) -> Any:
-        self._read.add(key)
-        return self._state[key]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self._read.add(key)
-        return self._state.get(key, default)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._state[key] = value
-        super().__setitem__(key, value)
-
-    def _all(self) -> None:
-        self._read.update(self._state)
-
-    def __iter__(self) -> Iterator[str]:
-        self._all()
-        return iter(self._state)
-
-    def keys(self) -> Any:
-        self._all()
-        return self._state.keys()
-
-    def values(self) -> Any:
-        self._all()
-        return self._state.values()
-
-    def items(self) -> Any:
-        self._all()
-        return self._state.items()
-
-    def copy(self) -> dict[str, Any]:
-        self._all()
-        return self._state.copy()
+    followed: list[LRSchedule]
+    size: Any = None
 
 
 def capture(
@@ -140,6 +105,8 @@ def capture(
     values: Sequence[Any],
     state: State,
     tools: Tools,
+    phase: Phase | None = None,
+    is_open: Sequence[bool] = (),
 ) -> Capture:
     """Trace the ops of a layout, and leave everything as it was.
 
@@ -152,6 +119,9 @@ def capture(
             tensors.
         state: The tensors that they read and write besides.
         tools: What torch has for capturing.
+        phase: What is taken and left of gradients that are added up, or None where none are.
+        is_open: For each tensor of the batch, in order, whether the size of its axis 0 is open:
+            one size of two or more for all of them. Empty if none is.
 
     Returns:
         What was traced.
@@ -162,11 +132,18 @@ def capture(
     roots = [
         *((_model(model), model) for model in layout.models),
         *((describe_op(op, place), op) for place, op in enumerate(layout.ops)),
+        *(
+            (describe_op(op, place), op.kept())
+            for place, op in enumerate(layout.ops)
+            if isinstance(op, FollowsUpdates)
+        ),
     ]
     replaced = replaced_function_of_torch()
     if replaced is not None:
         raise Uncapturable(f"{replaced} was replaced")
-    tracer = _Tracer(layout, bound, make, keys, values, state, tools)
+    if any(module_hook_tables()):
+        raise Uncapturable("there are hooks around the passes of all modules")
+    tracer = _Tracer(layout, bound, make, keys, values, state, tools, phase, is_open)
     with _TRACING:
         before = Held(roots, everything=True)
         generators = random_states()
@@ -175,8 +152,8 @@ def capture(
         leaves = [one for one in before.tensors.values() if one.is_leaf and one.requires_grad]
         gradients = [one.grad for one in leaves]
         try:
-            observer = Observer()
-            found = tracer.trace(observer)
+            observer = Observer(tools.text_of_sizes)
+            found = tracer.trace(observer, any(is_open))
             changed = next(before.changes(), None)
             if changed is not None:
                 raise Uncapturable(f"running the ops changes {changed}")
@@ -188,7 +165,9 @@ def capture(
             if observer.reason is not None:
                 raise Uncapturable(observer.reason)  # which somebody has caught
             again = tracer.trace(None)
-            difference = _difference(found.graph, again.graph)
+            # with an open size the ops do for the size that there is what they do for it alone
+            first = found.graph if found.size is None else tracer.close(found, again)
+            difference = _difference(first, again.graph)
             if difference is not None or found.outputs_told() != again.outputs_told():
                 raise Uncapturable(
                     "a number that the ops work out in Python is another one each time"
@@ -227,7 +206,11 @@ class _Tracer:
         values: Sequence[Any],
         state: State,
         tools: Tools,
+        phase: Phase | None,
+        is_open: Sequence[bool],
     ) -> None:
+        self._phase = phase
+        self._is_open = list(is_open)
         self._layout = layout
         self._make = make
         self._context = bound.state
@@ -235,7 +218,7 @@ class _Tracer:
         self._tools = tools
         self._keys = list(keys)
         self._values = list(values)
-        self._read: set[str] = set()
+        self._read: set[tuple[str, str]] = set()
         self._saved: _Saved = {}
         self._at: tuple[Any, int] | None = None
         self._plan = layout.plan_with(self._wrap)
@@ -243,17 +226,15 @@ class _Tracer:
             _require_plain(key, value)
 
     def _wrap(self, op: Any, place: int, forward: Forward) -> Forward:
-        own = _is_own(op)
-        inner = any(map(_is_own, _inside(op)))
+        own = any(map(_is_own, (op, *_inside(op))))
 
         def run(data: Any, state: dict[str, Any]) -> Any:
             self._at = op, place
-            if inner:
-                self._read.add("epoch")
-            if own:
-                result = forward(data, _Known(state, self._read))
-            else:
-                result = forward(data, state)
+            if not own:
+                return forward(data, state)
+            read: set[str] = set()
+            result = forward(data, known(state, read))
+            self._read.update((one, describe_op(op, place)) for one in changing(read))
             return result
 
         return run
@@ -265,46 +246,66 @@ class _Tracer:
                 tensor.copy_(values)
         self._saved.clear()
 
-    def trace(self, observer: Observer | None) -> _Found:
+    def close(self, found: Capture, other: Capture) -> torch.fx.GraphModule:
+        """Trace what was traced with an open size again, for the one size of another trace."""
+        with other.mode, self._tools.dispatcher(), torch.no_grad():
+            graph: torch.fx.GraphModule = self._tools.make_graph(found.graph, tracing_mode="real")(
+                *other.examples
+            )
+        return graph
+
+    def trace(self, observer: Observer | None, opened: bool = False) -> _Found:
         """Trace the ops once.
 
         Args:
             observer: What is to look on, or None.
+            opened: Whether the sizes that are to be open are open.
 
         Raises:
             Uncapturable: If they cannot be.
         """
-        tools, mode = self._tools, self._tools.fake_mode()
+        tools, mode = self._tools, self._tools.fake_mode(opened)
         reals = self._state.tensors
-        fakes = [mode.from_tensor(tensor) for tensor in reals]
+        fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
         numbers = mode.from_tensor(
-            torch.zeros(max(len(self._state.numbers()), 1), dtype=torch.float64)
+            torch.zeros(max(len(self._state.numbers()), 1), dtype=torch.float64),
+            static_shapes=True,
         )
         inputs: list[torch.Tensor] = []
 
         def put(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                inputs.append(mode.from_tensor(value))
+                if opened and self._is_open[len(inputs)]:
+                    inputs.append(tools.open_like(mode, value))
+                    found.size = _size_of(inputs[-1], found.size)
+                else:
+                    inputs.append(mode.from_tensor(value, static_shapes=True))
                 return inputs[-1]
             return value
 
+        found = _Found()
         forms = [KIND.form_of(value) for value in self._values]
         tensors = iter([leaf for value in self._values for leaf in _tensors_in(value)])
         batch = dict(zip(self._keys, map_form(forms, lambda slot: put(next(tensors))), strict=True))
-        found = _Found()
         found.mode = mode
-        taken = [*fakes, numbers, *inputs]
+        merged: list[torch.Tensor] = []
+        merging: Any = nullcontext(list)
+        if self._phase is not None:
+            merged = [mode.from_tensor(one, static_shapes=True) for one in self._phase.tensors()]
+            merging = self._phase.traced(self._state.stand_ins(fakes), merged)
+        taken = [*fakes, numbers, *inputs, *merged]
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             with _looking_on(tools, self._saved), self._around():
                 results = BoundPlan(self._plan, self._context, self._make).run(batch)
-            return self._take_out(results, batch, found, fakes)
+            return [*self._take_out(results, batch, found, fakes), *left_merged()]
 
         memory = list(map(tools.storage_key, fakes))
         watch = nullcontext() if observer is None else observer.watching()
         state_before = dict(self._context)
         deferred = self._context.get("deferred")
-        with self._state.swapped(fakes, numbers):
+        swapped = self._state.swapped(fakes, numbers)
+        with swapped, merging as left_merged, noting(self._layout.ops) as found.followed:
             try:
                 with mode, tools.dispatcher(), watch:
                     graph = tools.make_graph(run, tracing_mode="real")(*taken)
@@ -332,8 +333,12 @@ class _Tracer:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
         found.graph = graph
         found.examples = taken
-        if "epoch" in self._read:
-            raise Uncapturable("an op may read the epoch, which is another one in each opening")
+        if self._state.settings_read:
+            raise Uncapturable("an op reads, or sets, the settings of an optimizer")
+        require_once(found.followed, self._layout.ops, self._state.taken)
+        for key, op in sorted(self._read):
+            what = "the epoch" if key == "epoch" else f"'{key}' of the state of the step"
+            raise Uncapturable(f"{op} reads {what}, which a program would not do again")
         return found
 
     @contextmanager
@@ -418,7 +423,7 @@ class _Tracer:
                 with graph.graph.inserting_after(last):
                     last = places[id(tensor)] = graph.graph.placeholder(f"held_{len(places)}")
                 found.others.append(tensor)
-                found.examples.append(found.mode.from_tensor(tensor))
+                found.examples.append(found.mode.from_tensor(tensor, static_shapes=True))
             node.replace_all_uses_with(places[id(tensor)])
             graph.graph.erase_node(node)
         graph.recompile()
@@ -482,6 +487,17 @@ def _looking_on(tools: Tools, saved: _Saved) -> Iterator[None]:
         yield
 
 
+def _size_of(tensor: torch.Tensor, before: Any) -> Any:
+    """Return the open size of a tensor, the same as that of others before it."""
+    size: Any
+    size, *others = tensor.shape
+    if not all(type(one) is int for one in (*others, *tensor.stride())):
+        raise Uncapturable("the strides of the batch depend on its size")
+    if before is not None and str(before) != str(size):
+        raise Uncapturable("the batch has two sizes")
+    return size
+
+
 def _is_fake(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "fake_mode")
 
@@ -526,7 +542,7 @@ def _is_own(op: Any) -> bool:
 
 
 def _inside(op: Any) -> list[Any]:
-    inner = [*(getattr(op, "ops", None) or []), *filter(None, [getattr(op, "op", None)])]
+    inner = op.inner_ops() if hasattr(op, "inner_ops") else ()
     return [deep for one in inner for deep in (one, *_inside(one))]
 
 

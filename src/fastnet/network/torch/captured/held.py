@@ -9,11 +9,12 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
     MethodType,
     ModuleType,
     SimpleNamespace,
@@ -26,7 +27,7 @@ import torch
 from fastnet._baked import Seen, first_other
 from fastnet._watch import Contents
 from fastnet.backend.facts import is_built, taken_names
-from fastnet.backend.torch._internals import OF_MODULES
+from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
 from fastnet.types import is_op
 from fastnet.util.numbers import same_constant
 
@@ -53,12 +54,13 @@ _PLAIN = (
     torch.Size,
     torch.layout,
     torch.memory_format,
-    Enum,
 )
 _WHOLE = (type, ModuleType, BuiltinFunctionType, torch.Tensor, torch.Generator)
 _LIBRARIES = frozenset({"torch", "numpy", "fastnet"})
 # of the ops' own keeping, which modes and data sets are for
 _OF_OPS = frozenset({"mode", "ds_id"})
+# and which the library's own do not read in a step
+_OF_LIBRARY = _OF_OPS | {"schedulers"}
 # written by every opening, or not for the step
 _FACTS = frozenset(
     {"fe_alone", "fe_aside", "fe_compiled", "fe_device", "fe_input_spec", "fe_traceability_summary"}
@@ -66,6 +68,8 @@ _FACTS = frozenset(
     | {"_fastnet_beside"}
 )
 _OF_CLASSES = frozenset({"__doc__", "__annotations__", "__dict__", "__weakref__"})
+# of Python's own what keeps things for itself, and is the same to whoever uses it
+_CACHING = frozenset({"logging", "typing", "builtins", "abc", "_abc"})
 _ABSENT: Any = object()
 # which every module of torch has
 _TABLES = frozenset(vars(torch.nn.Module()))
@@ -231,6 +235,11 @@ class Held:
             value, way = waiting.popleft()
             if isinstance(value, torch.Tensor):
                 self.tensors[id(value)] = value
+            if isinstance(value, type):
+                waiting.extend(self._look_at_class(value, way))
+            beside = _beside(value)
+            if beside is not None:
+                waiting.append((beside, way))
             if id(value) in self._nodes or isinstance(value, (*_PLAIN, *_WHOLE)):
                 continue
             node = self._look_at(value, way)
@@ -248,13 +257,14 @@ class Held:
                 waiting.append((_Globals(value.__code__, value.__globals__), way))
             elif isinstance(value, _Globals):
                 waiting.extend((inner, way) for inner in value.inner())
-            if node.kind == "attributes":
-                for base in type(value).__mro__:
-                    if not is_library(base.__module__) and id(base) not in self._nodes:
-                        self._nodes[id(base)] = _Node(base, "attributes", way, _OF_CLASSES)
-                        for name, part in vars(base).items():
-                            if name not in _OF_CLASSES and not isinstance(part, property):
-                                waiting.append((part, (*way, str(name))))
+            if node.kind == "attributes" or isinstance(node.kind, _Slots):
+                waiting.extend(self._look_at_class(type(value), way))
+        modules = {type(one.owner) for one in self._nodes.values() if _table_of(one) is not None}
+        for called in (_Called(modules), *module_hook_tables()):
+            kind = _Called.read if isinstance(called, _Called) else "mapping"
+            self._nodes[id(called)] = _Node(
+                called, kind, ("the classes of modules, or their hooks",)
+            )
         self._globals = [node for node in self._nodes.values() if isinstance(node.owner, _Globals)]
         self._seen: list[Seen] = [
             node
@@ -295,6 +305,17 @@ class Held:
         self._asked = [node for node in self._others if not _is_plain_list(node.owner)]
         self._contents = Contents(list(entries.values()), tables, lists, list(absent.values()))
 
+    def _look_at_class(self, cls: type, way: Name) -> Iterator[tuple[Any, Name]]:
+        """Take down what classes of a program's own have, and go through it."""
+        of_class: type = type(cls)
+        for base in (*cls.__mro__, *of_class.__mro__):
+            if is_library(base.__module__) or id(base) in self._nodes:
+                continue
+            self._nodes[id(base)] = _Node(base, "attributes", way, _OF_CLASSES)
+            for name, part in vars(base).items():
+                if name not in _OF_CLASSES and not isinstance(part, property):
+                    yield part, (*way, str(name))
+
     def _look_at(self, value: Any, way: Name) -> _Node | None:
         if isinstance(value, (list, tuple, deque, set, frozenset)):
             kind = "sequence" if isinstance(value, (list, tuple)) else list
@@ -322,16 +343,33 @@ class Held:
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
                 raise TooMuch(f"{_told(way)} is an array too large to compare it in each step")
             return _Node(value, _array, way)
+        if isinstance(value, MappingProxyType):
+            return _Node(value, _items, way)
+        if _is_buffer(value):
+            if memoryview(value).nbytes > _MOST_BYTES:
+                raise TooMuch(f"{_told(way)} is too large to compare it in each step")
+            return _Node(value, _bytes, way)
+        package = type(value).__module__.partition(".")[0]
+        own = not is_library(type(value).__module__)
+        if own and (not hasattr(value, "__dict__") or _slots_of(type(value))):
+            return _Node(value, _Slots(type(value)), way)
         if not hasattr(value, "__dict__"):
             return None
+        if package in sys.stdlib_module_names and package not in _CACHING:
+            return _Node(value, "attributes", way)
         if isinstance(value, torch.nn.Module):
             # a model may have something of its own where fastnet writes on others
             facts = _FACTS - taken_names(value) if is_built(value) else frozenset()
             return _Node(value, "attributes", way, OF_MODULES | facts)
         if is_op(value):
             own = is_library(type(value).__module__)
-            return _Node(value, "attributes", way, _OF_OPS, private=self._everything or not own)
+            passed = _OF_LIBRARY if own else _OF_OPS
+            return _Node(value, "attributes", way, passed, private=self._everything or not own)
         kind = type(value)
+        if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            return _Node(value, "attributes", way)
+        if isinstance(value, torch.optim.Optimizer):
+            return _Node(value, _settings, way)
         if isinstance(value, (SimpleNamespace, argparse.Namespace)) or not is_library(
             kind.__module__
         ):
@@ -482,6 +520,80 @@ def _whole(owner: Any, part: Any) -> Any:
     return part
 
 
+def _beside(value: Any) -> dict[str, Any] | None:
+    """Return the attributes that there are of what is compared in another way, or not at all."""
+    if isinstance(value, (torch.Tensor, FunctionType)):
+        return getattr(value, "__dict__", None) or None
+    kind = type(value)
+    if is_library(kind.__module__):
+        return None
+    if isinstance(value, (list, tuple, deque, set, frozenset, dict)) or _slots_of(kind):
+        return getattr(value, "__dict__", None)
+    return None
+
+
+def _slots_of(cls: type) -> tuple[Any, ...]:
+    """List what reads the slots that classes of a program's own have."""
+    return tuple(
+        part
+        for base in cls.__mro__
+        if not is_library(base.__module__)
+        for part in vars(base).values()
+        if isinstance(part, MemberDescriptorType)
+    )
+
+
+class _Called:
+    """What is called of classes of modules, which a program may put its own in the place of.
+
+    Args:
+        classes: The classes.
+    """
+
+    def __init__(self, classes: Iterable[Any]) -> None:
+        self.classes = sorted(classes, key=lambda cls: str(cls.__qualname__))
+
+    def read(self) -> list[Any]:
+        """List it."""
+        return [one for cls in self.classes for one in (cls.forward, cls.__call__)]
+
+
+class _Slots:
+    """Reads the slots of an object.
+
+    Args:
+        cls: The class of the object.
+    """
+
+    def __init__(self, cls: type) -> None:
+        self._slots = _slots_of(cls)
+
+    def __call__(self, value: Any) -> list[Any]:
+        found = []
+        for slot in self._slots:
+            try:
+                found.append(slot.__get__(value))
+            except AttributeError:
+                found.append(_ABSENT)
+        return found
+
+
+def _is_buffer(value: Any) -> bool:
+    try:
+        memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True
+
+
+def _bytes(value: Any) -> list[Any]:
+    return [memoryview(value).tobytes()]
+
+
+def _items(value: Any) -> list[Any]:
+    return [*value.keys(), *value.values()]
+
+
 def _method(value: Any) -> list[Any]:
     return [value.__self__, value.__func__]
 
@@ -492,6 +604,11 @@ def _partial(value: Any) -> list[Any]:
 
 def _wrapped(value: Any) -> list[Any]:
     return [value.__func__]
+
+
+def _settings(value: Any) -> list[Any]:
+    groups = value.param_groups
+    return [one for group in groups for name, one in group.items() if name != "params"]
 
 
 def _array(value: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from fastnet.backend.torch._internals import Tools
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.torch.captured.capture import Capture
+from fastnet.network.torch.captured.observing import Uncapturable
 
 __all__ = ["Lowered", "lower"]
 
@@ -23,32 +25,47 @@ class Lowered:
     """A step as a function.
 
     Args:
-        call: The function. It takes a list, which it may empty.
+        call: The function. It takes a list, which it may empty: the size that is open, where one
+            is, and the inputs.
         used: The places of the inputs that it takes, among those of the graph.
         written: The places of the inputs that it writes to.
+        admits: Tells for which sizes it is; None if no size is open.
     """
 
-    def __init__(self, call: Call, used: list[int], written: list[int]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        used: list[int],
+        written: list[int],
+        admits: Callable[[int], bool] | None = None,
+    ) -> None:
         self.call = call
         self.used = used
         self.written = written
+        self.admits = admits
 
 
-def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
+def lower(
+    capture: Capture, options: CompileOptions, tools: Tools, size: int | None = None
+) -> Lowered:
     """Compile what was traced.
 
     Args:
         capture: What was traced.
         options: How it is to be compiled.
         tools: What torch has for it.
+        size: Where a size is open, how large it is mostly.
 
     Returns:
         The function.
 
     Raises:
+        Uncapturable: If what has an open size is for a single one.
         Exception: Whatever the compiler raises.
     """
     graph, mode = capture.graph, capture.mode
+    # a compiler that keeps programs on disk keeps conditions on what it is given as a number
+    sizes = [] if capture.size is None else [capture.size]
     decompositions: dict[Any, Any] = {}
     left: list[Any] = []
     if options.backend in (None, "inductor"):
@@ -56,7 +73,7 @@ def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
         left = _left_to_torch(graph)
         decompositions = {
             **{op: way for op, way in decompositions.items() if op not in left},
-            **_small_products(decompositions),
+            **_small_products(decompositions, partial(_length, tools, size)),
         }
     with mode, torch.no_grad():
         plain = [
@@ -65,12 +82,16 @@ def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
         ]
         functional = torch.func.functionalize(graph, remove="mutations")
         graph = tools.make_graph(
-            functional, decomposition_table=decompositions, tracing_mode="real"
-        )(*plain)
+            lambda *inputs: functional(*inputs[len(sizes) :]),
+            decomposition_table=decompositions,
+            tracing_mode="real",
+        )(*sizes, *plain)
     graph.graph.eliminate_dead_code()
-    used, written, examples = [], [], []
+    used: list[int] = []
+    written: list[int] = []
+    examples: list[Any] = [*sizes]
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for place, node in enumerate(inputs):
+    for place, node in enumerate(inputs[len(sizes) :]):
         if not node.users:
             graph.graph.erase_node(node)
             continue
@@ -79,7 +100,18 @@ def lower(capture: Capture, options: CompileOptions, tools: Tools) -> Lowered:
         used.append(place)
         examples.append(plain[place])
     graph.recompile()
-    return Lowered(_compile(graph, examples, mode, options, tools, left), used, written)
+    call = _compile(graph, examples, mode, options, tools, left)
+    if capture.size is None:
+        return Lowered(call, used, written)
+    admits = tools.admitted(mode, capture.size)
+    if admits is None:
+        raise Uncapturable("what the ops do depends on the size of the batch")
+    return Lowered(call, used, written, admits)
+
+
+def _length(tools: Tools, usual: int | None, size: Any) -> int:
+    """Return a size, or how large an open one is mostly."""
+    return size if isinstance(size, int) else usual or tools.hint(size)
 
 
 def _left_to_torch(graph: torch.fx.GraphModule) -> list[Any]:
@@ -94,16 +126,18 @@ def _left_to_torch(graph: torch.fx.GraphModule) -> list[Any]:
     return [forward, backward] if trains else []
 
 
-def _small_products(others: dict[Any, Any]) -> dict[Any, Any]:
+def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dict[Any, Any]:
     """Return what takes small products of matrices apart, for a compiler to make loops of.
 
     Args:
         others: What takes products apart that are not small.
+        length: Gives the length of an axis.
     """
     product, sum_and_product = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 
     def is_small(one: torch.Tensor, other: torch.Tensor) -> bool:
-        rows, between, columns = *one.shape, other.shape[1]
+        # an open size is not asked: it would be bounded by the answer
+        rows, between, columns = map(length, (*one.shape, other.shape[1]))
         return (
             0 < rows * between * columns <= _SMALL_PRODUCT
             and one.dtype in (torch.float32, torch.float64)
@@ -130,7 +164,7 @@ def _small_products(others: dict[Any, Any]) -> dict[Any, Any]:
 
 def _compile(
     graph: Any,
-    examples: list[torch.Tensor],
+    examples: list[Any],
     mode: Any,
     options: CompileOptions,
     tools: Tools,

@@ -50,6 +50,9 @@ _VALUES: tuple[type, ...] = (
 )
 
 
+# which give values, or memory, of a tensor that has some, and do not pass the dispatcher
+_OF_TENSORS = frozenset({"tolist", "numpy", "data_ptr", "untyped_storage", "__array__"})
+
 _FUNCTIONAL = torch.nn.functional.__file__
 _BY_C = vars(torch.nn.functional)
 _READ_ENVIRONMENT = type(os.environ).__getitem__.__code__
@@ -62,12 +65,16 @@ class Uncapturable(Exception):
 class Observer:
     """Sees what code runs while ops are traced, in this thread.
 
+    Args:
+        text_of_sizes: The code that makes text of a size that is open, which text cannot be.
+
     Attributes:
         reason: What the first call was that a captured step would not make again, or None.
         functions: The names of the functions of `torch.nn.functional` that have run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, text_of_sizes: CodeType) -> None:
+        self._text_of_sizes = text_of_sizes
         self.reason: str | None = None
         self.functions: set[str] = set()
         # of the program's own code the table of its globals
@@ -115,6 +122,8 @@ class Observer:
                 self._refuse(frame.f_back, f"calls numpy's {code.co_name}")
             elif code.co_filename == _FUNCTIONAL:
                 self.functions.add(code.co_name)
+            elif code is self._text_of_sizes and self._is_own(frame.f_back):
+                self._refuse(frame.f_back, "makes text of a size")
             elif code is _READ_ENVIRONMENT and self._is_own(frame.f_back):
                 self._refuse(frame.f_back, "reads os.environ")
         elif event == "c_call" and _BY_C.get(getattr(called, "__name__", ""), _BY_C) is called:
@@ -194,8 +203,19 @@ def is_own_file(filename: str) -> bool:
     return _kind_of(filename) == "own"
 
 
+def is_library_file(filename: str) -> bool:
+    """Return whether a file is of torch, or of this package.
+
+    Args:
+        filename: The file.
+    """
+    return _kind_of(filename) == "library"
+
+
 def _is_pure(called: Any) -> bool:
     owner = getattr(called, "__self__", None)
+    if isinstance(owner, torch.Tensor) and called.__name__ in _OF_TENSORS:
+        return False
     if owner is None or isinstance(owner, ModuleType):
         module = getattr(called, "__module__", None) or ""
         if module == "builtins" or owner is builtins:

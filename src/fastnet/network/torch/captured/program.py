@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
 
-from fastnet._trace import Trace, TracedStep
+from fastnet._trace import Length, Trace, TracedStep
 from fastnet._watch import Contents
 from fastnet.backend.torch._internals import (
     environment,
@@ -21,6 +21,7 @@ from fastnet.backend.torch._internals import (
 )
 from fastnet.network.torch.captured.capture import KIND, Capture
 from fastnet.network.torch.captured.lowering import Lowered
+from fastnet.network.torch.captured.merging import Phase
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.stand_ins import State
 
@@ -50,9 +51,14 @@ class Program:
         state: The tensors that the step reads and writes.
         around: What was around it, as `environment` gives it.
         takes_gradients: Whether it takes gradients.
+        phase: What it takes and leaves of gradients that are added up, or None where none are.
+        sized: Which tensors of the batch have the open size, and what the forms have in its place;
+            None if no size is open.
 
     Attributes:
+        followed: The ops that step schedulers of learning rates after its updates.
         traced: Matches batches and runs the step; it raises `NoFit` for what does not fit.
+        is_sized: Whether a size is open.
 
     Raises:
         Uncapturable: If the step writes to its batch.
@@ -67,12 +73,21 @@ class Program:
         state: State,
         around: tuple[Any, ...],
         takes_gradients: bool,
+        phase: Phase | None = None,
+        sized: tuple[Sequence[int], Length] | None = None,
     ) -> None:
+        self._phase = phase
+        self.followed = capture.followed
+        self.is_sized = sized is not None
+        length = None
+        self._sized: list[int] = []
+        if sized is not None:
+            self._sized, length = list(sized[0]), sized[1]
         self._held = capture.held
         self._around = around
         self._grads_are_on = torch.is_grad_enabled()
         self._state = state
-        # in the order of the graph's inputs: state, numbers, batch, others
+        # in the order of the graph's inputs: state, numbers, batch and sums of gradients, others
         bound, last = len(state.tensors), len(capture.examples) - len(capture.others)
         batch = range(bound + 1, last)
         if any(place in batch for place in lowered.written):
@@ -80,6 +95,8 @@ class Program:
         self._reals = [*state.tensors, *capture.others]
         self._numbers = torch.zeros(max(len(state.numbers()), 1), dtype=torch.float64)
         self._call = lowered.call
+        # the first input is the size that is open, where one is
+        self._first = int(self.is_sized)
         # of the graph's inputs those that it takes: a tensor of ours, or a place in the batch
         self._used = [
             (True, place - bound - 1) if place in batch else (False, self._own(place, bound, last))
@@ -91,7 +108,8 @@ class Program:
         self._read = grad_hooks if takes_gradients else attrgetter("requires_grad")
         self._training = list(map(self._read, state.parameters))
         self._bind()
-        trace = Trace(self._run, forms, capture.outputs)
+        run = self._run_sized if self.is_sized else self._run
+        trace = Trace(run, forms, capture.outputs, length=length)
         self.traced = TracedStep(keys, KIND, _refuse)
         self.traced.traces = [trace]
         for optimizer in self._optimizers():
@@ -120,8 +138,11 @@ class Program:
         self._begins = [begin for begin, _ in memory] + [sys.maxsize]
         self._ends = [end for _, end in memory]
         ours = [*self._aliases, self._numbers]
-        self._template: list[Any] = [None if of_batch else ours[at] for of_batch, at in self._used]
-        self._slots = [(slot, at) for slot, (of_batch, at) in enumerate(self._used) if of_batch]
+        self._template: list[Any] = [None] * self._first
+        self._template += [None if of_batch else ours[at] for of_batch, at in self._used]
+        self._slots = [
+            (slot, at) for slot, (of_batch, at) in enumerate(self._used, self._first) if of_batch
+        ]
         self._written = tuple(ours[at] for at in self._writes)
         self._look_at_optimizers()
         self._fill()
@@ -138,11 +159,15 @@ class Program:
             lists.append(optimizer.param_groups)
             for group in optimizer.param_groups:
                 tables.append(group)
-                lists.append(group["params"])
+                # the parameters, and pairs of numbers that are no tuples
+                lists += [value for value in group.values() if type(value) is list]
             # which states there are, and what is in each
             tables.append(optimizer.state)
             tables += [one for one in optimizer.state.values() if isinstance(one, dict)]
             tables += hook_tables(optimizer)
+            scaler = getattr(optimizer, "scaler", None)
+            if scaler is not None:
+                tables.append(vars(scaler))
         self._steps = [(one, type(one).step) for one in self._optimizers()]
         self._of_optimizers = Contents(entries, tables, lists, absent)
 
@@ -150,6 +175,10 @@ class Program:
         numbers = self._state.numbers()
         if numbers:
             self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+
+    def is_of_phase(self) -> bool:
+        """Return whether it takes as many gradients, that were added up, as there are now."""
+        return self._phase is None or self._phase.is_now()
 
     def difference(self) -> str | None:
         """Return why this does not stand for a step now; None if it does.
@@ -198,6 +227,10 @@ class Program:
         except (Uncapturable, KeyError):
             return False
         known = len(self._state.tensors) - len(fresh)
+        if all(map(is_, self._state.tensors[known:], fresh)):
+            self._look_at_optimizers()
+            self._fill()
+            return True
         for old, new in zip(self._state.tensors[known:], fresh, strict=True):
             if (
                 old.shape != new.shape
@@ -222,11 +255,24 @@ class Program:
         return True
 
     def _run(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return self._run_with(self._template.copy(), tensors)
+
+    def _run_sized(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        sizes = {tensors[at].shape[0] for at in self._sized}
+        if len(sizes) > 1:
+            # another thread was matching its batch meanwhile
+            raise NoFit
         inputs = self._template.copy()
-        for slot, at in self._slots:
-            inputs[slot] = tensors[at]
+        inputs[0] = sizes.pop()
+        return self._run_with(inputs, tensors)
+
+    def _run_with(self, inputs: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self._written:
             self._require_apart(tensors)
+        if self._phase is not None:
+            tensors = [*tensors, *self._phase.tensors()]
+        for slot, at in self._slots:
+            inputs[slot] = tensors[at]
         set_grad_enabled(False)
         try:
             results = self._call(inputs)
@@ -234,7 +280,7 @@ class Program:
             set_grad_enabled(self._grads_are_on)
         if self._written:
             torch.autograd.graph.increment_version(self._written)
-        return results
+        return results if self._phase is None else self._phase.settle(results)
 
     def _require_apart(self, tensors: list[torch.Tensor]) -> None:
         """Refuse tensors of a batch that are in memory of our own."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 
 from fastnet.backend.facts import holder_of
+from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch._internals import tables_of
 from fastnet.network.torch.captured.observing import Uncapturable
+from fastnet.network.torch.captured.rules import Group
+from fastnet.network.torch.captured.scaling import (
+    RefusedScaler,
+    ScalerInTrace,
+    numbers_of,
+    tensors_of,
+)
 from fastnet.network.torch.captured.updates import Rule, rule_of
 
 __all__ = ["Remembered", "State"]
@@ -27,6 +36,7 @@ class Remembered:
         optimizer: The optimizer.
         rule: How it updates.
         first: That place.
+        scaler: What scales the loss, or None.
         settings: What must stay as it is, for each group.
         told: What it remembers of which parameter.
 
@@ -37,6 +47,7 @@ class Remembered:
     def __init__(self, optimizer: torch.optim.Optimizer, first: int) -> None:
         self.optimizer = optimizer
         self.rule: Rule = rule_of(optimizer)
+        self.scaler: Any = getattr(optimizer, "scaler", None)
         self.first = first
         self.settings = self.settings_now()
         self.told = self.places_told()
@@ -44,25 +55,25 @@ class Remembered:
     def settings_now(self) -> list[Any]:
         """List what of its groups must stay as it is, with which parameters they are of."""
         return [
-            (self.rule.settings_of(group), [id(one) for one in group["params"]])
-            for group in self.optimizer.param_groups
+            id(self.scaler),
+            *(
+                (self.rule.settings_of(group), [id(one) for one in group["params"]])
+                for group in self.optimizer.param_groups
+            ),
         ]
 
     def numbers(self) -> list[float]:
-        """List the numbers of its groups, as they are now."""
-        return [
-            number
-            for group in self.optimizer.param_groups
-            for number in self.rule.numbers_of(group)
-        ]
+        """List the numbers of its groups, as they are now, and then those of its scaler."""
+        groups = map(self.rule.numbers_of, self.optimizer.param_groups)
+        return [*chain.from_iterable(groups), *numbers_of(self.scaler)]
 
     def tensors(self) -> list[torch.Tensor]:
-        """List what it remembers of its parameters, as it is now.
+        """List what it remembers of its parameters, as it is now, after what its scaler does.
 
         Raises:
             Uncapturable: If something else than tensors is among that.
         """
-        found: list[torch.Tensor] = []
+        found = tensors_of(self.scaler)
         for parameter, name in self.places():
             value = self.optimizer.state[parameter][name]
             if type(value) is not torch.Tensor:
@@ -85,7 +96,7 @@ class Remembered:
             for group in optimizer.param_groups
             for parameter in group["params"]
             if parameter in optimizer.state
-            for name in self.rule.remembers(group)
+            for name in self.rule.remembers(group, parameter)
             if name in optimizer.state[parameter]
         ]
 
@@ -102,6 +113,8 @@ class State:
         parameters: The parameters among them.
         remembered: What is taken of the optimizers, by their ids.
         refused: Why an optimizer cannot be captured, by its id.
+        taken: How many steps each optimizer has taken since others were put into its places, by id.
+        settings_read: Whether anything was read of the settings of an optimizer meanwhile.
 
     Raises:
         Uncapturable: If there is something that cannot be captured.
@@ -112,6 +125,8 @@ class State:
         self.tensors: list[torch.Tensor] = []
         self.remembered: dict[int, Remembered] = {}
         self.refused: dict[int, str] = {}
+        self.taken: dict[int, int] = {}
+        self.settings_read = False
         self._optimizers: list[torch.optim.Optimizer] = []
         known: dict[int, torch.Tensor] = {}
         for module in {id(one): one for model in models for one in model.modules()}.values():
@@ -132,6 +147,13 @@ class State:
             self._optimizers.append(optimizer)
             for group in optimizer.param_groups:
                 known.update((id(one), one) for one in group["params"])
+        # those that no step of these takes part in
+        self._others = [
+            optimizer
+            for model in models
+            for optimizer in every_optimizer_of(model)
+            if all(optimizer is not one for one in self._optimizers)
+        ]
         self.tensors = list(known.values())
         self.parameters = [one for one in self.tensors if isinstance(one, torch.nn.Parameter)]
         numbers = 0
@@ -171,6 +193,14 @@ class State:
             if place and memory.setdefault(place, id(tensor)) != id(tensor):
                 raise Uncapturable("two parameters or buffers share memory")
 
+    def stand_ins(self, fakes: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Return what stands for which of the tensors, by the ids of these.
+
+        Args:
+            fakes: A tensor for each of `tensors`.
+        """
+        return {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
+
     def numbers(self) -> list[float]:
         """List the numbers of all optimizers, as they are now."""
         return [number for one in self.remembered.values() for number in one.numbers()]
@@ -183,7 +213,8 @@ class State:
             fakes: A tensor for each of `tensors`.
             numbers: What stands for the optimizers' numbers.
         """
-        by_id = {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
+        by_id = self.stand_ins(fakes)
+        self.taken, self.settings_read = {}, False
         with ExitStack() as stack:
             for table, name, tensor in self._places:
                 # in its place in the order of the table, too
@@ -191,6 +222,8 @@ class State:
                 table[name] = by_id[id(tensor)]
             for optimizer in self._optimizers:
                 self._swap_optimizer(stack, optimizer, by_id, numbers)
+            for optimizer in self._others:
+                self._swap_groups(stack, optimizer, optimizer.param_groups)
             yield
 
     def first_replaced(self, fakes: list[torch.Tensor]) -> str | None:
@@ -202,11 +235,23 @@ class State:
         Returns:
             Its name; None if each is still in its place.
         """
-        by_id = {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
+        by_id = self.stand_ins(fakes)
         for table, name, tensor in self._places:
             if table.get(name) is not by_id[id(tensor)]:
                 return name
         return None
+
+    def _swap_groups(
+        self, stack: ExitStack, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
+    ) -> None:
+        own = vars(optimizer)
+        stack.callback(own.__setitem__, "param_groups", own["param_groups"])
+        own["param_groups"] = [_Noticing(group, self._note_reading) for group in groups]
+        stack.callback(own.__setitem__, "state", own["state"])
+        own["state"] = _Noticing({}, self._note_reading)
+
+    def _note_reading(self) -> None:
+        self.settings_read = True
 
     def _swap_optimizer(
         self,
@@ -217,43 +262,133 @@ class State:
     ) -> None:
         remembered = self.remembered.get(id(optimizer))
         states: dict[int, dict[str, torch.Tensor]] = {}
+        last = 0
         if remembered is not None:
+            last = remembered.first + len(remembered.numbers())
             for parameter, name in remembered.places():
                 real = optimizer.state[parameter][name]
                 states.setdefault(id(by_id[id(parameter)]), {})[name] = by_id[id(real)]
-        for group in optimizer.param_groups:
-            stack.callback(group.__setitem__, "params", group["params"])
-            group["params"] = [by_id[id(one)] for one in group["params"]]
+        groups = [
+            {**group, "params": [by_id[id(one)] for one in group["params"]]}
+            for group in optimizer.param_groups
+        ]
         own = vars(optimizer)
+        self._swap_groups(stack, optimizer, groups)
         if "step" in own:
             stack.callback(own.__setitem__, "step", own["step"])
         else:
             stack.callback(own.pop, "step")
 
-        def step() -> None:
+        def step(overflown: torch.Tensor | None = None) -> None:
             if remembered is None:
                 raise Uncapturable(self.refused[id(optimizer)])
-            _update(remembered, states, numbers)
+            self.taken[id(optimizer)] = self.taken.get(id(optimizer), 0) + 1
+            _update(remembered, groups, states, numbers, overflown)
 
         own["step"] = step
+        scaler = own.get("scaler")
+        if scaler is None:
+            return
+        stack.callback(own.__setitem__, "scaler", scaler)
+        if remembered is None:
+            own["scaler"] = RefusedScaler(self.refused[id(optimizer)])
+            return
+        scale = [by_id[id(one)] for one in tensors_of(scaler)]
+        own["scaler"] = ScalerInTrace(scale, (numbers, last - len(numbers_of(scaler))), step)
+
+
+class _Noticing(dict[Any, Any]):
+    """Settings or a state of an optimizer, which tell of it when they are looked at.
+
+    Args:
+        entries: What is in them, of which "params" may be looked up.
+        note: Called when anything else is looked up, or written.
+    """
+
+    def __init__(self, entries: dict[Any, Any], note: Callable[[], None]) -> None:
+        super().__init__(entries)
+        self._note = note
+
+    def __missing__(self, key: Any) -> Any:
+        return {}
+
+    def __contains__(self, key: Any) -> bool:
+        self._note()
+        return super().__contains__(key)
+
+    def __len__(self) -> int:
+        self._note()
+        return super().__len__()
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str) or key != "params":
+            self._note()
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._note()
+        super().__setitem__(key, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._note()
+        return super().__iter__()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._note()
+        return super().get(key, default)
+
+    def keys(self) -> Any:
+        self._note()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._note()
+        return super().values()
+
+    def items(self) -> Any:
+        self._note()
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        self._note()
+        return super().copy()
+
+    def update(self, *args: Any, **named: Any) -> None:
+        self._note()
+        super().update(*args, **named)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        self._note()
+        return super().setdefault(key, default)
 
 
 def _update(
-    remembered: Remembered, states: dict[int, dict[str, torch.Tensor]], numbers: torch.Tensor
+    remembered: Remembered,
+    groups: Sequence[dict[str, Any]],
+    states: dict[int, dict[str, torch.Tensor]],
+    numbers: torch.Tensor,
+    overflown: torch.Tensor | None,
 ) -> None:
     rule, place = remembered.rule, remembered.first
     with torch.no_grad():
-        for group in remembered.optimizer.param_groups:
+        for group in groups:
             named = {name: numbers[place + at] for at, name in enumerate(rule.numbers)}
             place += len(rule.numbers)
-            wanted = set(rule.remembers(group))
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
+            trained = [one for one in group["params"] if one.grad is not None]
+            for parameter in trained:
                 if parameter.grad.layout is not torch.strided:
                     raise Uncapturable(f"a gradient is of {parameter.grad.layout}")
                 state = states.get(id(parameter), {})
-                if not wanted <= state.keys():
-                    missing = sorted(wanted - state.keys())
+                missing = sorted(set(rule.remembers(group, parameter)) - state.keys())
+                if missing:
                     raise Uncapturable(f"{rule.kind.__name__} does not yet remember {missing}")
-                rule.update(parameter, parameter.grad, state, named, group)
+                told = Group(named, rule.settings_of(group), trained[0].dtype)
+                if overflown is None:
+                    rule.update(parameter, parameter.grad, state, told)
+                    continue
+                own = parameter.detach().clone()
+                after = {name: one.clone() for name, one in state.items()}
+                rule.update(own, parameter.grad, after, told)
+                parameter.copy_(torch.where(overflown, parameter, own))
+                for name, one in state.items():
+                    one.copy_(torch.where(overflown, one, after[name]))

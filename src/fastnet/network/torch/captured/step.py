@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from fastnet._execute import BoundPlan
-from fastnet._trace import map_form
-from fastnet.backend.facts import name_of
+from fastnet._trace import Length
+from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
@@ -20,14 +20,18 @@ from fastnet.errors import describe_op
 from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
-from fastnet.network.opening import RunStep
 from fastnet.network.records import Records
 from fastnet.network.torch.captured.capture import KIND, capture
 from fastnet.network.torch.captured.held import TooMuch
 from fastnet.network.torch.captured.lowering import lower
+from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
+from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_differ
 from fastnet.network.torch.captured.stand_ins import State
+from fastnet.network.torch.captured.updates import waits_for_state
+from fastnet.network.updates import updates_in
+from fastnet.types import RunStep
 
 __all__ = ["CapturedStep", "never_captured"]
 
@@ -35,8 +39,14 @@ __all__ = ["CapturedStep", "never_captured"]
 _MOST_IN_A_ROW = 4
 _MOST_PROGRAMS = 64
 _OTHER_KIND = "a batch is of another kind"
+_OTHER_SIZE = "a batch is of another size"
+_OTHER_PHASE = "gradients of another number of steps are merged"
+# of which there is a number of their own
+_KINDS = frozenset({_OTHER_KIND, _OTHER_PHASE})
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+# Told in a step why it was traced, and the seconds that tracing and compiling took.
+Told = Callable[[str, float, float], None]
 
 
 def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | None:
@@ -64,10 +74,15 @@ def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | 
             if hasattr(module, COMPILED):
                 return f"the model '{name_of(model)}' comes from torch.compile"
     for place, op in enumerate(layout.ops):
-        if getattr(op, "merge_grad", 1) != 1:
+        if getattr(op, "merge_grad", 1) != 1 and not hasattr(op, "updater"):
             return f"{describe_op(op, place)} merges the gradients of several steps"
-        if getattr(op, "per", None) == "update" and hasattr(op, "followed_model"):
-            return f"{describe_op(op, place)} steps a scheduler of learning rates after each update"
+        if hasattr(op, "followed_model"):
+            optimizer = fact(op.followed_model, "current_optimizer")
+            if getattr(optimizer, "scaler", None) is not None:
+                return (
+                    f"{describe_op(op, place)} follows updates that a scaler of the loss may pass "
+                    "over"
+                )
     return None
 
 
@@ -88,6 +103,9 @@ class CapturedStep:
         self._programs: list[Program] = []
         self._current: Program | None = None
         self._refused: str | None = None
+        self._merging: Merging | None = None
+        # why no program can be for batches of several sizes, if that is known
+        self._depends: str | None = None
         self._made = 0
         self._misses = 0
         self._bound: BoundPlan | None = None
@@ -115,6 +133,7 @@ class CapturedStep:
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
+        told: Told | None = None,
     ) -> RunStep:
         """Return the function that runs the steps of an opening.
 
@@ -123,26 +142,31 @@ class CapturedStep:
             bound: The plan that it does that by.
             make: Makes what is entered around the ops of each step, or None.
             called: Called after a program has run, or None.
+            told: Told of what is traced in a step, or None.
 
         Returns:
             The function.
         """
         self._bound, self._make = bound, make
+        if self._layout.takes_gradients and self._merging is None:
+            merging = Merging(self._layout.ops)
+            self._merging = merging if merging.updates else None
         # an opening has its own context: what ops find out of it in its first step they find then
         self._current = None
         if self._refused is not None and not self._programs:
             return eager
-        return partial(self._run, eager, called)
+        return partial(self._run, eager, called, told)
 
     def _run(
         self,
         eager: RunStep,
         called: Callable[[], None] | None,
+        told: Told | None,
         batch: Mapping[str, Any],
     ) -> dict[str, Any]:
         program = self._current
         if program is None:
-            return self._run_eagerly(eager, batch, None)
+            return self._run_eagerly(eager, told, batch, None)
         result, reason = self._run_by(program, eager, called, batch)
         if result is None:
             for other in self._programs:
@@ -150,7 +174,7 @@ class CapturedStep:
                     result, _ = self._run_by(other, eager, called, batch)
                     if result is not None:
                         break
-        return self._run_eagerly(eager, batch, reason) if result is None else result
+        return self._run_eagerly(eager, told, batch, reason) if result is None else result
 
     def _run_by(
         self,
@@ -164,6 +188,8 @@ class CapturedStep:
         Returns:
             The result, or None and why it is not.
         """
+        if not program.is_of_phase():
+            return None, _OTHER_PHASE
         reason = program.difference()
         if reason is not None:
             return None, reason
@@ -176,28 +202,43 @@ class CapturedStep:
             return eager(batch), None  # which says what is missing, where a key is
         self._current = program
         self._misses = 0
+        for op in program.followed:
+            op.advance()
         if called is not None:
             called()
         return result, None
 
     def _run_eagerly(
-        self, eager: RunStep, batch: Mapping[str, Any], reason: str | None
+        self, eager: RunStep, told: Told | None, batch: Mapping[str, Any], reason: str | None
     ) -> dict[str, Any]:
         """Run a step op by op, which settles all that ops work out in it, and see to the next."""
+        merging = self._merging
+        if merging is None:
+            result = eager(batch)
+            if self._refused is None or self._programs:
+                self._get_ready(batch, reason, told)
+            return result
+        before = merging.now()
         result = eager(batch)
         if self._refused is None or self._programs:
-            self._get_ready(batch, reason)
+            # a program for steps such as this one was, and not such as the next one is
+            with merging.as_before(before):
+                self._get_ready(batch, reason, told)
         return result
 
-    def _get_ready(self, batch: Mapping[str, Any], reason: str | None) -> None:
+    def _get_ready(self, batch: Mapping[str, Any], reason: str | None, told: Told | None) -> None:
         assert self._bound is not None
         context = self._bound.state
         around = environment("cpu")
         if around is None or (self._layout.takes_gradients and not torch.is_grad_enabled()):
             return  # for as long as somebody looks on
+        if any(map(_waits, updates_in(self._layout.ops))):
+            return  # for a step that does update
         values = [batch[key] for key in self._keys]
         difference: str | None = None
         for program in self._programs:
+            if not program.is_of_phase():
+                continue
             difference = program.difference()
             if difference is None and program.traced.fits(batch):
                 self._current = program
@@ -207,25 +248,30 @@ class CapturedStep:
             return  # what is to be seen of the ops while they are traced only one can look at
         if reason is None:
             reason = "first step" if not self._programs else difference or _OTHER_KIND
-        # of kinds of batches there is a number of its own
-        self._misses += reason != _OTHER_KIND
+        self._misses += reason not in _KINDS
         if self._misses > _MOST_IN_A_ROW:
             self._programs.clear()
             self.refuse(f"in each step something is another one: {reason}", context)
             return
         self._make_room()
-        if self._made >= _MOST_PROGRAMS or len(self._programs) >= self._options.most_kinds:
+        if self._made >= _MOST_PROGRAMS or len(self._programs) >= self._most_kinds():
             self.refuse(
                 f"there are more than {self._options.most_kinds} kinds of steps, lastly because "
                 f"{reason}",
                 context,
             )
             return
-        self._capture(values, around, context, reason)
+        traced = self._capture(batch, values, around, context, reason)
+        if told is not None:
+            told(*traced)
+
+    def _most_kinds(self) -> int:
+        phases = 1 if self._merging is None else self._merging.phases()
+        return self._options.most_kinds * phases
 
     def _make_room(self) -> None:
         """Let the first program go that stands for no step any more, if there are many."""
-        if len(self._programs) < self._options.most_kinds:
+        if len(self._programs) < self._most_kinds():
             return
         for program in self._programs:
             if program.difference() is not None:
@@ -234,15 +280,86 @@ class CapturedStep:
 
     def _capture(
         self,
+        batch: Mapping[str, Any],
         values: list[Any],
         around: tuple[Any, ...],
         context: Mapping[str, Any],
         reason: str,
-    ) -> None:
+    ) -> tuple[str, float, float]:
+        """Make a program of the ops, or refuse to.
+
+        Returns:
+            Why, and the seconds that tracing and compiling took.
+        """
+        started = time.perf_counter()
+        rows = self._rows(batch, values)
+        if rows is not None:
+            try:
+                program, traced = self._make_program(values, around, context, rows)
+                reason = _OTHER_SIZE if reason == _OTHER_KIND else reason
+            except _Failed as failed:
+                # each size is a program of its own then, or only this one
+                if not any(other.is_sized for other in self._programs):
+                    self._depends = f"each size is compiled by itself, because {failed}"
+                rows = None
+        if rows is None:
+            if self._depends is not None and reason == _OTHER_KIND:
+                reason = f"{reason}; {self._depends}"
+            try:
+                program, traced = self._make_program(values, around, context, None)
+            except _Failed as failed:
+                ended = time.perf_counter()
+                traced = failed.traced or ended
+                self._programs.clear()
+                self._refused = str(failed)
+                seconds = traced - started, ended - traced
+                self._records.add(context, reason, *seconds, fallback=self._refused)
+                return reason, *seconds
+        self._made += 1
+        self._programs.append(program)
+        self._current = program
+        seconds = traced - started, time.perf_counter() - traced
+        self._records.add(context, reason, *seconds)
+        return reason, *seconds
+
+    def _rows(self, batch: Mapping[str, Any], values: list[Any]) -> Rows | None:
+        """Find the rows of a batch of which its program is to take more and fewer, if any."""
+        dynamic = self._options.dynamic
+        if dynamic is False or self._depends is not None:
+            return None
+        for program in self._programs:
+            if program.is_of_phase() and not program.is_sized:
+                (trace,) = program.traced.traces
+                found = that_differ(self._keys, trace.inputs, batch, values)
+                if found is not None:
+                    return found
+        return of_all(values) if dynamic else None
+
+    def _make_program(
+        self,
+        values: list[Any],
+        around: tuple[Any, ...],
+        context: Mapping[str, Any],
+        rows: Rows | None,
+    ) -> tuple[Program, float]:
+        """Trace the ops and compile them.
+
+        Args:
+            values: What they are traced with.
+            around: What is around the step.
+            context: The context of the opening.
+            rows: Of what there may be more or fewer; None for a program of one size.
+
+        Returns:
+            The program, and when tracing ended.
+
+        Raises:
+            _Failed: Whatever it is, the step has been run.
+        """
         layout, found = self._layout, tools()
         assert found is not None
         assert self._bound is not None
-        started = time.perf_counter()
+        is_open = () if rows is None else rows.is_open
         try:
             models = {id(one): one for one in (*layout.models, *context.get(TRAINED, ()))}
             state = State(list(models.values()), layout.takes_gradients)
@@ -253,38 +370,59 @@ class CapturedStep:
                     raise Uncapturable("a parameter has hooks")
                 if gradient is not None:
                     raise Uncapturable("a parameter has a gradient that no op has left there")
-            captured = capture(layout, self._bound, self._make, self._keys, values, state, found)
-        except Exception as error:  # whatever it is, the step has been run
+            phase = None if self._merging is None else Phase(self._merging, state.parameters)
+            captured = capture(
+                *(layout, self._bound, self._make, self._keys, values, state, found),
+                phase=phase,
+                is_open=is_open,
+            )
+        except Exception as error:
             known = isinstance(error, (Uncapturable, TooMuch))
-            text = str(error) if known else f"capturing has failed: {error!r}"
-            self._programs.clear()
-            self._refused = text
-            self._records.add(context, reason, time.perf_counter() - started, fallback=text)
-            return
+            raise _Failed(str(error) if known else f"capturing has failed: {error!r}") from None
         traced = time.perf_counter()
         try:
             with announced("compiling a step"):
-                lowered = lower(captured, self._options, found)
-            forms = [map_form(KIND.form_of(value), _same, as_form=True) for value in values]
+                lowered = lower(captured, self._options, found, rows and rows.usual)
+            forms = [KIND.form_of(value) for value in values]
+            sized = None
+            if rows is not None:
+                # what there is a program for is what that one is for
+                admits, other = lowered.admits, rows.known
+                assert admits is not None
+                length = Length(lambda size: size != other and admits(size))
+                forms = open_forms(forms, rows.is_open, length)
+                sized = [at for at, opened in enumerate(rows.is_open) if opened], length
             takes = layout.takes_gradients
-            program = Program(self._keys, forms, captured, lowered, state, around, takes)
+            program = Program(
+                *(self._keys, forms, captured, lowered, state, around, takes),
+                phase=phase,
+                sized=sized,
+            )
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
-            self._refused = (
-                str(error)
-                if isinstance(error, Uncapturable)
-                else f"the compiler has failed with {type(error).__name__}: {first}"
-            )
-            seconds = traced - started, time.perf_counter() - traced
-            self._programs.clear()
-            self._records.add(context, reason, *seconds, fallback=self._refused)
-            return
-        seconds = traced - started, time.perf_counter() - traced
-        self._made += 1
-        self._programs.append(program)
-        self._current = program
-        self._records.add(context, reason, *seconds)
+            text = f"the compiler has failed with {type(error).__name__}: {first}"
+            raise _Failed(str(error) if isinstance(error, Uncapturable) else text, traced) from None
+        return program, traced
 
 
-def _same(part: Any) -> Any:
-    return part
+class _Failed(Exception):
+    """There is no program, and its text says why.
+
+    Args:
+        reason: Why.
+        traced: When tracing ended, None if it has failed.
+    """
+
+    def __init__(self, reason: str, traced: float | None = None) -> None:
+        super().__init__(reason)
+        self.traced = traced
+
+
+def _waits(update: Any) -> bool:
+    """Return whether an update takes no step in many steps, and has still to take a first one."""
+    optimizer = fact(update.model, "current_optimizer")
+    if optimizer is None or not (
+        update.merge_grad > 1 or getattr(optimizer, "scaler", None) is not None
+    ):
+        return False
+    return waits_for_state(optimizer)

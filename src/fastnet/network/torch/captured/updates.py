@@ -14,11 +14,19 @@ from fastnet.backend.torch._internals import (
     optimizer_hooks,
     scheduler_has_wrapped,
 )
+from fastnet.network.torch.captured import rules
 from fastnet.network.torch.captured.observing import Uncapturable
+from fastnet.network.torch.captured.rules import Update
 
-__all__ = ["Rule", "rule_of"]
+__all__ = ["Rule", "rule_of", "waits_for_state"]
 
-Tensors = dict[str, torch.Tensor]
+# under which name, and at which place there, a group has a number that is one of two
+_PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
+_DECOUPLED = "decoupled_weight_decay"
+_NOT_TRACEABLE = {
+    "LBFGS": "which works out the loss several times a step",
+    "SparseAdam": "which updates by sparse gradients",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +35,18 @@ class Rule:
 
     Attributes:
         kind: The optimizer's class.
+        update: What updates a parameter.
         numbers: The settings that are numbers.
-        update: Given a parameter, its gradient, what is remembered of it, the numbers by name and
-            the other settings, updates the parameter and what is remembered.
-        remembers: Given the settings of a group, the names of what must be remembered of each
-            parameter.
+        settings: The other ones that it goes by.
+        remembers: Given the settings of a group and a parameter, the names of what must be
+            remembered of it.
     """
 
     kind: type[torch.optim.Optimizer]
+    update: Update
     numbers: tuple[str, ...]
-    update: Callable[[torch.Tensor, torch.Tensor, Tensors, Tensors, Mapping[str, Any]], None]
-    remembers: Callable[[Mapping[str, Any]], Iterable[str]]
+    settings: tuple[str, ...]
+    remembers: Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]
 
     def numbers_of(self, group: Mapping[str, Any]) -> list[float]:
         """List the numbers of a group, in order.
@@ -50,25 +59,45 @@ class Rule:
         """
         found: list[float] = []
         for name in self.numbers:
-            value = group["betas"][int(name[-1]) - 1] if name.startswith("beta") else group[name]
-            if type(value) not in (int, float):
+            if name in _PAIRS:
+                pair, place = _PAIRS[name]
+                value = group[pair][place]
+            else:
+                value = group[name]
+            # a float of numpy's is one of Python's too
+            if type(value) is not int and not isinstance(value, float):
                 raise Uncapturable(
                     f"`{name}` of {self.kind.__name__} is of type {type(value).__name__}"
                 )
             found.append(float(value))
         return found
 
-    def settings_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
-        """List what of a group must stay as it is: all but its parameters and its numbers.
+    def settings_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of a group must stay as it is, of which an update is told.
 
         Args:
             group: One of the optimizer's `param_groups`.
+
+        Returns:
+            The other settings by name, and of each number whether it is nothing: that is left out
+            of the arithmetic, as torch leaves it out.
+
+        Raises:
+            Uncapturable: If one of them is no plain value.
         """
-        passed = {"params", "betas", "initial_lr", "max_lr", "min_lr", "max_momentum", "swa_lr"}
-        passed |= {"base_momentum", *self.numbers}
-        rest = [(name, group[name]) for name in sorted(group) if name not in passed]
-        # what is nothing is left out of the arithmetic, as torch leaves it out
-        return (*rest, *(value != 0 for value in self.numbers_of(group)))
+        found: dict[str, Any] = {}
+        for name in (*self.settings, "capturable", "differentiable"):
+            # which AdamW of older versions does not say of itself
+            value = group.get(name, name == _DECOUPLED and self.kind is torch.optim.AdamW)
+            parts = value if type(value) in (tuple, list) else (value,)
+            if not all(type(one) in (bool, int, float, str, type(None)) for one in parts):
+                raise Uncapturable(
+                    f"`{name}` of {self.kind.__name__} is, or holds, a value of another type than "
+                    "its default"
+                )
+            found[name] = tuple(value) if isinstance(value, list) else value
+        numbers = zip(self.numbers, self.numbers_of(group), strict=True)
+        return {**found, **{name: int(value > 0) - int(value < 0) for name, value in numbers}}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
@@ -87,8 +116,11 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
     rule = next((one for one in _RULES if one.kind is kind), None)
     name = kind.__name__
     if rule is None:
+        why = _NOT_TRACEABLE.get(name) if kind.__module__.startswith("torch.optim") else None
         known = ", ".join(one.kind.__name__ for one in _RULES)
-        raise Uncapturable(f"the optimizer is {name}; what can be captured is {known}")
+        raise Uncapturable(
+            f"the optimizer is {name}{f', {why}' if why else ''}; what can be captured is {known}"
+        )
     own = vars(optimizer)
     if "step" in own and not scheduler_has_wrapped(own["step"]):
         raise Uncapturable(f"`step` of {name} was replaced")
@@ -98,140 +130,133 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
         raise Uncapturable(f"`step` or `zero_grad` of the class {name} was replaced")
     if optimizer_hooks(optimizer):
         raise Uncapturable(f"{name} has hooks around its step")
-    if getattr(optimizer, "scaler", None) is not None:
-        raise Uncapturable("the gradients of the model are scaled")
     for group in optimizer.param_groups:
-        if group.get("differentiable"):
-            raise Uncapturable(f"{name} is differentiable")
-        rule.numbers_of(group)
+        for flag in ("capturable", "differentiable"):
+            if group.get(flag):
+                raise Uncapturable(f"{name} is {flag}")
+        rule.settings_of(group)
     return rule
 
 
-def _sgd(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: Tensors,
-    numbers: Tensors,
-    group: Mapping[str, Any],
-) -> None:
-    gradient = _decayed(parameter, gradient, numbers, group)
-    if group["momentum"] != 0:
-        buffer = state["momentum_buffer"]
-        buffer.mul_(numbers["momentum"]).add_(gradient * (1 - numbers["dampening"]))
-        gradient = gradient + buffer * numbers["momentum"] if group["nesterov"] else buffer
-    parameter.sub_(gradient * numbers["lr"])
+def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has still to make what it remembers, by a first step.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    if optimizer.state:
+        return False
+    try:
+        rule = rule_of(optimizer)
+    except Uncapturable:
+        return False
+    return any(
+        bool(rule.remembers(group, one))
+        for group in optimizer.param_groups
+        for one in group["params"]
+    )
 
 
-def _adam(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: Tensors,
-    numbers: Tensors,
-    group: Mapping[str, Any],
-) -> None:
-    lr, beta1, beta2 = numbers["lr"], numbers["beta1"], numbers["beta2"]
-    state["step"].add_(1)
-    if group.get("decoupled_weight_decay"):
-        if group["maximize"]:
-            gradient = -gradient
-        if group["weight_decay"] != 0:
-            parameter.mul_(1 - lr * numbers["weight_decay"])
-    else:
-        gradient = _decayed(parameter, gradient, numbers, group)
-    average, square = state["exp_avg"], state["exp_avg_sq"]
-    average.add_((gradient - average) * (1 - beta1))
-    square.mul_(beta2).add_(gradient * gradient * (1 - beta2))
-    # as torch does it: in Python's own numbers
-    steps = state["step"].double()
-    step_size = lr / (1 - beta1**steps)
-    correction = (1 - beta2**steps).sqrt()
-    if group["amsgrad"]:
-        largest = state["max_exp_avg_sq"]
-        largest.copy_(torch.maximum(largest, square))
-        square = largest
-    parameter.sub_(average / (square.sqrt() / correction + numbers["eps"]) * step_size)
+def _remembers(*names: str) -> Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]:
+    return lambda group, parameter: names
 
 
-def _rmsprop(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: Tensors,
-    numbers: Tensors,
-    group: Mapping[str, Any],
-) -> None:
-    state["step"].add_(1)
-    gradient = _decayed(parameter, gradient, numbers, group)
-    alpha, square = numbers["alpha"], state["square_avg"]
-    square.mul_(alpha).add_(gradient * gradient * (1 - alpha))
-    if group["centered"]:
-        average = state["grad_avg"]
-        average.add_((gradient - average) * (1 - alpha))
-        root = (square - average * average).sqrt()
-    else:
-        root = square.sqrt()
-    root = root + numbers["eps"]
-    if group["momentum"] > 0:
-        buffer = state["momentum_buffer"]
-        buffer.mul_(numbers["momentum"]).add_(gradient / root)
-        parameter.sub_(buffer * numbers["lr"])
-    else:
-        parameter.sub_(gradient / root * numbers["lr"])
-
-
-def _adagrad(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: Tensors,
-    numbers: Tensors,
-    group: Mapping[str, Any],
-) -> None:
-    state["step"].add_(1)
-    gradient = _decayed(parameter, gradient, numbers, group)
-    rate = numbers["lr"] / (1 + (state["step"].double() - 1) * numbers["lr_decay"])
-    total = state["sum"]
-    total.add_(gradient * gradient)
-    parameter.sub_(gradient / (total.sqrt() + numbers["eps"]) * rate)
-
-
-def _decayed(
-    parameter: torch.Tensor, gradient: torch.Tensor, numbers: Tensors, group: Mapping[str, Any]
-) -> torch.Tensor:
-    if group["maximize"]:
-        gradient = -gradient
-    if group["weight_decay"] != 0:
-        gradient = gradient + parameter * numbers["weight_decay"]
-    return gradient
-
-
-def _of_sgd(group: Mapping[str, Any]) -> Sequence[str]:
+def _of_sgd(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
     return ("momentum_buffer",) if group["momentum"] != 0 else ()
 
 
-def _of_adam(group: Mapping[str, Any]) -> Sequence[str]:
+def _of_adam(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
     most = ("max_exp_avg_sq",) if group["amsgrad"] else ()
     return ("step", "exp_avg", "exp_avg_sq", *most)
 
 
-def _of_rmsprop(group: Mapping[str, Any]) -> Sequence[str]:
+def _of_rmsprop(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
     average = ("grad_avg",) if group["centered"] else ()
     momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
     return ("step", "square_avg", *average, *momentum)
 
 
-def _of_adagrad(group: Mapping[str, Any]) -> Sequence[str]:
-    return ("step", "sum")
+def _of_adafactor(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    return ("step", *(("row_var", "col_var") if parameter.dim() > 1 else ("variance",)))
 
 
-_OF_ADAM = ("lr", "beta1", "beta2", "eps", "weight_decay")
-_RULES = (
-    Rule(torch.optim.SGD, ("lr", "momentum", "dampening", "weight_decay"), _sgd, _of_sgd),
-    Rule(torch.optim.Adam, _OF_ADAM, _adam, _of_adam),
-    Rule(torch.optim.AdamW, _OF_ADAM, _adam, _of_adam),
-    Rule(
-        torch.optim.RMSprop,
-        ("lr", "alpha", "eps", "weight_decay", "momentum"),
-        _rmsprop,
-        _of_rmsprop,
-    ),
-    Rule(torch.optim.Adagrad, ("lr", "lr_decay", "weight_decay", "eps"), _adagrad, _of_adagrad),
-)
+def _rules() -> Iterable[Rule]:
+    """List the rules of the optimizers that this torch has."""
+    of_adam = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    both, averages = ("maximize", _DECOUPLED), ("step", "exp_avg", "exp_avg_sq")
+    every: tuple[tuple[str, Update, tuple[str, ...], tuple[str, ...], Any], ...] = (
+        (
+            "SGD",
+            rules.sgd,
+            ("lr", "momentum", "dampening", "weight_decay"),
+            ("maximize", "nesterov"),
+            _of_sgd,
+        ),
+        ("Adam", rules.adam, of_adam, ("amsgrad", *both), _of_adam),
+        ("AdamW", rules.adam, of_adam, ("amsgrad", *both), _of_adam),
+        (
+            "RMSprop",
+            rules.rmsprop,
+            ("lr", "alpha", "eps", "weight_decay", "momentum"),
+            ("maximize", "centered"),
+            _of_rmsprop,
+        ),
+        (
+            "Adagrad",
+            rules.adagrad,
+            ("lr", "lr_decay", "weight_decay", "eps"),
+            ("maximize",),
+            _remembers("step", "sum"),
+        ),
+        (
+            "Adadelta",
+            rules.adadelta,
+            ("lr", "rho", "eps", "weight_decay"),
+            ("maximize",),
+            _remembers("step", "square_avg", "acc_delta"),
+        ),
+        ("Adamax", rules.adamax, of_adam, ("maximize",), _remembers("step", "exp_avg", "exp_inf")),
+        (
+            "NAdam",
+            rules.nadam,
+            (*of_adam, "momentum_decay"),
+            both,
+            _remembers(*averages, "mu_product"),
+        ),
+        ("RAdam", rules.radam, of_adam, both, _remembers(*averages)),
+        (
+            "ASGD",
+            rules.asgd,
+            ("lr", "lambd", "alpha", "t0", "weight_decay"),
+            ("maximize",),
+            _remembers("step", "eta", "mu", "ax"),
+        ),
+        (
+            "Rprop",
+            rules.rprop,
+            ("lr",),
+            ("maximize", "etas", "step_sizes"),
+            _remembers("step", "prev", "step_size"),
+        ),
+        (
+            "Adafactor",
+            rules.adafactor,
+            ("lr", "beta2_decay", "d", "weight_decay"),
+            ("maximize", "eps"),
+            _of_adafactor,
+        ),
+        (
+            "Muon",
+            rules.muon,
+            ("lr", "weight_decay", "momentum"),
+            ("nesterov", "ns_coefficients", "eps", "ns_steps", "adjust_lr_fn"),
+            _remembers("momentum_buffer"),
+        ),
+    )
+    for name, *rest in every:
+        kind = getattr(torch.optim, name, None)
+        if kind is not None:
+            yield Rule(kind, *rest)
+
+
+_RULES = tuple(_rules())

@@ -1,0 +1,278 @@
+"""The arithmetic of torch's optimizers, with their numbers as tensors.
+
+It is written down here because torch's own cannot be traced: it takes the values of step counts and
+learning rates out of tensors, which would make constants of them. Tests hold each beside torch's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Group", "Update"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Group(NamedTuple):
+    """What an update is told of a group of parameters.
+
+    Attributes:
+        numbers: Its numbers, each a float64 of no dimensions.
+        settings: Its other settings.
+        dtype: The type of the first parameter that has a gradient.
+    """
+
+    numbers: Tensors
+    settings: Mapping[str, Any]
+    dtype: torch.dtype
+
+
+Update = Callable[[torch.Tensor, torch.Tensor, Tensors, Group], None]
+"""Given a parameter, its gradient, what is remembered of it, and its group, updates all of it."""
+
+
+def sgd(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.SGD`."""
+    numbers, settings = group.numbers, group.settings
+    gradient = _decayed(parameter, gradient, group)
+    if settings["momentum"] != 0:
+        buffer = state["momentum_buffer"]
+        buffer.mul_(numbers["momentum"]).add_(gradient * (1 - numbers["dampening"]))
+        gradient = gradient + buffer * numbers["momentum"] if settings["nesterov"] else buffer
+    parameter.sub_(gradient * numbers["lr"])
+
+
+def adam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.Adam` and `AdamW`."""
+    numbers = group.numbers
+    gradient = _decayed(parameter, gradient, group)
+    square = _averages(state, gradient, numbers)
+    # as torch does it: in Python's own numbers
+    steps = _counted(state)
+    step_size = numbers["lr"] / (1 - numbers["beta1"] ** steps)
+    correction = (1 - numbers["beta2"] ** steps).sqrt()
+    if group.settings["amsgrad"]:
+        largest = state["max_exp_avg_sq"]
+        largest.copy_(torch.maximum(largest, square))
+        square = largest
+    parameter.sub_(state["exp_avg"] * step_size / (square.sqrt() / correction + numbers["eps"]))
+
+
+def nadam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.NAdam`."""
+    numbers = group.numbers
+    lr, decay, steps = numbers["lr"], numbers["momentum_decay"], _counted(state)
+    gradient = _decayed(parameter, gradient, group)
+    square = _averages(state, gradient, numbers)
+    now = numbers["beta1"] * (1 - 0.5 * 0.96 ** (steps * decay))
+    then = numbers["beta1"] * (1 - 0.5 * 0.96 ** ((steps + 1) * decay))
+    product = state["mu_product"]
+    product.mul_(now)
+    root = (square / (1 - numbers["beta2"] ** steps)).sqrt() + numbers["eps"]
+    parameter.sub_(gradient * (lr * (1 - now) / (1 - product.double())) / root)
+    parameter.sub_(state["exp_avg"] * (lr * then / (1 - product.double() * then)) / root)
+
+
+def radam(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.RAdam`."""
+    numbers = group.numbers
+    beta2, steps = numbers["beta2"], _counted(state)
+    gradient = _decayed(parameter, gradient, group)
+    square = _averages(state, gradient, numbers)
+    rest = 1 - beta2**steps
+    most = 2 / (1 - beta2) - 1
+    length = most - 2 * steps * beta2**steps / rest
+    bound = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+    adapted = rest.sqrt() / (square.sqrt() + numbers["eps"]) * bound.sqrt()
+    step = state["exp_avg"] / (1 - numbers["beta1"] ** steps) * numbers["lr"]
+    parameter.sub_(torch.where(length > 5, step * adapted, step))
+
+
+def adamax(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.Adamax`."""
+    numbers, steps = group.numbers, _counted(state)
+    gradient = _decayed(parameter, gradient, group)
+    average, largest = state["exp_avg"], state["exp_inf"]
+    _move(average, gradient, 1 - numbers["beta1"])
+    largest.copy_(torch.maximum(largest * numbers["beta2"], gradient.abs() + numbers["eps"]))
+    parameter.sub_(average * (numbers["lr"] / (1 - numbers["beta1"] ** steps)) / largest)
+
+
+def adadelta(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.Adadelta`."""
+    numbers = group.numbers
+    _counted(state)
+    gradient = _decayed(parameter, gradient, group)
+    rho, square, total = numbers["rho"], state["square_avg"], state["acc_delta"]
+    square.mul_(rho).add_(_product(gradient, gradient, 1 - rho))
+    root = (square + numbers["eps"]).sqrt()
+    change = (total + numbers["eps"]).sqrt() / root * gradient
+    total.mul_(rho).add_(_product(change, change, 1 - rho))
+    parameter.sub_(change * numbers["lr"])
+
+
+def rmsprop(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.RMSprop`."""
+    numbers, settings = group.numbers, group.settings
+    _counted(state)
+    gradient = _decayed(parameter, gradient, group)
+    alpha, square = numbers["alpha"], state["square_avg"]
+    square.mul_(alpha).add_(_product(gradient, gradient, 1 - alpha))
+    if settings["centered"]:
+        average = state["grad_avg"]
+        _move(average, gradient, 1 - alpha)
+        root = (square - average * average).sqrt()
+    else:
+        root = square.sqrt()
+    root = root + numbers["eps"]
+    if settings["momentum"] > 0:
+        buffer = state["momentum_buffer"]
+        buffer.mul_(numbers["momentum"]).add_(gradient / root)
+        parameter.sub_(buffer * numbers["lr"])
+    else:
+        parameter.sub_(gradient * numbers["lr"] / root)
+
+
+def adagrad(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.Adagrad`."""
+    numbers = group.numbers
+    gradient = _decayed(parameter, gradient, group)
+    rate = numbers["lr"] / (1 + (_counted(state) - 1) * numbers["lr_decay"])
+    total = state["sum"]
+    total.add_(gradient * gradient)
+    parameter.sub_(gradient * rate / (total.sqrt() + numbers["eps"]))
+
+
+def asgd(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.ASGD`."""
+    numbers, steps = group.numbers, _counted(state)
+    gradient = _decayed(parameter, gradient, group)
+    part, rate, average = state["mu"], state["eta"].double(), state["ax"]
+    parameter.mul_(1 - numbers["lambd"] * rate)
+    parameter.sub_(gradient * rate)
+    moved = average + (parameter - average) * part
+    average.copy_(torch.where(part == 1, parameter, moved))
+    lr = numbers["lr"]
+    state["eta"].copy_(lr / (1 + numbers["lambd"] * lr * steps) ** numbers["alpha"])
+    part.copy_(1 / (steps - numbers["t0"]).clamp(min=1))
+
+
+def rprop(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.Rprop`."""
+    _counted(state)
+    if group.settings["maximize"]:
+        gradient = -gradient
+    less, more = group.settings["etas"]
+    sign = (gradient * state["prev"]).sign()
+    factor = torch.where(sign == 0, torch.ones_like(sign), sign)
+    factor = torch.where(sign > 0, torch.full_like(sign, more), factor)
+    factor = torch.where(sign < 0, torch.full_like(sign, less), factor)
+    size = state["step_size"]
+    size.mul_(factor).clamp_(*group.settings["step_sizes"])
+    gradient = torch.where(sign < 0, torch.zeros_like(gradient), gradient)
+    parameter.sub_(gradient.sign() * size)
+    state["prev"].copy_(gradient)
+
+
+def adafactor(
+    parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group
+) -> None:
+    """Update as `torch.optim.Adafactor`."""
+    numbers, settings = group.numbers, group.settings
+    steps, lr = _counted(state), numbers["lr"]
+    least, smallest = settings["eps"]
+    if least is None:
+        least = torch.finfo(group.dtype).eps
+    if settings["maximize"]:
+        gradient = -gradient
+    weight = steps ** numbers["beta2_decay"]
+    scale = (parameter.norm(2).double() / math.sqrt(parameter.numel())).clamp(min=smallest)
+    rate = scale * torch.minimum(lr, 1 / steps.sqrt())
+    if settings["weight_decay"] != 0:
+        parameter.mul_(1 - lr * numbers["weight_decay"])
+    if gradient.dim() > 1:
+        rows, columns = state["row_var"], state["col_var"]
+        for kept, axis in ((rows, -1), (columns, -2)):
+            norm = torch.norm(gradient, dim=axis, keepdim=True)
+            _move(kept, norm * norm / gradient.size(axis), weight)
+        estimate = rows @ columns / rows.mean(dim=-2, keepdim=True).clamp(min=least)
+    else:
+        _move(state["variance"], gradient * gradient, weight)
+        estimate = state["variance"]
+    update = estimate.clamp(min=least * least).rsqrt() * gradient
+    limit = numbers["d"] * math.sqrt(update.numel())
+    parameter.sub_(update * (rate / (update.norm(2).double() / limit).clamp(min=1)))
+
+
+def muon(parameter: torch.Tensor, gradient: torch.Tensor, state: Tensors, group: Group) -> None:
+    """Update as `torch.optim.Muon`."""
+    numbers, settings = group.numbers, group.settings
+    momentum, buffer = numbers["momentum"], state["momentum_buffer"]
+    _move(buffer, gradient, 1 - momentum)
+    update = _between(gradient, buffer, momentum) if settings["nesterov"] else buffer
+    rows, columns = parameter.shape
+    matrix = update.bfloat16()
+    if rows > columns:
+        matrix = matrix.T
+    matrix = matrix / matrix.norm().clamp(min=settings["eps"])
+    first, second, third = settings["ns_coefficients"]
+    for _ in range(settings["ns_steps"]):
+        gram = matrix @ matrix.T
+        change = torch.addmm(gram, gram, gram, beta=second, alpha=third)
+        matrix = torch.addmm(matrix, change, matrix, beta=first)
+    if rows > columns:
+        matrix = matrix.T
+    ratio = 1.0
+    if settings["adjust_lr_fn"] in (None, "original"):
+        ratio = math.sqrt(max(1, rows / columns))
+    elif settings["adjust_lr_fn"] == "match_rms_adamw":
+        ratio = 0.2 * math.sqrt(max(rows, columns))
+    parameter.mul_(1 - numbers["lr"] * numbers["weight_decay"])
+    parameter.sub_(matrix.to(parameter.dtype) * (numbers["lr"] * ratio))
+
+
+def _decayed(parameter: torch.Tensor, gradient: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return the gradient to go by, with what weight decay adds to it, or decay the weights."""
+    numbers, settings = group.numbers, group.settings
+    if settings["maximize"]:
+        gradient = -gradient
+    if settings["weight_decay"] != 0:
+        if settings.get("decoupled_weight_decay"):
+            parameter.mul_(1 - numbers["lr"] * numbers["weight_decay"])
+        else:
+            gradient = gradient + parameter * numbers["weight_decay"]
+    return gradient
+
+
+def _counted(state: Tensors) -> torch.Tensor:
+    """Count a step; return how many there were."""
+    state["step"].add_(1)
+    return state["step"].double()
+
+
+def _averages(state: Tensors, gradient: torch.Tensor, numbers: Tensors) -> torch.Tensor:
+    """Go on with the averages of Adam and its kin; return that of the squares."""
+    beta2, square = numbers["beta2"], state["exp_avg_sq"]
+    _move(state["exp_avg"], gradient, 1 - numbers["beta1"])
+    square.mul_(beta2).add_(_product(gradient, gradient, 1 - beta2))
+    return square
+
+
+def _product(one: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Multiply in torch's order, which overflows where torch's does."""
+    return one * factor * other
+
+
+def _between(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return what is between two tensors, which at a weight of 1 is the end to the bit."""
+    # halves are rounded once, at the end, as torch does it
+    kind = torch.promote_types(start.dtype, torch.float32)
+    return torch.lerp(start.to(kind), end.to(kind), weight.to(kind)).to(start.dtype)
+
+
+def _move(average: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> None:
+    average.copy_(_between(average, target, weight))

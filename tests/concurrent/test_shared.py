@@ -1,0 +1,256 @@
+"""What threads share while others change it: nothing crashes, and nothing is lost.
+
+With a GIL these hold by themselves. Without one they hold because the kernel takes its locks.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fastnet._baked import Seen
+from fastnet._execute import Plan
+from fastnet._nest import NestMap, leaves_of, map_leaves
+from fastnet._resolve import KeySet, KeyTable, OpSpec, resolve, same_items
+from fastnet._stamps import StampLog
+from fastnet._trace import Slot, TensorKind, Trace, TracedStep
+from fastnet._watch import Contents, Lookout, Noticing, touch, writes
+from tests.kernel.ops import Op, new_state
+
+TURNS = 20_000
+
+
+def at_once(*works: Callable[[], Any], turns: int = TURNS) -> None:
+    """Call each function over and over, each in a thread of its own; raise what one raises."""
+    barrier = threading.Barrier(len(works))
+
+    def repeat(work: Callable[[], Any]) -> None:
+        barrier.wait(60)
+        for _ in range(turns):
+            work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(repeat, work) for work in works]:
+            done.result(300)
+
+
+def tolerant(work: Callable[[], Any], *errors: type[Exception]) -> Callable[[], Any]:
+    """Let a walk fail as Python's own does where what it goes over changes."""
+
+    def call() -> None:
+        with suppress(*errors):
+            work()
+
+    return call
+
+
+class Thing(Noticing):
+    def __init__(self) -> None:
+        self.size = 0
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="there is a GIL")
+def test_importing_the_kernel_leaves_the_gil_off() -> None:
+    names = ["baked", "execute", "guard", "nest", "resolve", "slice", "stamps", "trace", "watch"]
+    program = f"import sys, {', '.join(f'fastnet._{name}' for name in names)}\n"
+    program += "assert not sys._is_gil_enabled()"
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+@pytest.mark.parametrize("turn", range(20))
+def test_keys_get_the_same_ids_in_all_threads(turn: int) -> None:
+    names = [f"key{place}" for place in range(60)]
+    table = KeyTable()
+    seen: list[dict[str, int]] = []
+
+    def intern_all() -> None:
+        found = {}
+        for name in random.sample(names, len(names)):
+            found[name] = table.intern(name)
+            assert table.name(found[name]) == name
+            assert KeySet(table, [name]).names() == {name}
+        seen.append(found)
+
+    at_once(*[intern_all] * 6, turns=1)
+    assert len(table) == 60
+    assert all(found == seen[0] for found in seen)
+
+
+def test_no_write_goes_uncounted() -> None:
+    things = [Thing() for _ in range(4)]
+    before = writes()
+    at_once(*(lambda thing=thing: setattr(thing, "size", 1) for thing in things), touch)
+    assert writes() - before == 5 * TURNS
+
+
+def test_a_write_is_seen_by_whoever_looks_after_it() -> None:
+    things = [Thing() for _ in range(4)]
+    others = [Thing() for _ in range(3)]
+
+    def write_and_look(thing: Thing) -> None:
+        lookout = Lookout(list(things), [], (), writes())
+        thing.size = 1
+        assert not lookout.is_still()
+        assert things.index(thing) in (lookout.written() or ())
+
+    def write(thing: Thing) -> None:
+        thing.size = 2
+
+    lookout = Lookout(list(things[:1]), [], (), writes())
+    at_once(
+        lambda: write_and_look(things[1]),
+        lambda: write_and_look(things[2]),
+        *(lambda other=other: write(other) for other in others),
+        lookout.is_still,
+    )
+    # the marks of others are passed over, its own is not
+    assert lookout.is_still()
+    things[0].size = 3
+    assert not lookout.is_still()
+
+
+def test_dicts_and_lists_are_compared_while_they_change() -> None:
+    table: dict[str, Any] = {str(place): place for place in range(20)}
+    items: list[Any] = list(range(20))
+
+    def change() -> None:
+        table[str(random.randrange(60))] = object()
+        table.pop(str(random.randrange(60)), None)
+        items.append(object())
+        if len(items) > 50:
+            del items[10:]
+
+    def compare() -> None:
+        Contents([], [table], [items]).are_still()
+        Seen(table, "mapping").same()
+        Seen(items, "sequence").same()
+        same_items(items, tuple(items))
+
+    compare = tolerant(compare, RuntimeError)
+    at_once(change, change, compare, compare, compare)
+
+
+def test_cells_and_classes_are_compared_while_they_change() -> None:
+    value: Any = 0
+
+    class Owner(Thing):
+        forward: Any = None
+
+    def read() -> Any:
+        return value
+
+    def change() -> None:
+        nonlocal value
+        value = object()
+        Owner.forward = object()
+
+    def compare() -> None:
+        Seen(read, "function").same()
+        Lookout([], [Owner], ("forward",), writes()).is_still()
+
+    at_once(change, change, compare, compare)
+
+
+def test_one_log_for_all() -> None:
+    log = StampLog()
+    at_once(
+        *[lambda: log.stamp(0)] * 3,
+        lambda: log.stamp_at(0, 1.0),
+        log.take,
+        lambda: log.keep(3),
+        tolerant(lambda: log.sum_up(bytes(8), bytes(1), bytes(1)), ValueError),
+    )
+    log.take()
+    at_once(*[lambda: log.stamp(0)] * 4)
+    assert len(log) == 4 * TURNS
+
+
+def test_nests_are_mapped_while_they_change() -> None:
+    nest: dict[str, Any] = {"items": list(range(10)), "deep": [1, (2, {"x": 3})]}
+    add_one = NestMap(int, lambda leaf: leaf + 1)
+
+    def change() -> None:
+        nest["items"].append(1)
+        if len(nest["items"]) > 30:
+            del nest["items"][3:]
+        nest[str(random.randrange(9))] = [random.random()]
+        nest.pop(str(random.randrange(9)), None)
+
+    def walk() -> None:
+        assert add_one(nest)["deep"] == [2, (3, {"x": 4})]
+        map_leaves(nest, str)
+        leaves_of(nest)
+
+    walk = tolerant(walk, RuntimeError)
+    at_once(change, change, walk, walk)
+
+
+def test_batches_and_results_change_during_steps() -> None:
+    results: list[Any] = [1, 2]
+    batch: dict[str, Any] = {"x": 1}
+    table = KeyTable()
+    specs = [OpSpec(op, table) for op in (Op("x", "y"), Op("y", ["a", "b"]))]
+    forwards = [lambda data, state: data, lambda data, state: results]
+    plan = Plan(table, specs, forwards, resolve(table, specs, [], []))
+
+    def change() -> None:
+        batch["x"] = object()
+        batch[str(random.randrange(40))] = object()
+        batch.pop(str(random.randrange(40)), None)
+        results.append(3)
+        results.pop()
+
+    step = tolerant(lambda: plan.step(batch, new_state()), ValueError)
+    at_once(change, step, step, step)
+
+
+@pytest.mark.parametrize("kinds", [3, 40])
+def test_traces_are_found_while_others_take_their_places(kinds: int) -> None:
+    class Tensor:
+        def __init__(self, length: int) -> None:
+            self.shape = (length,)
+
+    kind = TensorKind(
+        Tensor,
+        lambda tensor: "float",
+        lambda tensor: tensor.shape,
+        lambda value: value if type(value) is Tensor else None,
+        lambda value: None,
+        None,
+    )
+
+    def trace(values: list[Any]) -> Trace:
+        forms = [kind.form_of(value) for value in values]
+        return Trace(
+            lambda tensors: [tensors[-1]], forms, {"y": Slot("float", (1,))}, random.random() < 0.3
+        )
+
+    step = TracedStep(["x"], kind, trace)
+    shared: dict[str, Any] = {"tensor": Tensor(1)}
+
+    def run() -> None:
+        tensor = Tensor(random.randrange(kinds))
+        assert step.step({"x": {"a": tensor}}, {})["y"] is tensor
+        assert len(step.traces) <= 32
+
+    def change() -> None:
+        shared[str(random.randrange(20))] = Tensor(2)
+        shared.pop(str(random.randrange(20)), None)
+
+    def run_shared() -> None:
+        step.step({"x": shared}, {})
+
+    def forget() -> None:
+        step.traces = step.traces[:5]
+
+    # what changes between tracing and matching is refused
+    at_once(run, run, run, tolerant(run_shared, RuntimeError), change, forget, turns=TURNS // 3)

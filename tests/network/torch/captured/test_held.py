@@ -1,0 +1,240 @@
+"""What ops hold and read besides tensors is never an old value, whatever it is kept in."""
+
+from __future__ import annotations
+
+import array
+import collections
+import configparser
+import ctypes
+import dataclasses
+import enum
+import functools
+import threading
+import types
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from tests.network.torch.captured.steps import QUICK
+
+
+class Holding(TensorOp):
+    """Multiplies by what it reads of something that it holds."""
+
+    def __init__(self, held: Any, read: Callable[[Any], Any]) -> None:
+        super().__init__(inputs="x", outputs="y")
+        self.held = held
+        self.read = read
+
+    def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
+        return data * self.read(self.held)
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    scale: float = 2.0
+
+
+class Both:
+    """Has slots, and attributes beside them."""
+
+    __slots__ = ("__dict__", "slot")
+
+    def __init__(self) -> None:
+        self.slot = 2.0
+        self.scale = 2.0
+
+
+class Parent:
+    scale = 2.0
+
+
+class Child(Parent):
+    """Has what its parent has."""
+
+
+class Kind(type):
+    scale = 2.0
+
+
+class OfKind(metaclass=Kind):
+    """Has what its metaclass has."""
+
+
+class Behind:
+    _scale = 2.0
+
+    @property
+    def scale(self) -> float:
+        return type(self)._scale
+
+
+class Member(enum.Enum):
+    ONE = 1
+
+
+class Listed(list):  # type: ignore[type-arg]
+    """A list with attributes."""
+
+
+class Mapped(dict):  # type: ignore[type-arg]
+    """A dict with attributes."""
+
+
+def _function(*, scale: float = 2.0) -> float:
+    return scale
+
+
+def _parser() -> Any:
+    parser = configparser.ConfigParser()
+    parser.read_dict({"a": {"scale": "2.0"}})
+    return parser
+
+
+def _with_scale(held: Any) -> Any:
+    held.scale = 2.0
+    return held
+
+
+def _module() -> Any:
+    module = types.ModuleType("settings")
+    module.inner = types.SimpleNamespace(scale=2.0)  # type: ignore[attr-defined]
+    return module
+
+
+def _set(held: Any) -> None:
+    held.scale = 3.0
+
+
+def _get(held: Any) -> Any:
+    return held.scale
+
+
+def _put(held: Any) -> None:
+    held[0] = 3
+
+
+def _first(held: Any) -> Any:
+    return held[0]
+
+
+def _put_named(held: Any) -> None:
+    held["scale"] = 3.0
+
+
+def _named(held: Any) -> Any:
+    return held["scale"]
+
+
+class Case(NamedTuple):
+    make: Callable[[], Any]
+    read: Callable[[Any], Any]
+    change: Callable[[Any], Any]
+
+
+CASES = {
+    "slots": Case(Slots, _get, _set),
+    "slots_beside_attributes": Case(Both, lambda h: h.slot, lambda h: setattr(h, "slot", 3.0)),
+    "attributes_beside_slots": Case(Both, _get, _set),
+    "class": Case(lambda: Child, _get, lambda h: _set(Parent)),
+    "metaclass": Case(lambda: OfKind, _get, lambda h: _set(Kind)),
+    "property": Case(Behind, _get, lambda h: setattr(Behind, "_scale", 3.0)),
+    "enum": Case(lambda: _with_scale(Member.ONE), _get, _set),
+    "list_with_attributes": Case(lambda: _with_scale(Listed()), _get, _set),
+    "dict_with_attributes": Case(lambda: _with_scale(Mapped()), _get, _set),
+    "function": Case(lambda: _with_scale(lambda: None), _get, _set),
+    "keywords": Case(lambda: _function, lambda h: h(), lambda h: _put_named(h.__kwdefaults__)),
+    "partial": Case(
+        lambda: functools.partial(_named, {"scale": 2.0}),
+        lambda h: h(),
+        lambda h: _put_named(h.args[0]),
+    ),
+    "tensor_with_attributes": Case(lambda: _with_scale(torch.zeros(1)), _get, _set),
+    "values_of_a_tensor": Case(
+        lambda: torch.tensor([2.0]), lambda h: h.tolist()[0], lambda h: h.fill_(3.0)
+    ),
+    "memory_of_a_tensor": Case(
+        lambda: torch.tensor([2.0]), lambda h: float(h.numpy()[0]), lambda h: h.fill_(3.0)
+    ),
+    "module": Case(_module, lambda h: h.inner.scale, lambda h: _set(h.inner)),
+    "threads_own": Case(lambda: _with_scale(threading.local()), _get, _set),
+    "parser": Case(
+        _parser, lambda h: h.getfloat("a", "scale"), lambda h: h.set("a", "scale", "3.0")
+    ),
+    "user_dict": Case(lambda: collections.UserDict(scale=2.0), _named, _put_named),
+    "chain": Case(
+        lambda: collections.ChainMap({}, {"scale": 2.0}), _named, lambda h: _put_named(h.maps[1])
+    ),
+    "view": Case(lambda: types.MappingProxyType(TABLE), _named, lambda h: _put_named(TABLE)),
+    "deque": Case(lambda: collections.deque([2.0]), _first, _put),
+    "array": Case(lambda: array.array("d", [2.0]), _first, _put),
+    "bytes": Case(lambda: bytearray([2]), _first, _put),
+    "memory": Case(lambda: memoryview(bytearray([2])), _first, _put),
+    "number_of_c": Case(
+        lambda: ctypes.c_double(2.0), lambda h: h.value, lambda h: setattr(h, "value", 3.0)
+    ),
+    "array_of_numpy": Case(lambda: np.array([2.0]), lambda h: float(h[0]), _put),
+}
+TABLE = {"scale": 2.0}
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_op_holds_counts_in_the_next_step(name: str, monkeypatch: Any) -> None:
+    for owner, attribute in ((Parent, "scale"), (Kind, "scale"), (Behind, "_scale")):
+        monkeypatch.setattr(owner, attribute, 2.0)
+    monkeypatch.setitem(TABLE, "scale", 2.0)
+    monkeypatch.setitem(_function.__kwdefaults__, "scale", 2.0)
+    case = CASES[name]
+    held = case.make()
+    network = TorchNetwork([Holding(held, case.read)], compile=QUICK)
+    with network("infer", 1):
+        for place in range(9):
+            if place == 5:
+                case.change(held)
+            found = network.run_step({"x": torch.ones(1)})["y"].item()
+            assert found == (2.0 if place < 5 else 3.0)
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize("what", ["forward", "hook"])
+def test_what_is_put_into_all_modules_counts_in_the_next_step(what: str, monkeypatch: Any) -> None:
+    module = torch.nn.Tanh()
+    network = TorchNetwork([LambdaOp(module, "x", "y")], compile=QUICK)
+    x = torch.ones(1)
+    with network("infer", 1), ExitStack() as stack:
+        for place in range(8):
+            if place == 4 and what == "forward":
+                monkeypatch.setattr(torch.nn.Tanh, "forward", lambda self, x: x * 3)
+            if place == 4 and what == "hook":
+                handle = torch.nn.modules.module.register_module_forward_hook(
+                    lambda module, inputs, output: output * 2
+                )
+                stack.callback(handle.remove)
+            found = network.run_step({"x": x})["y"]
+            assert torch.equal(found, module(x))
+    told = [one.fallback for one in network.traces if one.fallback]
+    assert told == (["there are hooks around the passes of all modules"] if what == "hook" else [])
+
+
+class Settings:
+    """Settings as programs keep them."""
+
+    scale = 2.0
+
+
+def test_a_class_of_settings_that_code_reads_counts_in_the_next_step(monkeypatch: Any) -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x * Settings.scale, "x", "y")], compile=QUICK)
+    with network("infer", 1):
+        for place in range(8):
+            if place == 4:
+                monkeypatch.setattr(Settings, "scale", 3.0)
+            found = network.run_step({"x": torch.ones(1)})["y"].item()
+            assert found == (2.0 if place < 4 else 3.0)
+    assert [one.fallback for one in network.traces] == [None, None]
