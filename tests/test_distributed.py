@@ -208,6 +208,29 @@ class TestFailures:
         assert "[rank1]: Raised on rank 1 of 2." in done.stderr
         assert "RankError: Rank 1 has failed with ValueError: the data is spoilt" in done.stderr
 
+    @pytest.mark.parametrize("other", ["in_a_collective", "at_work", "at_the_end"])
+    def test_each_prints_the_traceback_once(self, other: str, tmp_path: Path) -> None:
+        """The other one by the name of the rank that it is of, also if it has to be interrupted."""
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import torch; from fastnet import distributed\n"
+            "with distributed.run():\n"
+            "    if distributed.rank() == 1:\n"
+            "        {}['x']  # spoilt\n"
+            f"    if {other == 'in_a_collective'}: torch.distributed.all_reduce(torch.ones(2))\n"
+            f"    while {other == 'at_work'}: sum(range(1000))\n"
+        )
+        done = torchrun(program, 2)
+        of_one = [line for line in done.stderr.splitlines() if line.startswith("[rank1]:")]
+        of_other = [line for line in done.stderr.splitlines() if line.startswith("[rank0]:")]
+        raised = "{}['x']  # spoilt"
+        assert [line for line in of_one if raised in line] == [f"[rank1]:     {raised}"]
+        assert [line for line in of_other if raised in line] == [f"[rank0]:   |     {raised}"]
+        assert done.stderr.count(raised) == 2
+        begin = of_other.index("[rank0]: The traceback of rank 1:")
+        assert of_other[begin + 1] == "[rank0]:   | Traceback (most recent call last):"
+        assert of_other[-1] == "[rank0]:   | KeyError: 'x'"
+
 
 class TestBadInput:
     def test_a_variable_that_lacks(self) -> None:

@@ -107,7 +107,11 @@ def is_main() -> bool:
 
 
 def barrier() -> None:
-    """Wait until all processes have come here."""
+    """Wait until all processes have come here.
+
+    Raises:
+        RankError: If one of them is elsewhere in the program, or has failed.
+    """
     part = _processes()
     if part is not None:
         part.barrier()
@@ -120,7 +124,8 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
         result: Values by key, such as what `run_step` returns, or some of it. Every process calls
             this, with the same keys.
         samples: Of how many samples this process's result is. None for the one length of the first
-            axes in it; where there are none, or several, all processes count alike.
+            axes in it; where there are none, or several, all processes count alike, so that means
+            of unevenly many samples come out wrong without it.
 
     Returns:
         A value by key. Of scalars the mean of those that are not NaN, in which a process counts by
@@ -131,6 +136,7 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     Raises:
         TypeError: If the result is no mapping.
         ValueError: If the processes have different keys, or one of them more values under a key.
+        RankError: If another process is elsewhere in the program, or has failed.
     """
     if not isinstance(result, Mapping):
         raise TypeError(
@@ -170,7 +176,9 @@ class run:
     When one raises, the others hear of it within a second: what they wait for is broken off, and
     each ends with a `RankError` that says which one failed, and how. One that cannot be stopped,
     because it is in a call that does not come back, is ended 15 seconds later, its error printed.
-    Whoever is done before the others waits for them.
+    Whoever is done before the others waits for them. All call `save_checkpoint`, `load_checkpoint`,
+    `gather` and `barrier`: one that does not, and goes on where the others wait for it, ends all of
+    them with a `RankError` that names both places.
 
     Args:
         framework: As for `init`.
@@ -182,7 +190,8 @@ class run:
             to leave them.
 
     Raises:
-        RankError: In the other processes, when one has raised.
+        RankError: In the other processes, when one has raised; in all, when they are at different
+            places.
     """
 
     def __init__(
@@ -239,6 +248,8 @@ class run:
         if isinstance(error, SystemExit) and not error.code:
             error = None
         failed = watch.leave(error, shutdown)
+        if isinstance(error, RankError) and str(error) == str(failed):
+            return  # which this process has heard of where all meet
         if failed is not None:
             raise failed from (None if isinstance(error, KeyboardInterrupt) else error)
         if error is not None:

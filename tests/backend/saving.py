@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastnet
 from fastnet.backend import load_model, save_model
 from tests.network.programs import raising
 
@@ -33,6 +34,33 @@ class SavesOnlyWhatItCan:
             "load_model has load_optimizer=True, but model 'net' has no optimizer now.",
         ):
             load_model(model, path, load_optimizer=True)
+
+    def test_a_folder_instead_of_the_file_in_it(self, tmp_path: Path) -> None:
+        model, path = self.saved(tmp_path)
+        folder = str(tmp_path)
+        text = f"There is no weights file '{folder}', but a folder of that name."
+        hint = f" Did you mean '{path}'?"
+        for call in (
+            lambda given: load_model(model, given),
+            lambda given: fastnet.build(self.mlp, None, weights_path=given),
+        ):
+            with raising(ValueError, text + hint):
+                call(folder)
+            for near in ("net", os.path.basename(path).replace("net", "nett")):
+                other = str(tmp_path / near)
+                with raising(ValueError, f"There is no weights file '{other}'.{hint}"):
+                    call(other)
+        save_model(model, tmp_path, "a")
+        both = [path.replace("net.", "a."), path]
+        with raising(ValueError, f"{text} Did you mean one of {both}?"):
+            load_model(model, folder)
+        (tmp_path / "none").mkdir()
+        with raising(
+            ValueError,
+            f"There is no weights file '{tmp_path / 'none'}', but a folder of that name. Check the "
+            "path.",
+        ):
+            load_model(model, tmp_path / "none")
 
     def test_a_model_that_was_not_built(self, tmp_path: Path) -> None:
         text = "takes a model from fastnet.build, but this Sequential was not made by it."

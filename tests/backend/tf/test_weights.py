@@ -190,7 +190,7 @@ class TestErrors:
         text = f"There is no weights file '{path}'. Check the path, or leave weights_path out."
         self.refused(path, text)
         path.mkdir()
-        self.refused(path, text)
+        self.refused(path, text.replace(". Check", ", but a folder of that name. Check"))
 
     def test_no_path(self) -> None:
         self.refused(3, "A weights path is a string, or None for no weights, not 3 of type int.")

@@ -27,7 +27,8 @@ from fastnet.profiling.unchanged import unchanged
 
 def run() -> None:
     """Run them all."""
-    for program in (train, infer, differentiate, keep, switch, measure, fail, capture, spread):
+    programs = train, infer, differentiate, keep, switch, measure, fail, capture, scale, spread
+    for program in programs:
         program()
 
 
@@ -198,6 +199,25 @@ def capture() -> None:
                 scheduler.step()
     for own, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def scale() -> None:
+    """Captured steps whose losses are scaled, where that can be."""
+    model, twin = build(net, adam, mixed_precision="float16"), net()
+    optimizer, scaler = adam(twin.parameters()), torch.amp.GradScaler("cpu")
+    network = Network(supervised(model), compile=CompileOptions(backend="eager"))
+    with warnings.catch_warnings(), network(mode="train", epoch=1):
+        warnings.simplefilter("ignore")
+        for batch in batches():
+            network.run_step(batch)
+            with torch.autocast("cpu", torch.float16):
+                loss = functional.cross_entropy(twin(batch["x"]), batch["t"])
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-2, atol=1e-2)
 
 
 def spread() -> None:

@@ -118,8 +118,30 @@ class TestNames:
         """A program is the same in one process and in many."""
         model = line()
         assert fastnet.build(model, None, static_graph=True) is model
-        with pytest.raises(TypeError, match=r"parallel='auto' \(here None\) has no options\.$"):
-            fastnet.build(line, None, statig_graph=True)
+        with raising(
+            TypeError,
+            "build of model 'm' got the option 'statig_graph', but parallel='auto' (here None) "
+            "has no options. Did you mean 'static_graph'?",
+        ):
+            fastnet.build(line, None, model_name="m", statig_graph=True)
+
+    @pytest.mark.parametrize("parallel", ["auto", None, "ddp", "fsdp"])
+    def test_settings_that_are_the_optimizers(self, parallel: Any) -> None:
+        with raising(
+            TypeError,
+            "build of model 'm' got the option 'lr', which neither it nor any engine that spreads "
+            "models has. To give an optimizer settings pass a function, such as "
+            "`optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`.",
+        ):
+            fastnet.build(line, "adam", model_name="m", parallel=parallel, lr=1e-3)
+
+    def test_a_parameter_of_build_that_is_mistyped(self) -> None:
+        with raising(
+            TypeError,
+            "build of model 'm' got the option 'mixed_presision', but parallel='auto' (here None) "
+            "has no options. Did you mean 'mixed_precision'?",
+        ):
+            fastnet.build(line, "adam", model_name="m", mixed_presision=True)  # type: ignore[call-overload,unused-ignore]
 
 
 class TestWithoutAGroup:

@@ -188,6 +188,36 @@ class ClippedLater(Clipped):
             self.update(optimizers)
 
 
+class Speaker(nn.Module):
+    """The classifier, with arguments and results that have names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, values: Any, scale: Any = None) -> dict[str, Any]:
+        assert scale is None
+        return {"hidden": values, "scores": self.inner(values)}
+
+
+class Named(Program):
+    """Inputs and outputs of the model go by name."""
+
+    def make(self) -> Models:
+        return [seeded(Speaker)]
+
+    def ops(self, models: Models) -> list[Any]:
+        (model,) = models
+        return [
+            ModelOp(model, {"values": "x"}, {"scores": "y"}),
+            CrossEntropy(("y", "t"), "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+        ]
+
+    def loss(self, models: Models, batch: Batch) -> torch.Tensor:
+        return cross_entropy(models[0](batch["x"])["scores"], batch["t"])
+
+
 class ByHook(Program):
     """Gradients are clipped by torch's own function, before each step of the optimizer."""
 

@@ -21,13 +21,14 @@ from torch import nn
 
 import fastnet
 from fastnet.backend.torch import run_state
+from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import LossOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network.conftest import *  # noqa: F403
-from tests.network.programs import raising
+from tests.network.programs import built, mlp, raising, supervised
 
 STEPS, MERGED = 14, 3
 
@@ -345,6 +346,72 @@ SPOILT = {
 }
 
 
+class Samp:
+    """Remembers where it is."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+GIVEN = "Load it with the `stateful=` that save_checkpoint was given."
+OWN = "Load it with the ops, slicers and schedulers that it was saved with"
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "has"),
+    [
+        ({}, {"s"}, f"no states of ['stateful/s (Samp)'], which the program has. {GIVEN}"),
+        ({"s"}, {}, f"states of ['stateful/s (Samp)'], which the program has not. {GIVEN}"),
+        (
+            {"s"},
+            {"r"},
+            "states of ['stateful/s (Samp)'], which the program has not and no states of "
+            f"['stateful/r (Samp)'], which the program has. {GIVEN}",
+        ),
+    ],
+)
+def test_other_things_than_were_saved(tmp_path: Path, saved: Any, given: Any, has: str) -> None:
+    network = TorchNetwork(supervised(built(mlp, model_name="net")))
+    path = fastnet.save_checkpoint(
+        tmp_path / "run.ckpt", network, stateful={name: Samp() for name in saved}
+    )
+    with raising(ValueError, f"The checkpoint '{path}' has {has}"):
+        fastnet.load_checkpoint(path, network, stateful={name: Samp() for name in given})
+
+
+def test_other_ops_than_were_saved(tmp_path: Path) -> None:
+    model = built(mlp, model_name="net")
+    network = TorchNetwork(supervised(model))
+    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+    other = TorchNetwork([ModelOp(model, "x", "y")])
+    has = f"The checkpoint '{path}' has states of ['ops/2 (UpdateOp)'], which the program has not"
+    with raising(ValueError, f"{has}. {OWN}."):
+        fastnet.load_checkpoint(path, other)
+    with raising(
+        ValueError,
+        f"{has} and no states of ['stateful/s (Samp)'], which the program has. {OWN}, and the "
+        "`stateful=` that save_checkpoint was given.",
+    ):
+        fastnet.load_checkpoint(path, other, stateful={"s": Samp()})
+
+
+def test_a_generator_among_the_values(tmp_path: Path) -> None:
+    network = TorchNetwork(supervised(built(mlp, model_name="net")))
+    generator = torch.Generator().manual_seed(7)
+    path = fastnet.save_checkpoint(
+        tmp_path / "run.ckpt", network, values={"g": generator.get_state()}
+    )
+    drawn = torch.rand(3, generator=generator)
+    generator.set_state(fastnet.load_checkpoint(path, network).values["g"])
+    assert torch.equal(torch.rand(3, generator=generator), drawn)
+
+
 class TestFailing:
     """All stays as it was, and the run goes on."""
 
@@ -450,6 +517,14 @@ class TestFailing:
     def test_what_cannot_be_saved(self, tmp_path: Path, run: Run) -> None:
         with pytest.raises(TypeError, match="'values/a' is of the type object"):
             run.save(tmp_path / "run.ckpt", values={"a": object()})
+        generator = torch.Generator().manual_seed(7)
+        with raising(
+            ValueError,
+            "save_checkpoint is given Generator as stateful/g, which has no state_dict and "
+            "load_state_dict. Save its state by `values={'g': g.get_state()}`, and give it back by "
+            "`g.set_state(checkpoint.values['g'])`.",
+        ):
+            fastnet.save_checkpoint(tmp_path / "g", run.network, stateful={"g": generator})
         with raising(
             ValueError,
             "save_checkpoint is given int as stateful/a, which has no state_dict and "

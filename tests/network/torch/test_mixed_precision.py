@@ -304,6 +304,7 @@ def test_models_must_agree() -> None:
 def test_on_macos_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     text = "Mixed precision is not supported on macOS, so it is switched off."
-    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
-        model = built(line, None, mixed_precision=True)
+    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$") as caught:
+        model = fastnet.build(line, None, mixed_precision=True)
+    assert [one.filename for one in caught] == [__file__]
     assert not model.mixed_precision

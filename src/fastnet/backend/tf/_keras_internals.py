@@ -27,6 +27,7 @@ __all__ = [
     "OF_OPTIMIZERS",
     "OF_VARIABLES",
     "TRACKING",
+    "WRITTEN_BY_LOADING",
     "build_optimizer",
     "has_unreadable_seeds",
     "is_beside",
@@ -578,6 +579,9 @@ OF_OPTIMIZERS = OF_KERAS | {
     "_variables",
     "_weights",
 }
+
+# what loading weights writes to the layers of Keras 3, where it means the same as nothing
+WRITTEN_BY_LOADING = {"is_awq_calibrated": False, "is_gptq_calibrated": False}
 
 # of variables: all that a graph depends on
 OF_VARIABLES = frozenset({"_trainable", "_constraint"})

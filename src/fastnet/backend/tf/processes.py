@@ -25,6 +25,7 @@ __all__ = [
     "gather",
     "is_of_several_workers",
     "is_started",
+    "meet",
     "note",
     "rank",
     "seed",
@@ -227,6 +228,20 @@ def barrier() -> None:
         workers.meet("a barrier")
 
 
+def meet(call: str) -> None:
+    """Wait until all processes are in the same function of fastnet's, with the same arguments.
+
+    Args:
+        call: The function, with the arguments that are to be the same, as a program writes it.
+
+    Raises:
+        RankError: If one of them is gone, or at another place of the program.
+    """
+    workers = the_workers()
+    if workers is not None:
+        workers.meet(call)
+
+
 def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
     """Put the results of all processes together, on each of them.
 
@@ -243,6 +258,7 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     """
     if world_size() == 1:
         return dict(result)
+    meet("gather")
     results, sizes = zip(*exchange((dict(result), samples)), strict=True)
     return join_results(results, sizes, _KIND)
 

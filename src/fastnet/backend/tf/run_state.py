@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -26,6 +25,7 @@ from fastnet.backend.tf.optimizer_files import (
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.weights import kept_variables
 from fastnet.backend.tree import array_from
+from fastnet.util.warned import warn
 
 __all__ = [
     "check_model",
@@ -144,19 +144,17 @@ def random_state(models: list[Any]) -> dict[str, Any]:
         models: The models whose layers count.
     """
     for name in sorted({name for model in models for name in _unreadable(model)}):
-        warnings.warn(
+        warn(
             f"The layer '{name}' draws its random numbers in a way whose state TensorFlow keeps to "
             "itself, so that a run that goes on from here draws others. Call tf.keras.backend."
             "experimental.enable_tf_random_generator() before the model is made.",
-            stacklevel=4,
         )
     shared, is_all = shared_seeds()
     if models and not is_all:
-        warnings.warn(
+        warn(
             "The generator that Keras uses where it is given no seed cannot be read in this "
             "version of Keras, so that what draws from it draws other numbers in a run that goes "
             "on from here. Give layers and keras.random a seed or a SeedGenerator.",
-            stacklevel=4,
         )
     return {
         _GLOBAL: np.asarray(tf.random.get_global_generator().state.numpy()),

@@ -252,8 +252,9 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
             )
     if not callable(make):
         raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
-            "function without arguments, a scheduler of these, or None."
+            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name; a "
+            "function without arguments, such as `lambda: keras.optimizers.Adam(1e-3)`; a "
+            "scheduler of these; or None."
         )
     try:
         optimizer = make()

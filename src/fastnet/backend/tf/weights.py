@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fastnet.backend.files import no_weights_file
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside
 from fastnet.backend.tf.claims import arrays_in, require_claims_of_weights
 from fastnet.backend.tf.models import all_layers
@@ -44,9 +45,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
         )
     name = os.fspath(path)
     if not os.path.isfile(name):
-        raise ValueError(
-            f"There is no weights file '{name}'. Check the path, or leave weights_path out."
-        )
+        raise no_weights_file(name, "Check the path, or leave weights_path out.")
     if not name.endswith(_ENDINGS):
         raise ValueError(
             f"The weights file '{name}' ends with none of {list(_ENDINGS)}. Save it anew with "

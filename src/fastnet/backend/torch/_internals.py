@@ -17,6 +17,7 @@ from io import BytesIO
 from operator import attrgetter
 from os.path import dirname
 from threading import Lock
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ __all__ = [
     "hook_tables",
     "is_bare_zero_grad",
     "is_torchs",
+    "module_hook_tables",
     "note_step",
     "optimizer_hooks",
     "parameter_count_of",
@@ -43,6 +45,7 @@ __all__ = [
     "put_versions",
     "reduces_in_another_type",
     "run_backward",
+    "scaler_tensors",
     "scheduler_has_wrapped",
     "set_grad_enabled",
     "tables_of",
@@ -319,6 +322,18 @@ def hook_tables(optimizer: torch.optim.Optimizer) -> list[dict[Any, Any]]:
     return [table for table in found if isinstance(table, dict)]
 
 
+def module_hook_tables() -> list[dict[Any, Any]]:
+    """List the tables of what is called around the forward and backward passes of all modules."""
+    module = sys.modules.get("torch.nn.modules.module")
+    found = [
+        read(module, "_global_forward_hooks"),
+        read(module, "_global_forward_pre_hooks"),
+        read(module, "_global_backward_hooks"),
+        read(module, "_global_backward_pre_hooks"),
+    ]
+    return [table for table in found if isinstance(table, dict)]
+
+
 def optimizer_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether something is called around the steps of an optimizer.
 
@@ -338,6 +353,20 @@ def scheduler_has_wrapped(step: Any) -> bool:
         step: What stands in the place of the optimizer's `step`.
     """
     return bool(read(step, "_wrapped_by_lr_sched", False))
+
+
+def scaler_tensors(scaler: torch.amp.GradScaler) -> list[torch.Tensor] | None:
+    """Return what a scaler of losses remembers.
+
+    Args:
+        scaler: The scaler.
+
+    Returns:
+        Its scale, and for how many steps in a row all gradients were finite; None where that cannot
+        be had, and steps are not captured, or before it has scaled anything.
+    """
+    found = [read(scaler, "_scale"), read(scaler, "_growth_tracker")]
+    return found if all(isinstance(one, torch.Tensor) for one in found) else None
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:
@@ -395,7 +424,14 @@ class Tools(NamedTuple):
     """What torch has for capturing and compiling, all of it outside of its public API.
 
     Attributes:
-        fake_mode: Makes the mode in which tensors have types and shapes, and no values.
+        fake_mode: Makes the mode in which tensors have types and shapes, and no values; given True,
+            one in which sizes can be open.
+        open_like: Given such a mode and a tensor, makes one without values whose axis 0 is open:
+            its size is a symbol, the same for all tensors with as many rows.
+        admitted: Given such a mode and an open size, returns what tells for which sizes all that
+            was done with it holds, or None where it is for a single one.
+        hint: Gives the size that an open size was made of, and a size itself.
+        text_of_sizes: The code that makes text of an open size.
         make_graph: Traces a function into a graph.
         dispatcher: A context in which what writes to its arguments says so.
         dispatch_mode: The class of modes that see each operation.
@@ -407,7 +443,11 @@ class Tools(NamedTuple):
         backend: Finds a backend of `torch.compile` by its name.
     """
 
-    fake_mode: Callable[[], Any]
+    fake_mode: Callable[[bool], Any]
+    open_like: Callable[[Any, torch.Tensor], torch.Tensor]
+    admitted: Callable[[Any, Any], Callable[[int], bool] | None]
+    hint: Callable[[Any], int]
+    text_of_sizes: CodeType
     make_graph: Callable[..., Any]
     dispatcher: Callable[[], Any]
     dispatch_mode: type
@@ -434,12 +474,22 @@ def tools() -> Tools | None:
         from torch._dispatch.python import enable_python_dispatcher
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
         from torch.utils._mode_utils import no_dispatch
         from torch.utils._python_dispatch import TorchDispatchMode
     except ImportError:
         return None
     return Tools(
-        lambda: FakeTensorMode(allow_non_fake_inputs=True),
+        # programs are kept on disk only of modes that could have open sizes
+        lambda open_sizes: FakeTensorMode(
+            allow_non_fake_inputs=True,
+            shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False),
+            static_shapes=not open_sizes,
+        ),
+        _open_like,
+        _admitted,
+        lambda size: size if isinstance(size, int) else int(size.node.hint),
+        torch.SymInt.__repr__.__code__,
         make_fx,
         enable_python_dispatcher,
         TorchDispatchMode,
@@ -450,6 +500,37 @@ def tools() -> Tools | None:
         _decompositions,
         _backend,
     )
+
+
+def _open_like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    # a piece of a larger tensor is another one as large as itself
+    alone = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    axes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
+    opened: torch.Tensor = mode.from_tensor(
+        alone,
+        symbolic_context=StatelessSymbolicContext(dynamic_sizes=axes),
+        source=ConstantSource("rows"),
+    )
+    return opened
+
+
+def _admitted(mode: Any, size: Any) -> Callable[[int], bool] | None:
+    symbol, env = size.node.expr, mode.shape_env
+    conditions = [guard.expr for guard in env.guards]
+    # an expression without symbols is the one size that it was found to be
+    if symbol.free_symbols != {symbol} or any(env.deferred_runtime_asserts.values()):
+        return None
+    if not all(one.free_symbols <= {symbol} for one in conditions):
+        return None
+
+    def admits(length: int) -> bool:
+        # a single row is no case of many: it is broadcast, and has no variance
+        return length > 1 and all(one.subs(symbol, length) == True for one in conditions)  # noqa: E712
+
+    return admits
 
 
 def _decompositions(fallback_random: bool) -> dict[Any, Any]:

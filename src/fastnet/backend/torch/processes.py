@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.engines import engine_of, groups_of, has_group, process_count, wrapper_of
+from fastnet.backend.torch.meetings import apart
 from fastnet.backend.torch.watching import Watch
 from fastnet.backend.torch.wholes import own_part
 from fastnet.errors import RankError, shown
@@ -24,8 +26,10 @@ __all__ = [
     "barrier",
     "collect",
     "communication",
+    "differences",
     "exchange",
     "gather",
+    "meet",
     "rank",
     "require_group",
     "seed",
@@ -129,7 +133,73 @@ def barrier() -> None:
     """
     require_group("A barrier is waited at")
     if world_size() > 1:
+        meet("barrier")
         dist.barrier()
+
+
+def meet(call: str) -> None:
+    """Wait until all processes are in the same function of fastnet's, with the same arguments.
+
+    What they communicate afterwards then fits, on whatever they communicate by.
+
+    Args:
+        call: The function, with the arguments that are to be the same, as a program writes it.
+
+    Raises:
+        RankError: If one of them is elsewhere, has failed, or does not come.
+    """
+    if world_size() == 1:
+        return
+    place = f"in {call}"
+    if not _met_in_watch(place):
+        _differing([place])
+
+
+def differences(place: str, lines: Sequence[str]) -> list[list[str]] | None:
+    """Compare what processes have alike, by a digest of 32 bytes.
+
+    Args:
+        place: Where they are.
+        lines: What they have.
+
+    Returns:
+        The lines of all of them if there are different ones, else None.
+
+    Raises:
+        RankError: If one of them is elsewhere, has failed, or does not come.
+    """
+    _met_in_watch(place)
+    return _differing([place, *lines])
+
+
+def _met_in_watch(place: str) -> bool:
+    """Meet by the watch, if there is one: that finds those, too, who never come to a meeting."""
+    kept = the_watch()
+    if kept is not None:
+        kept.meet(place, dist.group.WORLD.get_group_store().timeout.total_seconds())  # type: ignore[union-attr]
+    return kept is not None
+
+
+def _differing(lines: list[str]) -> list[list[str]] | None:
+    """Exchange a digest, of one size wherever a process is, and the lines where it differs."""
+    digest = bytearray(hashlib.sha256("\n".join(lines).encode()).digest())
+    own = torch.frombuffer(digest, dtype=torch.uint8).to(_device_of_group())
+    everyone = [torch.empty_like(own) for _ in range(process_count())]
+    dist.all_gather(everyone, own)
+    if all(torch.equal(one, everyone[0]) for one in everyone):
+        return None
+    texts = exchange(lines)
+    for other, (place, *_) in enumerate(texts):
+        if place != texts[0][0]:
+            raise RankError(apart(0, texts[0][0], other, place))
+    return [rest for _, *rest in texts]
+
+
+def _device_of_group() -> torch.device:
+    """Return a device whose tensors the process group communicates."""
+    if dist.get_backend() == "gloo" or "cpu:" in str(dist.get_backend_config()):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
@@ -148,6 +218,7 @@ def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, A
     require_group("Results are gathered")
     if world_size() == 1:
         return dict(result)
+    meet("gather")
     results, sizes = zip(*exchange((dict(result), samples)), strict=True)
     return join_results(results, sizes, _KIND)
 

@@ -21,7 +21,7 @@ from fastnet.backend.torch.optimizer_state import (
     load_state,
     state_of,
 )
-from fastnet.backend.torch.processes import rank, together
+from fastnet.backend.torch.processes import meet, rank, together
 from fastnet.backend.torch.weights import (
     fill,
     fit_weights,
@@ -63,11 +63,14 @@ def save_model(
             "it in code. Leave save_architecture out, and make the model by the same code again."
         )
     weights = innermost(model).state_dict()
+    spread = has_parts(weights)
+    if spread:
+        meet(f"save_model, to {stem!r}")
     contents = {f"{stem}.pt": _whole_weights(weights)}
     if save_optimizer:
         contents[f"{stem}_opt.pt"] = whole(_states_of(model))
     # without word to the others where that is not needed: many a program lets one process save
-    with together("Saving a model") if has_parts(weights) else nullcontext():
+    with together("Saving a model") if spread else nullcontext():
         if rank() == 0:
             for path, content in contents.items():
                 write_whole(path, partial(torch.save, content))
@@ -90,6 +93,8 @@ def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
         ValueError: If a file is damaged, or of another model or optimizer.
     """
     spread = engine_of(model) in ("ddp", "fsdp")
+    if spread:
+        meet("load_model")
     with ExitStack() as kept, together("Loading a model") if spread else nullcontext():
         _load(model, path, load_optimizer, kept)
 

@@ -75,8 +75,9 @@ def make_optimizer(
         make = partial(_by_name()[known], **rate)
     if not callable(make):
         raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name, a "
-            "function of the model's parameters, a scheduler of these, or None."
+            f"The optimizer_fn of model '{name}' is of type {type(make).__name__}. Pass a name; a "
+            "function of the model's parameters, such as "
+            "`lambda params: torch.optim.Adam(params, lr=1e-3)`; a scheduler of these; or None."
         )
     try:
         optimizer = make(model.parameters())

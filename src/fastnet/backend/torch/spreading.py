@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -19,10 +18,14 @@ from fastnet.backend.torch.engines import bare, engine_of, has_group, process_co
 from fastnet.errors import nearest_name, shown
 from fastnet.util.devices import get_num_gpus, read_device
 from fastnet.util.launchers import torch_processes
+from fastnet.util.warned import warn
 
 __all__ = ["PARALLEL", "Spread", "known_to_engine", "note", "spread"]
 
 PARALLEL = ("auto", "ddp", "fsdp", "dp", None)
+
+# what `build` takes besides options, and may be meant by one
+_OWN = {"device", "mixed_precision", "model_name", "parallel", "weights_path"}
 
 _OPTIONS: dict[str | None, tuple[str, ...]] = {
     "ddp": (
@@ -175,12 +178,11 @@ def _choose(parallel: str | None, model: torch.nn.Module, name: str) -> str | No
 
 
 def _hint() -> None:
-    warnings.warn(
+    warn(
         f"There are {get_num_gpus()} GPUs, of which one is used. Start the program with "
         f"`torchrun --nproc_per_node={get_num_gpus()} program.py`, which has a process for each, "
         "and call fastnet.distributed.init() before fastnet.build. For FastEstimator's way, "
         "DataParallel, pass parallel='dp'; parallel=None says that one is meant.",
-        stacklevel=6,
     )
 
 
@@ -194,11 +196,17 @@ def _check_options(
         if option in known:
             continue
         owners = [repr(one) for one, names in _OPTIONS.items() if one and option in names]
-        near = nearest_name(option, known)
+        near = nearest_name(option, known or _OWN.union(*_OPTIONS.values()))
+        if not owners and near is None:
+            raise TypeError(
+                f"build of model '{name}' got the option {option!r}, which neither it nor any "
+                "engine that spreads models has. To give an optimizer settings pass a function, "
+                "such as `optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`."
+            )
         if owners:
             advice = f" It is one of parallel={' and '.join(owners)}."
         else:
-            advice = f" Did you mean {near!r}?" if near else ""
+            advice = f" Did you mean {near!r}?"
         listed = f"the options {sorted(known)}" if known else "no options"
         raise TypeError(
             f"build of model '{name}' got the option {option!r}, but "

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from fastnet.backend.torch.meetings import AT_THE_END, Meetings
 from fastnet.errors import RankError
 
 __all__ = ["Watch"]
@@ -24,6 +25,8 @@ __all__ = ["Watch"]
 # interrupted, and before it is ended; how long the one that failed waits for the others meanwhile
 _PERIOD, _GRACE, _END, _LINGER = 0.2, 2.0, 15.0, 2.0
 
+# begins what is told of an error besides its text
+_TRACE = "\n\nThe traceback of rank "
 _FAILED, _HEARD, _LEFT, _CLOSED = "failed", "heard", "left", "closed"
 
 
@@ -44,6 +47,7 @@ class Watch:
         self.failure: str | None = None
         self.is_over = False
         self._store = _connect(rank)
+        self.meetings = Meetings(self._store, rank, world_size)
         # the thread's own: one connection serves one question at a time
         self._asking = self._store.clone()
         self._main = threading.current_thread() is threading.main_thread()
@@ -76,6 +80,34 @@ class Watch:
     def store(self) -> Any:
         """The store, for the thread that made the watch."""
         return self._store
+
+    def meet(self, place: str, seconds: float) -> None:
+        """Wait until all processes have come to a place of the program.
+
+        Args:
+            place: What the place is called, such as "in gather".
+            seconds: How long to wait.
+
+        Raises:
+            RankError: If one of them is at another place, has failed, or does not come.
+        """
+        wrong = self.meetings.come(place)
+        if wrong is not None:
+            raise RankError(self.fail(wrong))
+        end, pause = monotonic() + seconds, _PERIOD / 1000
+        while not self.meetings.is_complete():
+            if self.failure is not None:
+                raise RankError(self.failure)
+            if monotonic() > end:
+                raise RankError(
+                    self.fail(
+                        f"Rank {self.rank} is {place}, and has waited for {seconds:g} seconds for "
+                        "other ranks to come there. All ranks call it; "
+                        "fastnet.distributed.run(timeout=...) has them wait longer."
+                    )
+                )
+            sleep(pause)
+            pause = min(pause * 2, _PERIOD / 4)
 
     def leave(self, error: BaseException | None, shutdown: Callable[[], None]) -> RankError | None:
         """Leave the program as all others do.
@@ -123,8 +155,13 @@ class Watch:
 
     def _tell(self, error: BaseException) -> None:
         """Say what this process has failed with, unless another one was first."""
-        text = "".join(traceback.format_exception(error)).rstrip()
-        told = f"Rank {self.rank} has failed with {type(error).__name__}: {error}\n\n{text}"
+        lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+        # marked, since it is shown among what other ranks print
+        trace = "\n".join(f"  | {line}" for line in lines)
+        told = (
+            f"Rank {self.rank} has failed with {type(error).__name__}: {error}"
+            f"{_TRACE}{self.rank}:\n{trace}"
+        )
         with suppress(Exception):
             first = self.fail(told)
             if first != told:
@@ -136,6 +173,9 @@ class Watch:
     def _wait_for_all(self) -> None:
         """Wait until all have left; whoever fails meanwhile fails for this process too."""
         try:
+            wrong = self.meetings.come(AT_THE_END)
+            if wrong is not None:
+                self.failure = self.fail(wrong)
             self._leave()
             while self.failure is None and self._count(_LEFT) < self.world_size:
                 sleep(_PERIOD / 4)
@@ -216,7 +256,9 @@ class Watch:
                 dist.group.WORLD.abort()  # type: ignore[union-attr]
         if self._over.wait(_GRACE):
             return
-        print(f"Rank {self.rank} is to stop. {text}", file=sys.stderr, flush=True)
+        # the error that it stops with tells the rest
+        told = text.partition(_TRACE)[0]
+        print(f"Rank {self.rank} is to stop. {told}", file=sys.stderr, flush=True)
         if self._main and self._leaving.acquire(blocking=False):
             _thread.interrupt_main()
             self._leaving.release()

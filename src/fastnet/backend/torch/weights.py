@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.files import no_weights_file
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.claims import require_claims
 from fastnet.backend.torch.names import fit_names, innermost
@@ -151,9 +152,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         )
     name = os.fspath(path)
     if not os.path.isfile(name):
-        raise ValueError(
-            f"There is no weights file '{name}'. Check the path, or leave weights_path out."
-        )
+        raise no_weights_file(name, "Check the path, or leave weights_path out.")
     state = read_file(name, "weights file", "weights", "torch.save(model.state_dict(), path)")
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
         held = "a dict without names" if isinstance(state, dict) else type(state).__name__

@@ -1,0 +1,74 @@
+"""Loops over steps in torch that come to their loader's end, and such that are left before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import ExponentialLR
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop.model import LRSchedule, ModelOp, UpdateOp
+from tests.network.left_loops import EPOCHS, OTHERS, WAYS, run_two
+from tests.network.programs import (
+    batches,
+    built,
+    is_free,
+    line,
+    mlp,
+    no_gradients,
+    same_weights,
+    sgd,
+    supervised,
+    twins,
+)
+
+
+def step_by_hand(twin: Any, data: list[Any]) -> None:
+    optimizer = sgd()(twin.parameters())
+    for batch in data:
+        (cross_entropy(twin(batch["x"]), batch["t"]) / len(data)).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
+class TestWhatIsMerged:
+    @pytest.mark.parametrize("end", EPOCHS)
+    def test_at_an_epochs_end(self, rest: str, end: str, way: str) -> None:
+        model, twin = twins(mlp)
+        network = TorchNetwork(supervised(built(model, sgd()), merge_grad=3, rest=rest))
+        data = batches(4)
+        run_two(network, data, way, end)
+        if rest == "flush":
+            step_by_hand(twin, data[:2])
+        torch.testing.assert_close(model.state_dict(), twin.state_dict())
+        assert network.ops[2].state_dict()["merged"] == (2 if rest == "carry" else 0)
+        assert is_free(network)
+
+    @pytest.mark.parametrize("end", OTHERS)
+    def test_of_a_loop_that_is_left(self, rest: str, end: str, way: str) -> None:
+        model, twin = twins(mlp)
+        network = TorchNetwork(supervised(built(model, sgd()), merge_grad=3, rest=rest))
+        data = batches(4)
+        run_two(network, data, way, end)
+        assert same_weights(model, twin)
+        assert no_gradients(model)
+        assert network.ops[2].state_dict()["merged"] == 2
+        assert is_free(network)
+        list(fastnet.steps(network, [data[2]], "train", 2))
+        step_by_hand(twin, data[:3])
+        torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", EPOCHS + OTHERS)
+def test_a_schedule_per_epoch(end: str, way: str) -> None:
+    model = built(line, sgd(0.1), model_name="m")
+    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5), "epoch")
+    network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), schedule])
+    run_two(network, [{"x": torch.ones(2, 2)}] * 4, way, end)
+    assert fastnet.backend.get_lr(model) == (0.05 if end in EPOCHS else 0.1)
