@@ -39,8 +39,8 @@ class TestSlicers:
                 ValueError,
                 "The keys ['y'] are wanted after the step, but slicers leave them in pieces: no "
                 "slicer un-slices them (mode='train', epoch=2, ds_id='a'). Name each of them in "
-                "the `unslice` of a Slicer (such as MeanUnslicer), or leave it out of "
-                "desired_output_keys.",
+                "the `unslice` of the slicer that cuts, to have its pieces joined, or of a "
+                "MeanUnslicer, to have their mean, or leave it out of desired_output_keys.",
             ):
                 network(mode="train", epoch=2, ds_id="a")
             assert is_free(network)
@@ -50,15 +50,25 @@ class TestSlicers:
 
 class TestModels:
     @pytest.mark.parametrize("make", MAKERS)
-    @pytest.mark.parametrize("names", [("same", "same"), ("Model", "model")])
-    def test_of_one_name(self, make: Any, names: tuple[str, str]) -> None:
-        models = fastnet.build(lambda: [line(), line()], [None, None], model_name=list(names))
-        with raising(
-            AssertionError,
-            f"Two models are called '{names[0]}' and '{names[1]}', which are one name on a file "
-            "system that takes upper and lower case as the same. Pass fastnet.build a model_name "
-            "for each.",
-        ):
+    @pytest.mark.parametrize(
+        ("names", "text"),
+        [
+            (
+                ["same", "same"],
+                "Two models are called 'same', so that their files would be the same. Pass "
+                "fastnet.build another model_name for one of them.",
+            ),
+            (
+                ["Model", "model"],
+                "Two models are called 'Model' and 'model', which are one name on a file system "
+                "that takes upper and lower case as the same. Pass fastnet.build a model_name for "
+                "each.",
+            ),
+        ],
+    )
+    def test_of_one_name(self, make: Any, names: list[str], text: str) -> None:
+        models = fastnet.build(lambda: [line(), line()], [None, None], model_name=names)
+        with raising(AssertionError, text):
             make([ModelOp(model, "x", "y") for model in models])
 
     def test_one_model_in_two_ops_is_one_model(self) -> None:

@@ -90,8 +90,9 @@ class TestOptimizers:
             (
                 3,
                 WrongOptimizerError,
-                "The optimizer_fn of model 'm' is of type int. Pass a name, a function of the "
-                "model's parameters, a scheduler of these, or None.",
+                "The optimizer_fn of model 'm' is of type int. Pass a name; a function of the "
+                "model's parameters, such as `lambda params: torch.optim.Adam(params, lr=1e-3)`; "
+                "a scheduler of these; or None.",
             ),
             (
                 takes_nothing,
@@ -131,8 +132,9 @@ class TestOptimizers:
         model = line()
         with raising(
             WrongOptimizerError,
-            "The optimizer_fn of model 'm' is of type SGD. Pass a name, a function of the model's "
-            "parameters, a scheduler of these, or None.",
+            "The optimizer_fn of model 'm' is of type SGD. Pass a name; a function of the model's "
+            "parameters, such as `lambda params: torch.optim.Adam(params, lr=1e-3)`; a scheduler "
+            "of these; or None.",
         ):
             fastnet.build(lambda: model, sgd()(model.parameters()), model_name="m")
 

@@ -111,7 +111,7 @@ class TestModels:
         network = TorchNetwork([one, other])
         other.model = second
         for _ in range(2):
-            with pytest.raises(AssertionError, match="Two models are called 'm' and 'm'"):
+            with pytest.raises(AssertionError, match="Two models are called 'm', so that"):
                 run(network, {"x": X})
         assert is_free(network)
         one.model = second

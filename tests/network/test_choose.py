@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pydoc
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +20,14 @@ def ops() -> list[Any]:
     from tests.network.keras_models import mlp
 
     return [ModelOp(fastnet.build(mlp, None), "x", "y")]
+
+
+def test_the_factory_says_where_its_methods_are() -> None:
+    found = re.search(r"its methods take, `help\((.*?)\)` tells", str(fastnet.Network.__doc__))
+    assert found is not None
+    told = pydoc.plain(pydoc.render_doc(found[1]))
+    for method in ("run_step", "transform", "iter_transform", "explain", "get_loss_keys"):
+        assert f" {method}(" in told
 
 
 @pytest.mark.tf

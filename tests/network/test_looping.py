@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from fastnet.network import TorchNetwork, looping
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.network.programs import is_free
+from tests.network.programs import is_free, raising, without_tqdm
 
 
 class Clock:
@@ -145,6 +146,24 @@ class TestLoop:
         list(fastnet.steps(plus_one(), loader, "train", 5))
         assert sampler.epoch == 5
 
+    def test_the_length_is_the_loaders(self) -> None:
+        epoch = fastnet.steps(plus_one(), DataLoader(batches(), batch_size=2), "infer")
+        assert len(epoch) == 2
+        assert len(list(epoch)) == 2
+        assert len(fastnet.steps(plus_one(), [], "infer")) == 0
+        assert fastnet.steps(plus_one(), [], "infer")
+
+    def test_a_loader_without_a_length(self) -> None:
+        epoch = fastnet.steps(plus_one(), iter(batches()), "infer")
+        with raising(
+            TypeError,
+            "These steps have no length, as their loader is list_iterator, which has none. Their "
+            "`count` says how many there were so far.",
+        ):
+            len(epoch)
+        assert epoch
+        assert len(list(epoch)) == 3
+
     def test_once_more(self) -> None:
         epoch = fastnet.steps(plus_one(), batches(), "infer")
         assert len(list(epoch)) == 3
@@ -171,7 +190,20 @@ class TestTimes:
             clock.now += 1000  # the loop's own
         assert (epoch.waited, epoch.ran) == (9, 3)
         assert epoch.waiting_share == 0.75
-        assert repr(epoch) == "Steps(3 run, 9 s waiting for data, 3 s in steps)"
+        assert epoch.in_body == 3000
+        assert repr(epoch) == (
+            "Steps(3 run, 9 s waiting for data, 3 s in steps, 3e+03 s in the loop's body)"
+        )
+
+    def test_of_a_loop_that_is_left(self, clock: Clock) -> None:
+        epoch = fastnet.steps(
+            TorchNetwork([LambdaOp(lambda x: x, "x", "y")]), list(batches()), "infer"
+        )
+        for _ in epoch:
+            clock.now += 7
+            if epoch.count == 2:
+                break
+        assert (epoch.count, epoch.in_body) == (2, 14)
 
     def test_in_a_profile(self, clock: Clock) -> None:
         def slow_loader() -> Iterator[dict[str, Any]]:
@@ -215,6 +247,14 @@ class TestBar:
         with pytest.raises(KeyError):
             list(fastnet.steps(plus_one(), [{"x": 1}, {}], "infer", progress=True))
         assert bars[0].fp.getvalue().endswith("\n")
+
+    def test_what_shows_it_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+        network = plus_one()
+        assert len(list(fastnet.steps(network, batches(), "infer"))) == 3
+        with raising(ModuleNotFoundError, without_tqdm("steps")):
+            list(fastnet.steps(network, batches(), "infer", progress=True))
+        assert is_free(network)
 
     def test_there_is_none_unless_asked_for(self, bars: list[Any]) -> None:
         list(fastnet.steps(plus_one(), batches(), "infer"))

@@ -19,7 +19,16 @@ from fastnet.op.numpyop import Delete as NumpyDelete
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.slicer import AxisSlicer
-from tests.network.programs import built, is_free, line, raising, regression, same_weights, weights
+from tests.network.programs import (
+    built,
+    is_free,
+    line,
+    raising,
+    regression,
+    same_weights,
+    weights,
+    without_tqdm,
+)
 
 
 class Look(TensorOp):
@@ -380,6 +389,6 @@ class TestProgress:
     ) -> None:
         monkeypatch.setitem(sys.modules, "tqdm", None)
         check(network.transform(some(), mode="infer"))
-        with pytest.raises(ImportError):
+        with raising(ModuleNotFoundError, without_tqdm("transform")):
             network.transform(some(), mode="infer", progress=True)
         assert is_free(network)

@@ -33,6 +33,7 @@ __getattr__, _late = attach(
         "save_checkpoint": "checkpoint",
         "steps": "looping",
     },
+    needs={"TFNetwork": "tensorflow", "TorchNetwork": "torch"},
 )
 
 

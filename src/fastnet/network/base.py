@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +19,7 @@ from fastnet.distributed import is_main
 from fastnet.errors import describe_op, unwritten_key
 from fastnet.network.checks import (
     agree_on_precision,
+    check_dataset,
     check_epoch,
     check_items,
     check_mode,
@@ -31,16 +31,17 @@ from fastnet.network.copying import Value
 from fastnet.network.layout import Handling, Layout, LayoutCache
 from fastnet.network.metering import Meter, RangeMeter, StepMeter
 from fastnet.network.models import collect_models
-from fastnet.network.opening import Opening, RunStep
+from fastnet.network.opening import Opening, Runner
+from fastnet.network.progress_bar import bar_class
 from fastnet.network.readings import settle_all
-from fastnet.network.runner import Runner
 from fastnet.network.step import compose_step
-from fastnet.network.updates import check_updates, close_after, followers_of
+from fastnet.network.updates import check_updates, close_after, followers_of, forget_endings
 from fastnet.op.settings import bind_settings
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.schedule import get_current_items
-from fastnet.types import Forward, Mode, Model, State, is_given, is_scheduler
+from fastnet.types import Forward, Mode, Model, RunStep, State, is_given, is_scheduler
 from fastnet.util import to_list
+from fastnet.util.warned import warn
 
 if TYPE_CHECKING:
     import torch
@@ -165,7 +166,7 @@ class BaseNetwork(Value):
         self,
         mode: Mode,
         epoch: int,
-        ds_id: str = "",
+        ds_id: str | None = "",
         desired_output_keys: Collection[str] | None = None,
         warmup: bool = False,
         eager: bool = False,
@@ -175,7 +176,8 @@ class BaseNetwork(Value):
         Args:
             mode: "train", "eval", "test" or "infer".
             epoch: The epoch, counted from 1: an int, Python's or numpy's.
-            ds_id: The id of the dataset, "" if it has none.
+            ds_id: The id of the dataset, "" if it has none. None to run the ops of every id, as in
+                FastEstimator.
             desired_output_keys: The keys wanted back. None or empty for all that ops write. Keys
                 that postprocessing reads come back too, and keys of the batch in any case. One that
                 no op of the network writes and the batch does not have is warned of once.
@@ -186,7 +188,8 @@ class BaseNetwork(Value):
             The network itself, to be entered.
 
         Raises:
-            TypeError: If the epoch is no whole number, or a desired key is no string.
+            TypeError: If the epoch is no whole number, or the dataset's id or a desired key is no
+                string.
             ValueError: If there is no such mode or epoch, the network is in use, slicers clash, or
                 a wanted key is left in pieces.
         """
@@ -198,6 +201,7 @@ class BaseNetwork(Value):
         self._configured.opening = None
         check_mode(mode)
         epoch = check_epoch(epoch, self._first_epoch)
+        check_dataset(ds_id)
         desired = desired_keys(desired_output_keys) or self._wanted
         layout = self._find_layout(mode, epoch, ds_id, desired)
         state: State = {
@@ -264,7 +268,7 @@ class BaseNetwork(Value):
         data: Any,
         mode: Mode,
         epoch: int = 1,
-        ds_id: str = "",
+        ds_id: str | None = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,
@@ -310,7 +314,7 @@ class BaseNetwork(Value):
         data: Any,
         mode: Mode,
         epoch: int = 1,
-        ds_id: str = "",
+        ds_id: str | None = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,
@@ -328,7 +332,8 @@ class BaseNetwork(Value):
 
         Returns:
             A generator of results. From its first result on the network is in use, until it has
-            come to its end or was closed.
+            come to its end or was closed. One that is closed before its end, as a loop does that is
+            left by `break` or by an error, leaves the opening as an error does: see `steps`.
 
         Raises:
             TypeError: If `data` is no iterable of batches.
@@ -343,11 +348,16 @@ class BaseNetwork(Value):
 
         def results() -> Iterator[Any]:
             with self._on_device(device), self(mode, epoch, ds_id, desired_output_keys):
-                if callable(data) and not hasattr(data, "__iter__"):
-                    with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
-                        yield from self._transform_all(loader, progress)
-                else:
-                    yield from self._transform_all(data, progress)
+                try:
+                    if callable(data) and not hasattr(data, "__iter__"):
+                        with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
+                            yield from self._transform_all(loader, progress)
+                    else:
+                        yield from self._transform_all(data, progress)
+                except GeneratorExit:
+                    # nobody can tell a loop that was left from one that has failed
+                    forget_endings(self._opening)
+                    raise
 
         return results()
 
@@ -355,7 +365,7 @@ class BaseNetwork(Value):
         self,
         mode: Mode = "train",
         epoch: int = 1,
-        ds_id: str = "",
+        ds_id: str | None = "",
         desired_output_keys: Collection[str] | None = None,
     ) -> Explanation:
         """Explain what an opening would run, and why, without opening the network.
@@ -374,7 +384,7 @@ class BaseNetwork(Value):
         >>> from fastnet.op.tensorop import LambdaOp
         >>> network = TorchNetwork([LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")])
         >>> network.explain("infer", desired_output_keys=["y"]).findings[0].text
-        "Nothing needs op 1, LambdaOp (x -> z): 'z' is neither read nor wanted back."
+        "Nothing needs op 1, LambdaOp[abs] (x -> z): 'z' is neither read nor wanted back."
         """
         from fastnet.network.explaining import explain
 
@@ -507,7 +517,9 @@ class BaseNetwork(Value):
                 forwards[place] = bind_settings(op, defer=defer, retain_graph=retain)
         return forwards
 
-    def _find_layout(self, mode: str, epoch: int, ds_id: str, desired: frozenset[str]) -> Layout:
+    def _find_layout(
+        self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
+    ) -> Layout:
         if self._meter is None:
             return self._layouts.find(mode, epoch, ds_id, desired)
         known = self._layouts.worked_out
@@ -578,7 +590,7 @@ class BaseNetwork(Value):
             self._looked_for.add(key)
             if key not in batch:
                 known = {*self._layouts.written(), *batch.keys()}
-                warnings.warn(unwritten_key(key, known), stacklevel=4)
+                warn(unwritten_key(key, known))
 
     def _step_meter(self, opening: Opening) -> StepMeter | None:
         runner = opening.runner
@@ -651,9 +663,7 @@ class BaseNetwork(Value):
     def _transform_all(self, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
         self._begin_loader(batches)
         if progress and hasattr(batches, "__len__") and is_main():
-            from tqdm import tqdm
-
-            batches = tqdm(batches, unit="batch", desc="transform")
+            batches = bar_class("transform")(batches, unit="batch", desc="transform")
         for batch in batches:
             yield self._do_transform(self._to_batch(batch))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
 
@@ -15,6 +14,7 @@ from fastnet.frameworks import part_of
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
+from fastnet.util.warned import warn
 
 __all__ = ["build", "make_models"]
 
@@ -171,9 +171,7 @@ def build(
     """
     mixed_precision = read_precision(mixed_precision)
     if mixed_precision and sys.platform == "darwin":
-        warnings.warn(
-            "Mixed precision is not supported on macOS, so it is switched off.", stacklevel=2
-        )
+        warn("Mixed precision is not supported on macOS, so it is switched off.")
         mixed_precision = False
     models, frameworks = make_models(model_fn, mixed_precision)
     sources = to_list(optimizer_fn) or [None] * len(models)
@@ -185,10 +183,10 @@ def build(
             f"{len(paths)} weights paths and {len(names)} names. Give one of each for each model."
         )
     placement = device, parallel, options
-    built = []
-    # no comprehension: a hint says where it was called from
-    for each in zip(models, frameworks, sources, paths, names, strict=True):
-        built.append(_compile(*each, mixed_precision, placement))
+    built = [
+        _compile(*each, mixed_precision, placement)
+        for each in zip(models, frameworks, sources, paths, names, strict=True)
+    ]
     return built[0] if len(built) == 1 else built
 
 
@@ -242,9 +240,14 @@ def _require_default(framework: str, name: str, placement: tuple[Any, Any, dict[
     # over the devices of one process each framework has a way of its own
     given += [] if parallel in ("auto", "dp", None) else ["parallel"]
     if given:
+        settings = (
+            " To give an optimizer settings pass a function, such as "
+            "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
+        )
         raise TypeError(
-            f"build got {given}, which are for torch, but model '{name}' is of {framework}. Leave "
-            "them out; Keras models are spread by the strategy that they are made under."
+            f"build got {given}, but model '{name}' is of {framework}: devices, engines and their "
+            "options are for torch. Leave them out; Keras models are spread by the strategy that "
+            f"they are made under.{settings if set(given) - {'device', 'parallel'} else ''}"
         )
 
 

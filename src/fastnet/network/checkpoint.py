@@ -18,6 +18,7 @@ from fastnet.network import random_state as random
 from fastnet.network.processes import processes_of
 from fastnet.network.rank_states import RANKS, collect_ranks, of_rank
 from fastnet.network.stateful import (
+    GIVEN,
     check_states,
     find_stateful,
     kept_states,
@@ -62,7 +63,8 @@ def save_checkpoint(
     `load_state_dict`; and the states of the random numbers of Python, numpy and the framework.
 
     Of several processes the first one writes, and all of them call this, at the same time: each has
-    random numbers and merged gradients of its own, and a part of a model that is sharded.
+    random numbers and merged gradients of its own, and a part of a model that is sharded. The path
+    is the same on all. So there is no `if distributed.is_main():` around it.
 
     The file is written whole, or stays as it was before, even if the process is killed. Its layout
     is that of safetensors.
@@ -85,6 +87,7 @@ def save_checkpoint(
         ValueError: If `epoch` or `step` is no int of at least 0, something of `stateful` has no
             state, or a model has no variables yet.
         OSError: If the file cannot be written.
+        RankError: If another process is elsewhere in the program, has another path, or has failed.
 
     >>> import tempfile, torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -101,6 +104,7 @@ def save_checkpoint(
     name = _path_of(path)
     run = _run_of(network)
     processes = processes_of(network.target_type)
+    _meet(processes, f"save_checkpoint({name!r})")
     with _together(processes):
         things = _things_of(network, stateful, "save_checkpoint")
         own = {
@@ -139,6 +143,8 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Let a run go on from where `save_checkpoint` was called. Nothing in the file is executed.
 
+    Of several processes all call this, with the same path, at the same time.
+
     Everything in the file is checked before the first of it counts. If something fails all the
     same, all is as it was before, on every one of several processes. There may be more of them or
     fewer than have saved: models are whole in the file, each process goes on from the states that
@@ -157,6 +163,7 @@ def load_checkpoint(
     Raises:
         ValueError: If there is no such file, or it is damaged, of another kind, or of another
             network.
+        RankError: If another process is elsewhere in the program, has another path, or has failed.
 
     Which of a model's scheduled optimizers is in force is saved too, but each gets its own state
     back, whichever epoch is opened next. States of devices that are not there are passed over, and
@@ -166,6 +173,7 @@ def load_checkpoint(
     source = f"The checkpoint '{name}'"
     run = _run_of(network)
     processes = processes_of(network.target_type)
+    _meet(processes, f"load_checkpoint({name!r})")
     with ExitStack() as kept, _together(processes, "Loading a checkpoint"):
         return _load(name, network, stateful, run, processes, source, kept)
 
@@ -213,6 +221,12 @@ def _load(
         random.load_random(numbers)
         run.load_random(network.models, numbers["framework"])
     return Checkpoint(content["epoch"], content["step"], content["values"])
+
+
+def _meet(processes: Any, call: str) -> None:
+    """Wait for all processes, if the framework has a way for them to see where each is."""
+    if hasattr(processes, "meet"):
+        processes.meet(call)
 
 
 def _together(processes: Any, task: str = "Saving a checkpoint") -> AbstractContextManager[None]:
@@ -327,13 +341,20 @@ def _run_of(network: BaseNetwork) -> Any:
 def _things_of(
     network: BaseNetwork, stateful: Mapping[str, Any] | None, function: str
 ) -> dict[str, Any]:
-    given = {f"stateful/{name}": thing for name, thing in (stateful or {}).items()}
-    for name, thing in given.items():
-        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-            raise ValueError(
-                f"{function} is given {type(thing).__name__} as {name}, which has no state_dict "
-                "and load_state_dict. Put plain values into `values` of save_checkpoint."
+    given = {f"{GIVEN}{name}": thing for name, thing in (stateful or {}).items()}
+    for name, thing in (stateful or {}).items():
+        if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+            continue
+        advice = "Put plain values into `values` of save_checkpoint."
+        if hasattr(thing, "get_state") and hasattr(thing, "set_state"):
+            advice = (
+                f"Save its state by `values={{{name!r}: {name}.get_state()}}`, and give it back by "
+                f"`{name}.set_state(checkpoint.values[{name!r}])`."
             )
+        raise ValueError(
+            f"{function} is given {type(thing).__name__} as {GIVEN}{name}, which has no state_dict "
+            f"and load_state_dict. {advice}"
+        )
     return find_stateful(
         {
             "ops": network.ops,

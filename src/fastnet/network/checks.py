@@ -26,6 +26,7 @@ from fastnet.util.numbers import whole_number
 
 __all__ = [
     "agree_on_precision",
+    "check_dataset",
     "check_epoch",
     "check_items",
     "check_mode",
@@ -158,6 +159,11 @@ def check_names(models: list[Model]) -> None:
     for name in map(name_of, models):
         other = names.pop(name.lower(), None)
         names[name.lower()] = name
+        if other == name:
+            raise AssertionError(
+                f"Two models are called '{name}', so that their files would be the same. Pass "
+                "fastnet.build another model_name for one of them."
+            )
         if other is not None:
             raise AssertionError(
                 f"Two models are called '{other}' and '{name}', which are one name on a file "
@@ -204,6 +210,22 @@ def check_epoch(epoch: Any, first: int = 1) -> int:
     if number < first:
         raise ValueError(f"An epoch is a whole number from {first} up, not {number}.")
     return number
+
+
+def check_dataset(ds_id: Any) -> None:
+    """Refuse what is no id of a dataset.
+
+    Args:
+        ds_id: What an opening was given.
+
+    Raises:
+        TypeError: If it is neither a string nor None.
+    """
+    if ds_id is not None and not isinstance(ds_id, str):
+        raise TypeError(
+            'The ds_id of an opening is one string, "" for data without an id, or None for the ops '
+            f"of every id, not {shown(ds_id)} of type {type(ds_id).__name__}."
+        )
 
 
 def desired_keys(keys: Any) -> frozenset[str]:

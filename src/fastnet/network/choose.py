@@ -35,7 +35,7 @@ def Network(
     runs batches, one a step: ``result = network.run_step({"x": x, "label": label})``. The result
     has the batch's values by key, and over them what ops have written. `transform` opens it for a
     batch, or a loader of them; `explain` tells what a step would run; `fastnet.steps` goes through
-    an epoch.
+    an epoch. What its methods take, `help(fastnet.network.BaseNetwork)` tells.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.

@@ -182,7 +182,11 @@ class TestLeftAlone:
         with failing(
             tf.errors.OperatorNotAllowedInGraphError,
             None,
-            [line_of(sign, 1), "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).", TRACING],
+            [
+                line_of(sign, 1),
+                "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).",
+                TRACING,
+            ],
         ):
             infer(network, {"x": UP})
         assert infer(network, {"x": UP}, eager=True)["y"].numpy().tolist() == [2.0, 3.0]
@@ -375,7 +379,11 @@ class TestErrors:
         with failing(
             Refusal,
             "('no', 1)",
-            [line_of(inner, 2), "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).", TRACING],
+            [
+                line_of(inner, 2),
+                "Raised by LambdaOp (op 0, inputs ['x'], outputs ['y']).",
+                TRACING,
+            ],
         ) as caught:
             infer(TFNetwork(LambdaOp(outer, "x", "y")), {"x": ones()})
         assert caught[0].number == 1  # type: ignore[attr-defined]

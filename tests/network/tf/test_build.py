@@ -149,8 +149,9 @@ class TestOptimizers:
             (
                 3,
                 WrongOptimizerError,
-                "The optimizer_fn of model 'm' is of type int. Pass a name, a function without "
-                "arguments, a scheduler of these, or None.",
+                "The optimizer_fn of model 'm' is of type int. Pass a name; a function without "
+                "arguments, such as `lambda: keras.optimizers.Adam(1e-3)`; a scheduler of these; "
+                "or None.",
             ),
             (
                 takes_one,
@@ -189,10 +190,21 @@ class TestOptimizers:
     def test_an_optimizer_instead_of_a_function(self) -> None:
         with raising(
             WrongOptimizerError,
-            "The optimizer_fn of model 'm' is of type SGD. Pass a name, a function without "
-            "arguments, a scheduler of these, or None.",
+            "The optimizer_fn of model 'm' is of type SGD. Pass a name; a function without "
+            "arguments, such as `lambda: keras.optimizers.Adam(1e-3)`; a scheduler of these; or "
+            "None.",
         ):
             build(line, BY_NAME.SGD(), model_name="m")
+
+    def test_settings_that_are_the_optimizers(self) -> None:
+        text = (
+            "build got ['lr'], but model 'm' is of tf: devices, engines and their options are for "
+            "torch. Leave them out; Keras models are spread by the strategy that they are made "
+            "under. To give an optimizer settings pass a function, such as "
+            "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
+        )
+        with raising(TypeError, text):
+            build(line, "adam", model_name="m", lr=1e-3)
 
 
 class TestScheduledOptimizers:

@@ -319,7 +319,9 @@ def test_random_numbers_that_cannot_be_read(tmp_path: Path) -> None:
     keras.backend.experimental.disable_tf_random_generator()
     try:
         run = Run(0)
-        with pytest.warns(UserWarning, match="The layer 'dropout.*' draws its random numbers"):
+        told = "The layer 'dropout.*' draws its random numbers"
+        with pytest.warns(UserWarning, match=told) as caught:
             fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network)
+        assert {one.filename for one in caught} == {__file__}
     finally:
         keras.backend.experimental.enable_tf_random_generator()

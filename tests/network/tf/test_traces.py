@@ -7,12 +7,14 @@ import gc
 import sys
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fastnet
+from fastnet.backend import load_model, save_model
 from fastnet.network import TFNetwork, records
 from fastnet.network.tf import program
 from fastnet.op.tensorop import LambdaOp
@@ -262,6 +264,21 @@ class TestOpsThatSchedulersGive:
             first("train"),
             "'x' has the shape (2, 1), where (2) was traced",
         ]
+
+
+def test_loading_weights_traces_nothing(tmp_path: Path) -> None:
+    model, twin = twins(line)
+    built(lambda: model, lambda: sgd(0.1))
+    network = TFNetwork(regression(model))
+    data = [{"x": ones(3, 2)}]
+    path = save_model(model, str(tmp_path), "start")
+    for epoch in (1, 2, 3):
+        train(network, data, epoch=epoch)
+        infer(network, data[0], "eval")
+        load_model(model, path)
+    assert reasons(network) == [first("train"), first("eval")]
+    assert_close(model, twin)
+    assert float(infer(network, data[0], "eval")["y"][0, 0]) == float(twin(data[0]["x"])[0, 0])
 
 
 class TestOptimizers:

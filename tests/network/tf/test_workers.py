@@ -5,6 +5,7 @@ The workers are processes of their own: what runs in them are the functions of t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -921,10 +922,14 @@ def stop_and_go_on(folder: str, merge: int) -> Any:
     fastnet.backend.tf.processes.seed(7 + rank)
     np.random.seed(rank)
     run(network, parts[:3])
-    path = fastnet.save_checkpoint(f"{folder}/{rank}/run", network, epoch=1, step=3)
+    # one path for all, which each worker takes from a folder of its own, so that it is seen who
+    # writes
+    os.chdir(f"{folder}/{rank}")
+    fastnet.save_checkpoint("run", network, epoch=1, step=3)
+    os.chdir(tf_workers.ROOT)
     whole = run(network, parts[3:]), values(model), np.random.rand()
     model, network = made(99)
-    read = fastnet.load_checkpoint(f"{folder}/0/{path.split('/')[-1]}", network)
+    read = fastnet.load_checkpoint(f"{folder}/0/run", network)
     again = run(network, parts[3:]), values(model), np.random.rand()
     return whole, again, (read.epoch, read.step)
 
@@ -987,6 +992,32 @@ def fail_unseen(what: str) -> Any:
         return fail(what)
     finally:
         distributed.init("tf")
+
+
+# where each of two workers is
+APART = {
+    "save on one": ("save_checkpoint('run')", "an opening in mode 'train'"),
+    "load on one": ("load_checkpoint('run')", "gather"),
+    "other paths": ("save_checkpoint('run0')", "save_checkpoint('run1')"),
+}
+
+
+def part_ways(what: str, folder: str) -> None:
+    from fastnet import distributed
+
+    rank = distributed.rank()
+    os.chdir(folder)
+    model = fastnet.build(mlp, sgd, model_name="m")
+    network = TFNetwork(regression(model))
+    if what == "other paths":
+        fastnet.save_checkpoint(f"run{rank}", network)
+    if rank == 0:
+        call = fastnet.save_checkpoint if what == "save on one" else fastnet.load_checkpoint
+        call("run", network)
+    if what == "load on one":
+        distributed.gather({"rank": rank})
+    with network(mode="train", epoch=1):
+        network.run_step(my_part(batches()[0]))
 
 
 class TestErrors:
@@ -1053,6 +1084,20 @@ class TestErrors:
         assert other.text == (
             f"Worker {place} has ended without a word: it was killed, or its machine is gone."
         )
+
+    @pytest.mark.parametrize("what", list(APART))
+    def test_workers_at_different_places(
+        self, new_workers: Callable[..., Workers], what: str, tmp_path: Any
+    ) -> None:
+        places = APART[what]
+        for rank, one in enumerate(new_workers().try_to_run(part_ways, what, str(tmp_path))):
+            assert (one.kind, one.text) == (
+                "RankError",
+                f"Worker {1 - rank} is at {places[1 - rank]}, where worker {rank} is at "
+                f"{places[rank]}. Let all workers run the same program: open networks, save, load "
+                "and gather alike on each.",
+            )
+        assert list(tmp_path.iterdir()) == []
 
     def test_nobody_has_brought_the_workers_together(
         self, new_workers: Callable[..., Workers]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
 from fastnet._baked import Seen, first_other
 from fastnet._resolve import same_items
+from fastnet.backend.tf._keras_internals import WRITTEN_BY_LOADING
 from fastnet.backend.tf.baked import (
     CLASS,
     Look,
@@ -126,7 +127,7 @@ class Fingerprint:
             return [
                 str(name)
                 for name in {**before, **after}
-                if not self._alike(before.get(name, _ABSENT), after.get(name, _ABSENT))
+                if not self._alike(_held(before, name), _held(after, name))
             ]
         same = len(now) == len(then) and all(
             self._alike(before, after) for (_, before), (_, after) in zip(then, now, strict=True)
@@ -184,6 +185,10 @@ class Fingerprint:
 
 
 _ALIVE: WeakSet[Fingerprint] = WeakSet()
+
+
+def _held(values: Mapping[Any, Any], name: Any) -> Any:
+    return values.get(name, WRITTEN_BY_LOADING.get(name, _ABSENT))
 
 
 def _has_names(pairs: list[tuple[str, Any]]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-import warnings
 from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -42,6 +41,7 @@ from fastnet.network.tf.forms import (
 from fastnet.network.tf.graph_state import GraphState
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.types import Forward, State
+from fastnet.util.warned import warn
 
 __all__ = ["InForce", "Program", "Record"]
 
@@ -415,7 +415,7 @@ class _Static:
         _time_first_call(trace, step, record)
         for warning in (self._many(reason, exact, latest), self._always(key, exact, reason)):
             if warning:
-                warnings.warn(warning, stacklevel=4)
+                warn(warning)
         return trace
 
     def _trace_widest(self, exact: list[Any]) -> tuple[Trace, CompiledStep | None, str]:

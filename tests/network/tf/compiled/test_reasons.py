@@ -300,6 +300,12 @@ def test_another_compiler() -> None:
         "CompileOptions has backend='inductor', but the steps of a TensorFlow network are compiled "
         "by XLA. Leave the backend out."
     )
+    with pytest.raises(ValueError, match="dynamic=True") as told:
+        TFNetwork([LambdaOp(lambda x: x, "x", "y")], compile=CompileOptions(dynamic=True))
+    assert str(told.value) == (
+        "CompileOptions has dynamic=True, but XLA compiles a program for each size of a batch. "
+        "Leave it out, and see `most_kinds`."
+    )
     TFNetwork([LambdaOp(lambda x: x, "x", "y")], compile=CompileOptions(backend="xla"))
 
 
