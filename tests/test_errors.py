@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import sys
 
@@ -35,6 +36,50 @@ class TestDescribeOp:
     )
     def test_text(self, op: object, position: int | None, text: str) -> None:
         assert errors.describe_op(op, position) == text
+
+
+class Calling:
+    inputs, outputs = ("x",), ("y",)
+
+    def __init__(self, fn: object) -> None:
+        self.fn = fn
+
+
+class Asked:
+    @property
+    def fn(self) -> object:
+        raise RuntimeError("nobody is to ask")
+
+
+def standardise(x: object) -> object:
+    return x
+
+
+class Scale:
+    def __call__(self, x: object) -> object:
+        return x
+
+
+class TestOpName:
+    @pytest.mark.parametrize(
+        ("op", "text"),
+        [
+            (ModelOp("x", "y"), "ModelOp"),
+            (Calling(standardise), "Calling[standardise]"),
+            (Calling(functools.partial(functools.partial(standardise))), "Calling[standardise]"),
+            (Calling(max), "Calling[max]"),
+            (Calling(Scale()), "Calling[Scale]"),
+            (Calling(torch.nn.ReLU()), "Calling[ReLU]"),
+            (Calling("x".upper), "Calling[upper]"),
+            (Calling(lambda x: x), "Calling"),
+            (Calling(functools.partial(lambda x: x)), "Calling"),
+            (Calling(None), "Calling"),
+            (Asked(), "Asked"),
+            (3.5, "float"),
+        ],
+    )
+    def test_text(self, op: object, text: str) -> None:
+        assert errors.op_name(op) == text
 
 
 class TestNearestName:
@@ -200,7 +245,8 @@ def test_sliced_not_unsliced() -> None:
     assert str(error) == (
         "The keys ['x', 'y'] are wanted after the step, but slicers leave them in pieces: no "
         "slicer un-slices them (mode 'train', epoch 1, ds_id ''). Name each of them in the "
-        "`unslice` of a Slicer (such as MeanUnslicer), or leave it out of desired_output_keys."
+        "`unslice` of the slicer that cuts, to have its pieces joined, or of a "
+        "MeanUnslicer, to have their mean, or leave it out of desired_output_keys."
     )
 
 

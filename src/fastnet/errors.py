@@ -8,6 +8,7 @@ about it.
 from __future__ import annotations
 
 import difflib
+import functools
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "nearest_name",
     "not_a_batch",
     "not_a_sequence",
+    "op_name",
     "other_keys",
     "shown",
     "sliced_not_unsliced",
@@ -53,6 +55,27 @@ class UnknownNameError(KeyError, ValueError):
 
 class WrongOptimizerError(ValueError, AssertionError):
     """An optimizer is none, or one of another framework: FastEstimator raises either for it."""
+
+
+def op_name(op: object) -> str:
+    """Name an op by its class and, of one that calls a function, by that function.
+
+    Args:
+        op: An op, or anything else that stands where an op is expected.
+
+    Returns:
+        For example ``"ModelOp"``, or ``"LambdaOp[standardise]"`` for an op that has the function
+        `standardise` as its `fn`. A lambda has no name to tell.
+    """
+    name = type(op).__name__
+    # read past whatever an op of somebody's own does when it is asked
+    function = getattr(op, "__dict__", {}).get("fn")
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not callable(function):
+        return name
+    called = getattr(function, "__name__", type(function).__name__)
+    return f"{name}[{called}]" if isinstance(called, str) and called.isidentifier() else name
 
 
 def describe_op(op: object, position: int | None = None) -> str:
@@ -168,6 +191,7 @@ def missing_key(
     position: int | None = None,
     deleted_by: str | None = None,
     verb: str = "reads",
+    elsewhere: str | None = None,
 ) -> MissingKeyError:
     """Word the error of a key that is read but not there.
 
@@ -178,6 +202,8 @@ def missing_key(
         position: The reader's place among the ops in force, counted from 0.
         deleted_by: The op that deleted the key earlier in the step, described, if one did.
         verb: What the reader does with the key.
+        elsewhere: A sentence on what would write the key, but not in this opening, if there is
+            such.
 
     Returns:
         The error, for the caller to raise.
@@ -188,6 +214,9 @@ def missing_key(
         text += f", which {deleted_by} has deleted. Read it before it is deleted, or keep it."
         return MissingKeyError(text)
     text += f", but there is no such key. Keys there: {there}."
+    if elsewhere is not None:
+        text += f" {elsewhere} Put the key into the batch, or let an earlier op write it here, too."
+        return MissingKeyError(text)
     near = nearest_name(key, there)
     if near is not None:
         text += f" Did you mean '{near}'?"
@@ -305,8 +334,9 @@ def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
     """
     return ValueError(
         f"The keys {sorted(keys)} are wanted after the step, but slicers leave them in pieces: no "
-        f"slicer un-slices them ({context}). Name each of them in the `unslice` of a Slicer (such "
-        "as MeanUnslicer), or leave it out of desired_output_keys."
+        f"slicer un-slices them ({context}). Name each of them in the `unslice` of the slicer that "
+        "cuts, to have its pieces joined, or of a MeanUnslicer, to have their mean, or leave it "
+        "out of desired_output_keys."
     )
 
 

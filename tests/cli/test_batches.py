@@ -130,6 +130,11 @@ RANDOM = "(Random data are written KEY:TYPE:SHAPE, such as image:float32:32x1x8x
         ),
         ("networks:bach", f"networks has no 'bach'. Did you mean networks:batch? {RANDOM}"),
         (
+            "networks:npp",
+            "networks has no 'npp'. It has: batch, batches, endless, make_network, no_batches, "
+            f"not_batches. {RANDOM}",
+        ),
+        (
             "networks:number",
             "'networks:number' is of type int. It must be a batch (a dict), an iterable of "
             "batches, or a function without arguments that gives either.",

@@ -39,7 +39,9 @@ def test_a_file_in_another_folder(
     network = load_network(f"{folder / 'networks.py'}:network")
     assert len(network.ops) == 3
     # and its functions can be read, which AutoGraph does
-    assert "FACTOR" in inspect.getsource(find(f"{folder / 'networks.py'}:make_network", "NAME"))
+    assert "FACTOR" in inspect.getsource(
+        find(f"{folder / 'networks.py'}:make_network", "NAME", bool)
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,14 @@ def test_a_file_in_another_folder(
         ),
         ("no/where.py:network", "there is no file 'no/where.py'."),
         ("networks:netwrk", "networks has no 'netwrk'. Did you mean networks:network?"),
-        ("beside:zzz", "beside has no 'zzz'. It has: FACTOR."),
+        # a module, a class, a number and what needs arguments are none
+        ("networks:npp", "networks has no 'npp'. It has: endless, make_network, network."),
+        ("networks:LamdaOp", "networks has no 'LamdaOp'. It has: endless, make_network, network."),
+        (
+            "networks:make_size",
+            "networks has no 'make_size'. It has: endless, make_network, network.",
+        ),
+        ("beside:zzz", "beside has no 'zzz'. It has nothing that could be named here."),
         (
             "networks:number",
             "'networks:number' is of type int. It must be a fastnet Network, or a function "
@@ -98,25 +107,25 @@ def test_what_is_no_network(place: str, message: str, folder: Path) -> None:
 
 
 def test_a_file_is_run_once(folder: Path) -> None:
-    once = find("networks.py:network", "NAME")
-    assert find("networks.py:network", "NAME") is once
-    assert find("./networks.py:network", "NAME") is once
-    assert find("networks:network", "NAME") is once
+    once = find("networks.py:network", "NAME", bool)
+    assert find("networks.py:network", "NAME", bool) is once
+    assert find("./networks.py:network", "NAME", bool) is once
+    assert find("networks:network", "NAME", bool) is once
 
 
 @pytest.mark.parametrize("module", [json, sys])  # one with a file, and one without
 def test_a_file_that_has_the_name_of_another_module(module: ModuleType, folder: Path) -> None:
     name = module.__name__
     (folder / f"{name}.py").write_text("from networks import network\n")
-    assert load_network(f"{name}.py:network") is find("networks:network", "NAME")
+    assert load_network(f"{name}.py:network") is find("networks:network", "NAME", bool)
     assert sys.modules[name] is module
 
 
 def test_a_file_that_fails_is_run_again_once_it_is_mended(folder: Path) -> None:
     with pytest.raises(ModuleNotFoundError):
-        find("broken.py:value", "NAME")
+        find("broken.py:value", "NAME", bool)
     (folder / "broken.py").write_text("value = 'mended, with another length'\n")
-    assert find("broken.py:value", "NAME") == "mended, with another length"
+    assert find("broken.py:value", "NAME", bool) == "mended, with another length"
 
 
 @pytest.mark.parametrize("place", ["broken:network", "broken.py:network"])

@@ -185,15 +185,19 @@ class TestPlanted:
         ]
 
     def test_what_comes_back_by_default(self) -> None:
-        explanation = classifier(passing("y", "shown")).explain("train")
-        assert texts(explanation, "only_returned") == [
-            "What op 3, LambdaOp (y -> shown) writes is read by nothing in the network: it is there"
-            " for what comes back alone, and desired_output_keys does not ask for it."
-        ]
-        assert texts(explanation, "returned_by_default") == [
-            "desired_output_keys is empty, so that all that ops write comes back: y, loss, shown. "
-            "Name the keys that you use, and the others are dropped early."
-        ]
+        """It is no fault to ask for nothing, nor to write what only comes back."""
+        note = (
+            "All that ops write comes back, as no keys were asked for; with desired_output_keys "
+            "the others are dropped early."
+        )
+        network = classifier(passing("y", "shown"))
+        explanation = network.explain("train")
+        assert explanation.findings == ()
+        text = str(explanation)
+        assert "Findings (none)" in text
+        assert note in " ".join(text.split())
+        wanted = str(network.explain("train", desired_output_keys=["loss", "shown"]))
+        assert note not in " ".join(wanted.split())
 
     def test_a_key_cut_for_nothing(self) -> None:
         network = TorchNetwork(
@@ -304,3 +308,61 @@ class TestNeeded:
         ]
         network = TorchNetwork(rest)("infer", 1, "", desired)
         assert explanation.device_inputs - network.ctx_gpu_inputs == named
+
+
+class TestSeveralSteps:
+    def network(self, between: Any = (), **settings: Any) -> tuple[TorchNetwork, list[int]]:
+        """Return a network with two losses of a model, and where the optimizer counts its steps."""
+        taken: list[int] = []
+
+        class Counting(torch.optim.SGD):
+            def step(self, *args: Any, **kwargs: Any) -> Any:
+                taken.append(1)
+                return super().step(*args, **kwargs)
+
+        model = fastnet.build(
+            lambda: torch.nn.Linear(4, 3), lambda found: Counting(found, lr=0.1), model_name="line"
+        )
+        ops = [
+            ModelOp(model, "x", "y"),
+            LambdaOp(lambda y: y.pow(2).mean(), "y", "a"),
+            LambdaOp(lambda y: y.abs().mean(), "y", "b"),
+            UpdateOp(model, "a", **settings),
+            *([ModelOp(model, "x", "again")] if between else []),
+            UpdateOp(model, "b", **settings),
+        ]
+        return TorchNetwork(ops), taken
+
+    def steps_of(self, network: TorchNetwork) -> None:
+        with network("train", 1):
+            for _ in range(3):
+                network.run_step({"x": torch.ones(2, 4)})
+
+    def test_of_updates_with_a_pass_between_them(self) -> None:
+        network, taken = self.network(between=True)
+        (finding,) = [
+            one for one in network.explain("train").findings if one.kind == "several_steps"
+        ]
+        assert finding.text == (
+            "The optimizer of model 'line' takes 2 steps in a step of the network: ops 3 and 5 "
+            "update it, one after the other. If one step by all of their losses is meant, add the "
+            "losses up with a LambdaOp, and have one UpdateOp; or put them all off, with "
+            "defer=True, and their gradients are added up."
+        )
+        assert finding.places == (3, 5)
+        self.steps_of(network)
+        assert len(taken) == 2 * 3
+
+    @pytest.mark.parametrize("settings", [{}, {"between": True, "defer": True}], ids=str)
+    def test_what_is_put_off_is_one_step(self, settings: Any) -> None:
+        network, taken = self.network(**settings)
+        assert texts(network.explain("train"), "several_steps") == []
+        self.steps_of(network)
+        assert len(taken) == 3
+
+    def test_of_two_models(self) -> None:
+        models = [
+            fastnet.build(lambda: torch.nn.Linear(4, 1), "sgd", model_name=name) for name in "ab"
+        ]
+        ops = [op for one in models for op in (ModelOp(one, "x", "y"), UpdateOp(one, "y"))]
+        assert texts(TorchNetwork(ops).explain("train"), "several_steps") == []

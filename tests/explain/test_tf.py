@@ -167,3 +167,27 @@ def test_whether_steps_are_compiled() -> None:
         network.run_step({"x": tf.ones(2)})
     told = network.explain("infer").compiled
     assert told == f"are not compiled: {network.traces[0].fallback}"
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_two_updates_are_two_steps_of_the_optimizer(defer: bool) -> None:
+    model = fastnet.build(line, "sgd", model_name="line")
+    network = TFNetwork(
+        [
+            ModelOp(model, "x", "y"),
+            LambdaOp(lambda y: tf.reduce_mean(y**2), "y", "a"),
+            LambdaOp(lambda y: tf.reduce_mean(y), "y", "b"),
+            UpdateOp(model, "a", defer=defer),
+            UpdateOp(model, "b", defer=defer),
+        ]
+    )
+    found = [one.text for one in network.explain("train").findings if one.kind == "several_steps"]
+    assert found == [
+        "The optimizer of model 'line' takes 2 steps in a step of the network: ops 3 and 4 update "
+        "it, one after the other. If one step by all of their losses is meant, add the losses up "
+        "with a LambdaOp, and have one UpdateOp."
+    ]
+    with network("train", 1):
+        for _ in range(3):
+            network.run_step({"x": tf.ones((4, 2))})
+    assert int(model.current_optimizer.iterations) == 2 * 3

@@ -104,7 +104,7 @@ def test_there_is_room_for_names_and_the_device(events: list[str]) -> None:
     console.Console(file=out, width=80).print(profiled())
     text = out.getvalue()
     assert max(map(len, text.splitlines())) <= 80
-    assert "LambdaOp(x)" in text
+    assert "LambdaOp[run](x)" in text
     assert "device mean" in text
     assert "…" not in text
 
@@ -196,7 +196,7 @@ def test_the_device_is_a_track_of_its_own(events: list[str], tmp_path: Path) -> 
     profiled().to_trace(path)
     tracks = validate(json.loads(path.read_text()))
     assert set(tracks) == {"host", "device"}
-    ops = ["LambdaOp(x) -> y", "LambdaOp(y, big) -> z"]
+    ops = ["LambdaOp[run](x) -> y", "LambdaOp[run](y, big) -> z"]
     assert [event["name"] for event in tracks["device"]] == ops * 3
     for event in tracks["device"]:
         first, last = bounds(event)
@@ -207,7 +207,7 @@ def test_nvtx(events: list[str]) -> None:
     net = network()
     with fastnet.profile(net, nvtx=True), net("infer", 1):
         net.run_step(X)
-    ops = ["LambdaOp(x) -> y", "LambdaOp(y, big) -> z"]
+    ops = ["LambdaOp[run](x) -> y", "LambdaOp[run](y, big) -> z"]
     assert events == [
         "event",
         *[ops[0], "event", "a", "event", "pop"],

@@ -20,6 +20,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile, Row, Section
 from fastnet.profiling.blocks import Blocks
+from fastnet.profiling.recording import Recorder
 from fastnet.profiling.rows import Stats
 from fastnet.slicer import AxisSlicer
 from tests.profiling.trace_format import bounds, validate
@@ -231,8 +232,8 @@ class TestPictures:
             patches = [patch.get_facecolor() for patch in legend.get_patches()]
             colors.append(dict(zip(names, patches, strict=True)))
         infer, later = colors
-        assert infer["LambdaOp(x) -> y"] == later["LambdaOp(x) -> y"]
-        assert later["LambdaOp(x) -> more"] != later["LambdaOp(x) -> y"]
+        assert infer["LambdaOp[wait](x) -> y"] == later["LambdaOp[wait](x) -> y"]
+        assert later["LambdaOp[wait](x) -> more"] != later["LambdaOp[wait](x) -> y"]
 
     def test_labels_can_be_read(self, profile: Profile) -> None:
         for axes in profile.plot().axes:
@@ -313,7 +314,44 @@ def made(times: dict[str, list[float]], kind: str = "op") -> Any:
     return Profile((Section("train", "train", False, count, step, tuple(rows)),))
 
 
+SHARED = (
+    "Where others run programs too, pin both runs to one core that they leave alone (on Linux with "
+    "taskset -c), and take turns: before, after, before, after."
+)
+
+
+def with_waits(profile: Any, *waits: float) -> Any:
+    """Give a profile what a loader was waited for in each step."""
+    recorder = Recorder()
+    for seconds in waits:
+        recorder.waited("train", seconds)
+    profile.openings = recorder.openings()
+    return profile
+
+
 class TestComparison:
+    def test_the_loader_takes_part(self) -> None:
+        """Of workers that bring four batches at a time three are not waited for."""
+        steps = {"a": [1e-3] * 120}
+        before = with_waits(made(steps), *[0.0, 0.0, 0.0, 8e-3] * 30)
+        after = with_waits(made(steps), *[0.0, 0.0, 0.0, 2e-3] * 30)
+        comparison = before.compare(after)
+        wait, op = sorted(comparison.rows, key=lambda row: row.difference)
+        assert (wait.name, wait.section, wait.verdict) == ("wait for data", "train", "shrank")
+        assert (wait.before, wait.after) == (pytest.approx(2e-3), pytest.approx(0.5e-3))
+        assert (op.name, op.verdict) == ("a", "")
+        assert comparison.steps[0].verdict == ""
+        assert "wait for data" in str(comparison)
+        # one that was not measured has not come or gone
+        for one, other in ((before, made(steps)), (made(steps), after)):
+            assert [row.name for row in one.compare(other).rows] == ["a"]
+
+    def test_the_loader_of_a_saved_profile(self) -> None:
+        before = with_waits(made({"a": [1e-3] * 60}), *[2e-3] * 60)
+        again = Profile.from_dict(json.loads(before.to_json()))
+        (_, wait) = sorted(again.compare(before).rows, key=lambda row: row.name)
+        assert (wait.name, wait.difference, wait.verdict) == ("wait for data", 0, "")
+
     def test_what_grew(self) -> None:
         waves = [1e-6 * (place % 5) for place in range(120)]
         before = made({"a": [1e-3 + wave for wave in waves], "b": [2e-3 + wave for wave in waves]})
@@ -412,7 +450,7 @@ class TestComparison:
         assert comparison.notes == (
             "train: too noisy to tell whether the step grew or shrank by "
             f"{1e6 * step.least:.1f} us or more. Measure about {steps} steps, both before and "
-            "after.",
+            f"after. {SHARED}",
         )
 
     @pytest.mark.parametrize(
@@ -455,7 +493,7 @@ class TestComparison:
         )
         text = (
             "train: the machine may have been 1.50 times slower at one time than at the other, and "
-            "what that explains counts as noise. Measure again, or more steps."
+            f"what that explains counts as noise. Measure again, or more steps. {SHARED}"
         )
         assert text in comparison.notes or slower != 1.5
         assert slower == 1.5 or not any("machine" in note for note in comparison.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ class TestRows:
         assert (section.name, section.mode, section.eager) == ("eval", "eval", False)
         assert section.steps == 10
         assert names(section, "input") == ["x"]
-        assert names(section, "op") == ["LambdaOp(x) -> y", "LambdaOp(y, x) -> a, b"]
+        assert names(section, "op") == ["LambdaOp[identity](x) -> y", "LambdaOp(y, x) -> a, b"]
         assert sorted(names(section, "output")) == ["a", "b", "y"]
         assert kinds(section) == [
             "setting",
@@ -125,7 +126,7 @@ class TestRows:
     def test_a_slow_op_is_found(self) -> None:
         section = only(fastnet.profile(chain(identity, sleep, identity), X, mode="infer", steps=20))
         slowest = max(section.parts, key=lambda row: row.p50)
-        assert (slowest.name, slowest.kind, slowest.place) == ("LambdaOp(y0) -> y1", "op", 1)
+        assert (slowest.name, slowest.kind, slowest.place) == ("LambdaOp[sleep](y0) -> y1", "op", 1)
         assert slowest.mean >= 200e-6
         # of medians: what else a machine does is long, and seldom twice in one place
         assert slowest.p50 > 0.5 * section.step.p50
@@ -179,7 +180,10 @@ class TestRows:
             "eval, from epoch 3 (2)": ("eval", 1),
             "train, warming up": ("train", 1),
         }
-        assert names(profile.section("train"), "op") == ["LambdaOp(x) -> y", "LambdaOp(y) -> z"]
+        assert names(profile.section("train"), "op") == [
+            "LambdaOp[identity](x) -> y",
+            "LambdaOp[identity](y) -> z",
+        ]
         later = "eval, from epoch 3"
         assert {row.section for row in profile.section(later).rows} == {later}
         with pytest.raises(KeyError, match="no section 'test' in this profile; there are: train"):
@@ -210,8 +214,11 @@ class TestRows:
             postprocessing=[NumpyLambdaOp(sleep, "y0", "z"), NumpyLambdaOp(identity, "z", "w")],
         )
         section = only(fastnet.profile(network, X, mode="infer", steps=10))
-        assert names(section, "postprocessing") == ["LambdaOp(y0) -> z", "LambdaOp(z) -> w"]
-        assert max(section.parts, key=lambda row: row.p50).name == "LambdaOp(y0) -> z"
+        assert names(section, "postprocessing") == [
+            "LambdaOp[sleep](y0) -> z",
+            "LambdaOp[identity](z) -> w",
+        ]
+        assert max(section.parts, key=lambda row: row.p50).name == "LambdaOp[sleep](y0) -> z"
 
     def test_autocast(self) -> None:
         model = built(mlp, mixed_precision=True)
@@ -326,6 +333,42 @@ class TestNothingElseChanges:
         assert only(profile).steps == 1
 
 
+class TestSkippingInABlock:
+    def test_the_first_steps_are_not_measured(self) -> None:
+        network = chain(identity)
+        with fastnet.profile(network, skip=3) as profile:
+            for mode in ("infer", "eval"):
+                with network(mode, 1):
+                    for _ in range(5):
+                        network.run_step(X)
+        assert [(one.name, one.steps) for one in profile.sections] == [("infer", 2), ("eval", 5)]
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"mode": "eval"},
+            {"epoch": 2},
+            {"ds_id": "a"},
+            {"steps": 7},
+            {"eager": True},
+            {"desired_output_keys": ["y"]},
+        ],
+        ids=lambda asked: next(iter(asked)),
+    )
+    def test_what_a_block_cannot_have(self, asked: dict[str, Any]) -> None:
+        network = chain(identity)
+        with pytest.raises(ValueError, match="for batches that") as caught:
+            fastnet.profile(network, **asked)
+        assert str(caught.value) == (
+            f"{next(iter(asked))} is for batches that fastnet.profile runs itself: in a block the "
+            "program opens the network and runs the steps. Pass the batches, or leave it out."
+        )
+
+    def test_no_number(self) -> None:
+        with pytest.raises(ValueError, match="skip must be 0 or more, but it is -1"):
+            fastnet.profile(chain(identity), skip=-1)
+
+
 class TestErrors:
     def test_a_step_that_fails_leaves_no_half_row(self) -> None:
         def fail(x: Any) -> Any:
@@ -434,6 +477,29 @@ class TestErrors:
 
 
 class TestBatches:
+    @pytest.mark.parametrize("steps", [None, 6])
+    def test_what_a_loader_is_waited_for(
+        self, steps: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [0.0]
+
+        class Loader:
+            def __iter__(self) -> Iterator[Any]:
+                for seconds in (100.0, 1.0, 2.0, 3.0):
+                    now[0] += seconds
+                    yield X
+
+        monkeypatch.setattr("fastnet.profiling.session.perf_counter", lambda: now[0])
+        profile = fastnet.profile(chain(identity), Loader(), mode="infer", skip=1, steps=steps)
+        (row,) = [row for row in profile.openings if row.name == "wait for data"]
+        waits = [1.0, 2.0, 3.0] if steps is None else [1.0, 2.0, 3.0, 100.0, 1.0, 2.0]
+        assert (row.section, row.count, row.total) == ("infer", len(waits), sum(waits))
+
+    @pytest.mark.parametrize("given", [X, [X] * 3, (X,) * 3], ids=["dict", "list", "tuple"])
+    def test_what_is_there_is_not_waited_for(self, given: Any) -> None:
+        profile = fastnet.profile(chain(identity), given, mode="infer", skip=0, steps=3)
+        assert "wait for data" not in [row.name for row in profile.openings]
+
     def test_one_is_run_again_and_again(self) -> None:
         seen: list[Any] = []
         network = chain(lambda x: seen.append(x) or x)

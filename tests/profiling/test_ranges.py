@@ -35,7 +35,7 @@ NAMES = {"LambdaOp(x) -> y": 3, "LambdaOp(y) -> a, b": 3}
 
 
 def test_titles() -> None:
-    assert op_title(LambdaOp(max, ["x", "y"], "z")) == "LambdaOp(x, y) -> z"
+    assert op_title(LambdaOp(max, ["x", "y"], "z")) == "LambdaOp[max](x, y) -> z"
     assert op_title(UpdateOp(built(mlp), "loss")) == "UpdateOp(loss)"
     assert op_title(object()) == "object()"
 
@@ -100,7 +100,7 @@ class TestTorchProfiler:
                     run_both(network)
             else:
                 run_both(network)
-        assert ranges(profiler) == {"LambdaOp(x) -> y": 2, "LambdaOp(y) -> z": 1}
+        assert ranges(profiler) == {"LambdaOp[fail](x) -> y": 2, "LambdaOp(y) -> z": 1}
         starts = [event for event in profiler.events() if event.name == "LambdaOp(y) -> z"]
         assert starts[0].cpu_parent is None
 
@@ -134,7 +134,7 @@ class TestTorchProfiler:
             assert torch.equal(network.run_step(X)["y"], X["x"])
             go_on.set()
             thread.join()
-        assert ranges(profiler).get("LambdaOp(x) -> y", 0) <= 1
+        assert ranges(profiler).get("LambdaOp[wait](x) -> y", 0) <= 1
 
 
 def run_both(network: Any) -> None:

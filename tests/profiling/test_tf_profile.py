@@ -119,6 +119,18 @@ class TestGraphs:
         for result in (inside, after):
             np.testing.assert_array_equal(result["z"], before["z"])
 
+    def test_what_the_steps_that_are_skipped_traced(self) -> None:
+        network = TFNetwork(LambdaOp(lambda x: x + 1, "x", "y"), compile=True)
+        profile = fastnet.profile(network, ones(), mode="infer", steps=3, skip=2)
+        (record,) = network.traces
+        assert names(only(profile), "trace") == []
+        told = {row.name: row.total for row in profile.openings if row.name[:5] != "resol"}
+        del told["open"]
+        assert told == {
+            "trace: first step in mode 'infer'": record.seconds,
+            "compile: first step in mode 'infer'": record.compile_seconds,
+        }
+
     def test_a_step_that_fails_while_it_is_traced(self) -> None:
         def fail(data: Any, state: Any) -> Any:
             if data[1] == 3:

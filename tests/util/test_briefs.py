@@ -25,19 +25,20 @@ OPTIMIZER = torch.optim.SGD([torch.zeros(1)], lr=0.1)
 @pytest.mark.parametrize(
     ("item", "text"),
     [
-        (LambdaOp(abs, "x", "y"), "LambdaOp(x -> y)"),
+        (LambdaOp(lambda x: x, "x", "y"), "LambdaOp(x -> y)"),
+        (LambdaOp(abs, "x", "y"), "LambdaOp[abs](x -> y)"),
         (CrossEntropy(("y_pred", "y"), "loss"), "CrossEntropy(y_pred, y -> loss, mode=!infer)"),
-        (LambdaOp(abs, mode="!train"), "LambdaOp(mode=!train)"),
-        (LambdaOp(abs, mode=["train", "eval"]), "LambdaOp(mode=eval|train)"),
-        (LambdaOp(abs, "x", mode="eval", ds_id="b"), "LambdaOp(x ->, mode=eval, ds_id=b)"),
-        (LambdaOp(abs, None, "y"), "LambdaOp(-> y)"),
+        (LambdaOp(abs, mode="!train"), "LambdaOp[abs](mode=!train)"),
+        (LambdaOp(abs, mode=["train", "eval"]), "LambdaOp[abs](mode=eval|train)"),
+        (LambdaOp(abs, "x", mode="eval", ds_id="b"), "LambdaOp[abs](x ->, mode=eval, ds_id=b)"),
+        (LambdaOp(abs, None, "y"), "LambdaOp[abs](-> y)"),
         (Repeat(LambdaOp(abs, "x", "x"), repeat=3), "Repeat(x -> x)"),
         (Delete("x"), "Delete(x ->)"),
         (AxisSlicer(slice=["x", "y"], unslice="x", axis=1), "AxisSlicer(cuts x, y, joins x)"),
         (MeanUnslicer("loss", mode="train"), "MeanUnslicer(joins loss, mode=train)"),
         (
             EpochScheduler({1: LambdaOp(abs, "x"), 3: None}),
-            "EpochScheduler({1: LambdaOp(x ->), 3: None})",
+            "EpochScheduler({1: LambdaOp[abs](x ->), 3: None})",
         ),
         (RepeatScheduler(["a", None]), "RepeatScheduler(['a', None])"),
         (EpochScheduler({2: OPTIMIZER}), "EpochScheduler({2: SGD(...)})"),
@@ -60,7 +61,7 @@ def test_an_op_of_which_nothing_is_known_yet() -> None:
 def test_keys_that_are_written_later() -> None:
     op = LambdaOp(abs, "x", "y")
     op.inputs.append("z")
-    assert repr(op) == "LambdaOp(x, z -> y)"
+    assert repr(op) == "LambdaOp[abs](x, z -> y)"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,17 @@ def test_names_and_unknown_names() -> None:
     assert str(caught.value) == "module 'fastnet.util' has no attribute 'nothing'"
 
 
+def test_names_whose_library_is_not_installed() -> None:
+    """Not among the names, but found, or missed with an error of its own, when asked for."""
+    _, names = attach(
+        "fastnet.util",
+        {"to_list": "collections", "lazy": "lazy"},
+        submodules=["names"],
+        needs={"to_list": "numpy", "names": "no_library_of_this_name"},
+    )
+    assert names() == ["lazy", "to_list"]
+
+
 def test_no_package_imports_a_framework() -> None:
     code = (
         "import sys\n"

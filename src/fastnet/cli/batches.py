@@ -13,7 +13,7 @@ import numpy as np
 
 from fastnet._nest import map_leaves
 from fastnet.backend import to_tensor
-from fastnet.cli.loading import call_without_arguments, find
+from fastnet.cli.loading import call_without_arguments, find, needs_no_arguments
 from fastnet.cli.usage import UsageError
 from fastnet.errors import nearest_name, shown
 
@@ -80,7 +80,7 @@ def _read_file(path: str) -> Batch:
 def _take(place: str, most: int) -> list[Batch]:
     """Take batches from a module: one, an iterable of them, or what a function gives."""
     try:
-        value = find(place, "NAME")
+        value = find(place, "NAME", _may_give_batches)
         if not isinstance(value, (Mapping, Iterable)) and callable(value):
             value = call_without_arguments(value, place)
     except UsageError as error:
@@ -105,6 +105,12 @@ def _take(place: str, most: int) -> list[Batch]:
                 "is a dict with a value for each key."
             )
     return batches
+
+
+def _may_give_batches(value: Any) -> bool:
+    if isinstance(value, (type, str)):
+        return False
+    return isinstance(value, (Mapping, Iterable)) or needs_no_arguments(value)
 
 
 def _is_drawn(asked: str) -> bool:

@@ -8,6 +8,7 @@ import inspect
 import os
 import pkgutil
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,7 @@ from fastnet.cli.usage import UsageError
 from fastnet.errors import nearest_name
 from fastnet.network import BaseNetwork
 
-__all__ = ["call_without_arguments", "find", "load_network"]
+__all__ = ["call_without_arguments", "find", "load_network", "needs_no_arguments"]
 
 
 def load_network(place: str) -> BaseNetwork:
@@ -30,7 +31,7 @@ def load_network(place: str) -> BaseNetwork:
     Raises:
         UsageError: If there is none.
     """
-    value = find(place, "NETWORK")
+    value = find(place, "NETWORK", _may_give_network)
     if not isinstance(value, BaseNetwork) and callable(value):
         value = call_without_arguments(value, place)
     if not isinstance(value, BaseNetwork):
@@ -41,12 +42,14 @@ def load_network(place: str) -> BaseNetwork:
     return value
 
 
-def find(place: str, what: str) -> Any:
+def find(place: str, what: str, fits: Callable[[Any], bool]) -> Any:
     """Import a module, and take a value from it.
 
     Args:
         place: "MODULE:NAME", where MODULE is a module's name or a file.
         what: The word for NAME in errors.
+        fits: Tells of a value of the module whether it may be one that is looked for; where there
+            is none of the name, such ones are offered.
 
     Returns:
         The value.
@@ -63,12 +66,36 @@ def find(place: str, what: str) -> Any:
     module = _load_file(where) if where.endswith(".py") else _import(where)
     if hasattr(module, name):
         return getattr(module, name)
-    names = [other for other in vars(module) if not other.startswith("_")]
+    names = [
+        other for other, value in vars(module).items() if not other.startswith("_") and fits(value)
+    ]
     near = nearest_name(name, names)
-    raise UsageError(
-        f"{where} has no {name!r}."
-        + (f" Did you mean {where}:{near}?" if near else f" It has: {', '.join(sorted(names))}.")
-    )
+    if near:
+        hint = f"Did you mean {where}:{near}?"
+    elif names:
+        hint = f"It has: {', '.join(sorted(names))}."
+    else:
+        hint = "It has nothing that could be named here."
+    raise UsageError(f"{where} has no {name!r}. {hint}")
+
+
+def needs_no_arguments(value: Any) -> bool:
+    """Tell whether a value is a function that can be called without arguments; no class is meant.
+
+    Args:
+        value: The value.
+    """
+    if not callable(value) or isinstance(value, type):
+        return False
+    try:
+        inspect.signature(value).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _may_give_network(value: Any) -> bool:
+    return isinstance(value, BaseNetwork) or needs_no_arguments(value)
 
 
 def call_without_arguments(function: Any, place: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
@@ -32,7 +33,9 @@ takes around the ops.
   MODULE:NAME     a batch (a dict), an iterable of batches, or a function without arguments that
                   gives either. Arrays become tensors of the network's framework.
   a file.npz      of numpy arrays: its names are the keys.
-Batches are made before the first step. If there are fewer than steps, they are used again.
+Batches are made before the first step, so that what a loader is waited for is not measured: go
+through it with fastnet.steps, or hand it to fastnet.profile. If there are fewer batches than steps,
+they are used again.
 
 The steps are real ones: in mode train they train the network's models, in this process."""
 EXAMPLES = """\
@@ -115,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         profile = fastnet.profile(
             network,
-            shown(islice(cycle(batches), count), count, "steps"),
+            _Made(batches, count),
             mode=arguments.mode,
             epoch=arguments.epoch,
             ds_id=arguments.ds_id,
@@ -140,6 +143,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         drawn.plot(arguments.plot)
     return 0
+
+
+class _Made(list[Any]):
+    """Batches that are there already, gone through as often as it takes, with a bar.
+
+    Args:
+        batches: The batches.
+        count: How many steps there will be.
+    """
+
+    def __init__(self, batches: list[Any], count: int) -> None:
+        super().__init__(batches)
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return shown(islice(cycle(super().__iter__()), self._count), self._count, "steps")
 
 
 def _percentage(text: str) -> float:

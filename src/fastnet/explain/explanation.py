@@ -59,7 +59,7 @@ class Explanation:
     device: str
     mode: str
     epoch: int
-    ds_id: str
+    ds_id: str | None
     desired: tuple[str, ...]
     error: str | None
     ops: tuple[Item, ...]

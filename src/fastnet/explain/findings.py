@@ -26,8 +26,8 @@ class Finding:
 
     Attributes:
         kind: "unneeded_op", "unneeded_postprocessing", "unread_output", "copied_for_nothing",
-            "cut_for_nothing", "joined_uncut", "only_returned", "returned_by_default", "not_made",
-            "deleted_output" or "traced_often".
+            "cut_for_nothing", "joined_uncut", "not_made", "deleted_output", "traced_often" or
+            "several_steps".
         text: What it is and what to do about it.
         places: The places of the ops it is about; of postprocessing ops if the kind says so.
         keys: The keys it is about.
@@ -99,6 +99,7 @@ def list_findings(
     written = _by_writer(keys)
     return [
         *_not_made(subject, ops, left_out, postprocessing, by_name),
+        *_several_steps(subject, ops),
         *_traced_often(schedules),
         *_unneeded_ops(subject, ops, written, unneeded[0]),
         *_unneeded_postprocessing(postprocessing, unneeded[1]),
@@ -106,7 +107,6 @@ def list_findings(
         *_cut_for_nothing(keys),
         *_joined_uncut(keys),
         *_unread_outputs(ops, written, unneeded[0]),
-        *_returned_by_default(subject, ops, postprocessing, keys, unneeded),
     ]
 
 
@@ -154,6 +154,30 @@ def _not_made(
             text += f": {elsewhere[name].name} would, but {elsewhere[name].reason}"
         text += f". Did you mean '{near}'?" if near is not None else "."
         yield Finding("not_made", f"{text} It comes back only if the batch has it.", keys=(name,))
+
+
+def _several_steps(subject: Subject, ops: list[Item]) -> Iterator[Finding]:
+    """Find models that are updated several times in a step: by most that was not meant."""
+    by_model: dict[str, list[Item]] = {}
+    for item in ops:
+        if item.updates and not item.inside:
+            for model in item.models:
+                by_model.setdefault(model, []).append(item)
+    for model, updates in by_model.items():
+        # what is put off torch adds up, and steps once
+        merged = [item for item in updates if item.deferred] if subject.framework == "torch" else []
+        count = len(updates) - max(len(merged) - 1, 0)
+        if count < 2:
+            continue
+        places = [item.place for item in updates if item.place is not None]
+        text = (
+            f"The optimizer of model '{model}' takes {count} steps in a step of the network: "
+            f"{_some_ops(places)} update it, one after the other. If one step by all of their "
+            "losses is meant, add the losses up with a LambdaOp, and have one UpdateOp"
+        )
+        if subject.framework == "torch":
+            text += "; or put them all off, with defer=True, and their gradients are added up"
+        yield Finding("several_steps", f"{text}.", tuple(places))
 
 
 def _traced_often(schedules: Schedules) -> Iterator[Finding]:
@@ -297,37 +321,3 @@ def _unread_outputs(
 def _is_idle(life: Life, unneeded: frozenset[int], ops: list[Item]) -> bool:
     useful = [p for p in life.readers if p not in unneeded and not ops[p].deletes]
     return not useful and life.end not in ("returned", "unknown")
-
-
-def _returned_by_default(
-    subject: Subject,
-    ops: list[Item],
-    postprocessing: list[Item],
-    keys: list[Key],
-    unneeded: tuple[frozenset[int], frozenset[int]],
-) -> Iterator[Finding]:
-    by_default = tuple(key.name for key in keys if key.because == "default")
-    if not by_default:
-        return
-    loose = {key.name for key in keys if key.because == "default" and _ends_unread(key, ops)}
-    for item in ops:
-        assert item.place is not None
-        if item.outputs and item.place not in unneeded[0] and loose.issuperset(item.outputs):
-            yield Finding(
-                "only_returned",
-                f"What {name_op(item)} writes is read by nothing in the network: it is there for "
-                "what comes back alone, and desired_output_keys does not ask for it.",
-                (item.place,),
-                item.outputs,
-            )
-    yield Finding(
-        "returned_by_default",
-        "desired_output_keys is empty, so that all that ops write comes back: "
-        f"{', '.join(by_default)}. Name the keys that you use, and the others are dropped early.",
-        keys=by_default,
-    )
-
-
-def _ends_unread(key: Key, ops: list[Item]) -> bool:
-    last = key.lives[-1]
-    return all(ops[place].deletes for place in last.readers)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fastnet._resolve import OpSpec, Spec
 from fastnet.backend.facts import name_of
+from fastnet.errors import op_name
 from fastnet.explain.subject import Subject
 from fastnet.op.op import is_delete
 from fastnet.types import is_given, is_scheduler
+from fastnet.util.names import told_ds_ids, told_modes
 
 __all__ = ["Item", "find_items", "model_names", "name_op"]
 
@@ -24,13 +26,14 @@ class Item:
     Attributes:
         index: Its place in the network's list, schedulers counted as one.
         place: Its place among those in force, or None if it is not.
-        name: The name of its class.
+        name: The name of its class, and of the function that it calls.
         inputs: The keys that it reads; those that a slicer cuts.
         outputs: The keys that it writes; those that a slicer joins.
         modes: The modes that it runs in; none for all.
         ds_ids: The dataset ids that it runs for, or with "!" does not run for; none for all.
         models: The names of the models that it holds.
         takes_gradients: Whether it takes gradients.
+        updates: Whether it updates a model.
         deferred: Whether its update waits until after the last op.
         deletes: Whether it drops what it reads.
         acts: Whether it does more than write its outputs: it updates a model, or has no outputs,
@@ -51,6 +54,7 @@ class Item:
     ds_ids: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     takes_gradients: bool = False
+    updates: bool = False
     deferred: bool = False
     deletes: bool = False
     acts: bool = False
@@ -159,21 +163,10 @@ def _judge(subject: Subject, index: int, value: Any, scheduler: str | None) -> I
             deletes=spec.deletes,
         )
     if not spec.runs_in(subject.mode, None):
-        return replace(item, reason=f"runs in mode {_either(item.modes)} only")
+        return replace(item, reason=told_modes(item.modes))
     if not spec.runs_in(subject.mode, subject.ds_id):
-        return replace(item, reason=_wrong_dataset(item.ds_ids))
+        return replace(item, reason=told_ds_ids(item.ds_ids))
     return item
-
-
-def _wrong_dataset(ds_ids: tuple[str, ...]) -> str:
-    excluded = [name[1:] for name in ds_ids if name.startswith("!")]
-    if len(excluded) == len(ds_ids):
-        return f"does not run for ds_id {_either(excluded)}"
-    return f"runs for ds_id {_either(ds_ids)} only"
-
-
-def _either(names: Collection[str]) -> str:
-    return " or ".join(map(repr, names))
 
 
 def _describe(value: Any, index: int) -> Item:
@@ -192,6 +185,7 @@ def _describe(value: Any, index: int) -> Item:
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
         models=model_names(_ask(value, "get_fe_models", ())),
         takes_gradients=_ask(value, "fe_retain_graph", None) is not None,
+        updates=updates,
         deferred=bool(getattr(value, "defer", False)),
         deletes=deletes,
         acts=updates or not (outputs or deletes) or any(op.acts for op in inside),
@@ -201,7 +195,7 @@ def _describe(value: Any, index: int) -> Item:
 
 
 def _name(value: Any) -> str:
-    return value.__name__ if isinstance(value, type) else type(value).__name__
+    return value.__name__ if isinstance(value, type) else op_name(value)
 
 
 def _mode_order(mode: str) -> tuple[int, str]:

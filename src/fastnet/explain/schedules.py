@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastnet.backend.facts import fact
+from fastnet.errors import op_name
 from fastnet.explain.items import model_names
 from fastnet.explain.subject import Subject
 from fastnet.schedule import get_current_items, get_signature_epochs
@@ -189,7 +190,7 @@ def _describe(value: Any) -> str:
     for inputs, outputs in (("inputs", "outputs"), ("slice_inputs", "unslice_inputs")):
         if hasattr(value, inputs):
             keys = f"{', '.join(getattr(value, inputs))} -> {', '.join(getattr(value, outputs))}"
-            return f"{type(value).__name__} ({keys.strip()})"
+            return f"{op_name(value)} ({keys.strip()})"
     return describe_optimizer(value)
 
 

@@ -43,7 +43,7 @@ class Subject:
     device: str
     mode: str
     epoch: int
-    ds_id: str
+    ds_id: str | None
     desired: frozenset[str]
     wants_all: bool
     ops: list[Any]

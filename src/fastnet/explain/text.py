@@ -233,6 +233,11 @@ def _keys(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
     shown = [(label, ", ".join(sorted(names)) or "none") for label, names in facts[:4]]
     shown += [(label, ", ".join(sorted(names))) for label, names in facts[4:] if names]
     yield _Table(shown, [""] * len(shown))
+    if any(key.because == "default" for key in explanation.keys):
+        yield _Paragraph(
+            "All that ops write comes back, as no keys were asked for; with desired_output_keys "
+            "the others are dropped early."
+        )
     yield _Paragraph("Whatever else a batch has passes through too.")
 
 

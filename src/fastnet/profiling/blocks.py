@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,9 +59,22 @@ class Blocks:
         Returns:
             The medians, a step's share of a round; none if there are too few rounds to tell.
         """
+        return tuple(float(np.median(block)) for block in self._cut(times))
+
+    def means(self, times: Sequence[float]) -> tuple[float, ...]:
+        """Return the mean of each block, in order.
+
+        Args:
+            times: What each step takes.
+
+        Returns:
+            The means; none if there are too few rounds to tell.
+        """
+        return tuple(float(block.mean()) for block in self._cut(np.array(times)))
+
+    def _cut(self, times: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         count = min(_BLOCKS, len(self.chosen) // _LEAST_ROUNDS)
         if count < _LEAST_BLOCKS:
-            return ()
+            return []
         rounds = times[: len(times) // self.period * self.period].reshape(-1, self.period)
-        means = rounds.mean(axis=1)[self.chosen]
-        return tuple(float(np.median(block)) for block in np.array_split(means, count))
+        return np.array_split(rounds.mean(axis=1)[self.chosen], count)

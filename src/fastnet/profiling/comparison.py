@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ __all__ = ["LEAST", "Comparison"]
 LEAST = 0.05
 # the least change of a part, beside that, as a part of the step
 _LEAST_OF_STEP = 0.01
+_SHARED = (
+    "Where others run programs too, pin both runs to one core that they leave alone (on Linux with "
+    "taskset -c), and take turns: before, after, before, after."
+)
 _COLUMNS = ("", "kind", "before", "after", "change", "95 %", "least", "verdict")
 
 
@@ -68,6 +72,7 @@ class Comparison:
         after: Sequence[Section],
         least: float = LEAST,
         same_clockwork: bool = True,
+        waits: Mapping[str, tuple[Row, Row]] | None = None,
     ) -> Comparison:
         """Compare the sections of two profiles by their names.
 
@@ -77,6 +82,7 @@ class Comparison:
             least: The least change worth a verdict, as a part of what there was.
             same_clockwork: Whether the same work takes equally long in both, so that their paces
                 can be compared.
+            waits: By the names of sections, what a loader was waited for in both.
 
         Raises:
             ValueError: If they have none in common, or `least` is not from 0 to 1.
@@ -101,7 +107,9 @@ class Comparison:
             slower = _slower(one, other, same_clockwork)
             step = ComparedRow.of(one.step, other.step, least, 0.0, slower)
             at_least = _LEAST_OF_STEP * (step.before or 0.0)
-            matched = _matched(one, other)
+            matched = list(_matched(one, other))
+            if waits is not None and one.name in waits:
+                matched.append(waits[one.name])
             steps.append(step)
             rows += _judged([ComparedRow.of(*parts, least, at_least, slower) for parts in matched])
             notes += _notes(one, other, slower)
@@ -192,7 +200,8 @@ def _notes(one: Section, other: Section, slower: float) -> Iterator[str]:
     if slower > 1 + TOLERANCE:
         yield (
             f"{one.name}: the machine may have been {slower:.2f} times slower at one time than at "
-            "the other, and what that explains counts as noise. Measure again, or more steps."
+            "the other, and what that explains counts as noise. Measure again, or more steps. "
+            f"{_SHARED}"
         )
 
 
@@ -202,7 +211,7 @@ def _advice(step: ComparedRow, noise: float, steps: int) -> str:
     return (
         f"{step.section}: too noisy to tell whether the step grew or shrank by "
         f"{seconds_text(step.least)} or more. Measure about "
-        f"{max(2, min(round(times), 100)) * steps} steps, both before and after."
+        f"{max(2, min(round(times), 100)) * steps} steps, both before and after. {_SHARED}"
     )
 
 

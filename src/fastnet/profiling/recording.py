@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm
 from time import perf_counter
@@ -16,15 +16,16 @@ from fastnet._execute import Plan
 from fastnet._stamps import StampLog
 from fastnet.network.layout import Layout
 from fastnet.network.metering import DEFERRED, Ranges, op_title, titles
-from fastnet.network.opening import RunStep
+from fastnet.network.records import TraceRecord
 from fastnet.profiling.around import Around, Nested
+from fastnet.profiling.blocks import Blocks
 from fastnet.profiling.clock import StampCost
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.pace import Pace
-from fastnet.profiling.rows import Row, Section, Stats
+from fastnet.profiling.rows import WAIT, Row, Section, Stats
 from fastnet.profiling.sizes import bytes_of
 from fastnet.profiling.sums import BEGIN, Part, Sums, Timeline
-from fastnet.types import State
+from fastnet.types import RunStep, State
 
 __all__ = ["Recorder", "SectionRecorder"]
 
@@ -258,6 +259,7 @@ class Recorder:
         skip: How many steps are to pass before any is measured.
         make_events: Makes what takes the times of the device, or None.
         make_nvtx: Given the names of ops, makes what names them to NVTX, or None.
+        traces: Gives what the network tells of its traced and compiled steps.
     """
 
     def __init__(
@@ -265,6 +267,7 @@ class Recorder:
         skip: int = 0,
         make_events: Callable[[], DeviceEvents] | None = None,
         make_nvtx: Callable[[list[str]], Around] | None = None,
+        traces: Callable[[], Sequence[TraceRecord]] = tuple,
     ) -> None:
         self._make_events = make_events
         self._make_nvtx = make_nvtx
@@ -272,6 +275,9 @@ class Recorder:
         self.sections: dict[Any, SectionRecorder] = {}
         self._openings: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._left = skip
+        self._traces = traces
+        # while steps are skipped: the last trace that was there before
+        self._traced = _last_number(traces()) if skip else None
 
     def found(self, mode: str, seconds: float, worked_out: bool) -> None:
         """Take down what finding a layout took.
@@ -300,7 +306,7 @@ class Recorder:
             mode: The mode.
             seconds: How long it took.
         """
-        self._openings[mode, "wait for data"].append(seconds)
+        self._openings[mode, WAIT].append(seconds)
 
     def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> SectionRecorder:
         """Return the meter that takes the times of an opening's steps.
@@ -324,12 +330,26 @@ class Recorder:
 
     def _skips(self) -> bool:
         if not self._left:
+            self._take_traces()
             return False
         self._left -= 1
         return True
 
+    def _take_traces(self) -> None:
+        """Take down what the steps that were skipped have traced: of the others there are rows."""
+        if self._traced is None:
+            return
+        last, self._traced = self._traced, None
+        for trace in self._traces():
+            if trace.number > last:
+                self._openings[trace.mode, f"trace: {trace.reason}"].append(trace.seconds)
+                if trace.compile_seconds:
+                    name = f"compile: {trace.reason}"
+                    self._openings[trace.mode, name].append(trace.compile_seconds)
+
     def openings(self) -> tuple[Row, ...]:
-        """Sum up what opening the network took, mode by mode."""
+        """Sum up what opening the network took, mode by mode, and what the steps skipped traced."""
+        self._take_traces()
         return tuple(
             Row(
                 name,
@@ -339,6 +359,11 @@ class Recorder:
                 len(seconds),
                 **vars(Stats.of(np.array(seconds))),
                 in_step=False,
+                blocks=Blocks.of(None, len(seconds), 1).means(seconds) if name == WAIT else (),
             )
             for (mode, name), seconds in self._openings.items()
         )
+
+
+def _last_number(traces: Sequence[TraceRecord]) -> int:
+    return traces[-1].number if traces else 0

@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fastnet.profiling.comparison import LEAST, Comparison
 from fastnet.profiling.optional import require
 from fastnet.profiling.plot import draw_profile
 from fastnet.profiling.recording import Recorder, SectionRecorder
-from fastnet.profiling.rows import Row, Section
+from fastnet.profiling.rows import WAIT, Row, Section
 from fastnet.profiling.sums import Timeline
 from fastnet.profiling.table import Table, profile_tables, to_plain, to_rich_table
 from fastnet.profiling.trace_events import trace_events
@@ -202,7 +202,8 @@ class Profile:
         """Compare this profile with another one: what became slower or faster.
 
         It goes by the steps that were run while the machine was at full pace, and has a verdict
-        where a change is beyond its noise at 95 % and at least as large as asked for.
+        where a change is beyond its noise at 95 % and at least as large as asked for. Where both
+        have a row "wait for data", it takes part, by its mean, though it is no part of the step.
 
         Args:
             other: The later one.
@@ -217,7 +218,9 @@ class Profile:
         """
         # what the pace is measured by is itself faster in another Python
         same = self.about.get("python") == other.about.get("python")
-        return Comparison.of(self.sections, other.sections, least, same)
+        before, after = _waits_of(self), _waits_of(other)
+        waits = {name: (before[name], after[name]) for name in before if name in after}
+        return Comparison.of(self.sections, other.sections, least, same, waits)
 
     def __rich__(self) -> Any:
         return to_rich_table(self._tables(), self._notes())
@@ -237,6 +240,17 @@ class Profile:
     def __repr__(self) -> str:
         found = ", ".join(f"{one.name}: {one.steps} steps" for one in self.sections)
         return f"<Profile of {found or 'no steps'}>"
+
+
+def _waits_of(profile: Profile) -> dict[str, Row]:
+    """Find what a loader was waited for, by the first section of each mode."""
+    found = {row.section: row for row in profile.openings if row.name == WAIT}
+    waits: dict[str, Row] = {}
+    for section in profile.sections:
+        row = found.pop(section.mode, None)
+        if row is not None:
+            waits[section.name] = replace(row, section=section.name)
+    return waits
 
 
 def _name(recorded: SectionRecorder, taken: Collection[str]) -> str:

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Row", "Section", "Stats", "key_title"]
+__all__ = ["WAIT", "Row", "Section", "Stats", "key_title"]
+
+# beside the steps: what a loader is waited for
+WAIT = "wait for data"
 
 # neighbouring steps are not independent: what a busy machine slows down is a stretch of steps
 _STRETCHES = 12
@@ -106,7 +109,8 @@ class Row:
         device_p99: What that stays below in 99 % of the steps.
         device_total: The sum of that.
         blocks: The medians of blocks of steps, in order, which a comparison goes by: of those while
-            the machine was at full pace, where there were enough. None if there were few at all.
+            the machine was at full pace, where there were enough. Of "wait for data" the means of
+            blocks: a loader may be waited for once in several steps. None if there were few at all.
     """
 
     name: str

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from itertools import islice
+from time import perf_counter
 from typing import Any, overload
 
 from fastnet._guard import begin, end
 from fastnet.errors import shown
 from fastnet.network import BaseNetwork
+from fastnet.network.records import TraceRecord
 from fastnet.profiling.communication import Communication
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder
@@ -21,6 +25,7 @@ from fastnet.types import Mode
 __all__ = ["Profiling", "profile"]
 
 _STEPS = 100
+_SKIP = 5
 
 
 class Profiling:
@@ -68,9 +73,14 @@ class Profiling:
                 "This profile has been made. Call fastnet.profile again for another one."
             )
         nvtx = import_module("fastnet.backend.torch.ranges").NvtxRanges if self._nvtx else None
-        self._recorder = Recorder(self._skip, device_events_for(self._network), nvtx)
+        self._recorder = Recorder(self._skip, device_events_for(self._network), nvtx, self._traces)
         self._network._measure_with(self._recorder)
         return self._profile
+
+    def _traces(self) -> Sequence[TraceRecord]:
+        # not every framework traces
+        found: Sequence[TraceRecord] = getattr(self._network, "traces", ())
+        return found
 
     def _end(self) -> None:
         self._network._measure_with(None)
@@ -79,7 +89,7 @@ class Profiling:
 
 
 @overload
-def profile(network: BaseNetwork, *, nvtx: bool = ...) -> Profiling: ...
+def profile(network: BaseNetwork, *, skip: int | None = ..., nvtx: bool = ...) -> Profiling: ...
 
 
 @overload
@@ -91,7 +101,7 @@ def profile(
     epoch: int = ...,
     ds_id: str = ...,
     steps: int | None = ...,
-    skip: int = ...,
+    skip: int | None = ...,
     eager: bool = ...,
     desired_output_keys: Collection[str] | None = ...,
     nvtx: bool = ...,
@@ -107,7 +117,7 @@ def profile(
     epoch: int = 1,
     ds_id: str = "",
     steps: int | None = None,
-    skip: int = 5,
+    skip: int | None = None,
     eager: bool = False,
     desired_output_keys: Collection[str] | None = None,
     nvtx: bool = False,
@@ -116,20 +126,24 @@ def profile(
     """Measure where the time of a network's steps goes; in mode "train" this trains its models.
 
     Without batches this is a context manager: what the network does in its block is measured, and
-    of the other arguments only `nvtx` has a meaning. With batches it opens the network, runs them
-    and gives the profile. The steps are real ones: with `UpdateOp` in force they change weights and
-    optimizers, those that are skipped too, unless `update` is False.
+    of the other arguments only `skip` and `nvtx` have a meaning. With batches it opens the network,
+    runs them and gives the profile. The steps are real ones: with `UpdateOp` in force they change
+    weights and optimizers, those that are skipped too, unless `update` is False.
 
     Args:
         network: The network.
         batches: A batch (a dict), which is run again and again, or an iterable of batches. None
-            for a context manager.
+            for a context manager. How long the batch of each measured step is waited for is told
+            beside the steps, as "wait for data", unless it is from a list or tuple: of a loader
+            with workers that is what they have not done while a step ran.
         mode: "train", "eval", "test" or "infer".
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset, "" if it has none.
         steps: How many steps to measure; batches are gone through again where there are fewer.
             None for each batch once, or for 100 steps of a single batch.
         skip: How many steps to run before any is measured: the first ones of a process are slow.
+            None for 5, and in a block for 0. What tracing and compiling took in them is told beside
+            the steps.
         eager: Whether to run op by op even where a graph could be used (TensorFlow only).
         desired_output_keys: The keys wanted back. None or empty for all that ops write.
         nvtx: Whether to name ops to NVTX too (torch on CUDA only). While `torch.profiler` or
@@ -151,8 +165,8 @@ def profile(
         TypeError: If the first argument is no network, batches are neither a dict nor iterable, or
             a number is none.
         ValueError: If the network is being profiled already, there are too few batches, a number is
-            out of range, NVTX is asked for where there is no CUDA, or `update` is False without
-            batches, or while a model has no weights yet.
+            out of range, NVTX is asked for where there is no CUDA, something is asked for without
+            batches that only they can have, or `update` is False while a model has no weights yet.
         Exception: Whatever opening the network or a step raises.
 
     >>> import torch
@@ -169,26 +183,34 @@ def profile(
                 "update=False is for batches that fastnet.profile runs itself: it cannot undo what "
                 "else is done in a block. Pass the batches."
             )
-        return Profiling(network, nvtx=nvtx)
-    for name, value, least in (("steps", steps, 1), ("skip", skip, 0)):
-        if value is None:
-            continue
-        if not isinstance(value, int):
-            raise TypeError(
-                f"{name} must be a whole number, but got {shown(value)} of type "
-                f"{type(value).__name__}."
-            )
-        if value < least:
-            raise ValueError(f"{name} must be {least} or more, but it is {value}.")
+        _refuse_for_block(
+            mode=mode != "train",
+            epoch=epoch != 1,
+            ds_id=ds_id != "",
+            steps=steps is not None,
+            eager=eager is not False,
+            desired_output_keys=bool(desired_output_keys),
+        )
+        _check_counts(skip=(skip, 0))
+        return Profiling(network, skip or 0, nvtx)
+    _check_counts(steps=(steps, 1), skip=(skip, 0))
+    if skip is None:
+        skip = _SKIP
     count = 0
     run = Profiling(network, skip, nvtx)
     communication = Communication(network, skip)
+    # what is there already is not waited for
+    waits = not isinstance(batches, (Mapping, Sequence))
     with (
         run as made,
         network(mode, epoch, ds_id, desired_output_keys, eager=eager),
         nullcontext() if update else unchanged(network),
     ):
-        for batch in _some(batches, steps, skip):
+        drawn = _some(batches, steps, skip)
+        meter = network._meter
+        if waits and meter is not None:
+            drawn = _timed(drawn, skip, partial(meter.waited, mode))
+        for batch in drawn:
             communication.run(count, network, batch)
             count += 1
     if not made.sections:
@@ -199,6 +221,43 @@ def profile(
     made.about["update"] = update
     communication.add_to(made)
     return made
+
+
+def _refuse_for_block(**asked: bool) -> None:
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ValueError(
+                f"{name} is for batches that fastnet.profile runs itself: in a block the program "
+                "opens the network and runs the steps. Pass the batches, or leave it out."
+            )
+
+
+def _check_counts(**counts: tuple[Any, int]) -> None:
+    for name, (value, least) in counts.items():
+        if value is None:
+            continue
+        if not isinstance(value, int):
+            raise TypeError(
+                f"{name} must be a whole number, but got {shown(value)} of type "
+                f"{type(value).__name__}."
+            )
+        if value < least:
+            raise ValueError(f"{name} must be {least} or more, but it is {value}.")
+
+
+def _timed(
+    batches: Iterator[Mapping[str, Any]], skip: int, waited: Callable[[float], None]
+) -> Iterator[Mapping[str, Any]]:
+    """Go through batches, and tell how long each was waited for, but those to skip."""
+    for count in itertools.count():
+        started = perf_counter()
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        if count >= skip:
+            waited(perf_counter() - started)
+        yield batch
 
 
 def _some(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, Any]]:

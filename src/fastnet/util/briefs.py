@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from fastnet.errors import op_name
 from fastnet.util.names import MODES
 
 __all__ = ["brief", "brief_value"]
@@ -19,7 +20,8 @@ def brief(item: object, parts: Iterable[str]) -> str:
         parts: What it does, in words; empty ones are left out.
 
     Returns:
-        Its class and, in brackets, the parts, with the modes and datasets that it is limited to.
+        Its class (and function) and, in brackets, the parts, with the modes and datasets that it is
+        limited to.
     """
     told = [part for part in parts if part]
     for attribute in ("mode", "ds_id"):
@@ -29,7 +31,7 @@ def brief(item: object, parts: Iterable[str]) -> str:
             names = [f"!{others.pop()}"]
         if names:
             told.append(f"{attribute}={'|'.join(sorted(names))}")
-    return f"{type(item).__name__}({', '.join(told)})"
+    return f"{op_name(item)}({', '.join(told)})"
 
 
 def brief_value(value: object) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 __all__ = ["attach", "import_late"]
 
 
 def attach(
-    package: str, exports: Mapping[str, str], submodules: Iterable[str] = ()
+    package: str,
+    exports: Mapping[str, str],
+    submodules: Iterable[str] = (),
+    needs: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the module functions that let a package import its contents late.
 
@@ -18,6 +22,9 @@ def attach(
         package: The package's ``__name__``.
         exports: Where each public name lives: the name, and the submodule to import it from.
         submodules: Submodules that are themselves public names.
+        needs: The libraries that some of the names cannot be imported without. Where one is not
+            installed `dir` leaves the name out, so that whatever looks at all that there is, such
+            as `help`, does not come to it; asked for by itself it raises an error.
 
     Returns:
         What the package assigns to its ``__getattr__`` and ``__dir__``.
@@ -40,9 +47,21 @@ def attach(
         return value
 
     def names() -> list[str]:
-        return sorted({*exports, *modules})
+        return sorted(
+            name for name in {*exports, *modules} if name not in needs or _is_installed(needs[name])
+        )
 
     return load, names
+
+
+def _is_installed(library: str) -> bool:
+    # it takes longer than the other imports here
+    from importlib.util import find_spec
+
+    try:
+        return library in sys.modules or find_spec(library) is not None
+    except ImportError:
+        return False
 
 
 def import_late(name: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from typing import Any, TypeVar
 
 from fastnet.errors import shown
 
-__all__ = ["check_ds_id", "check_io_names", "parse_modes"]
+__all__ = ["check_ds_id", "check_io_names", "parse_modes", "told_ds_ids", "told_modes"]
 
 T = TypeVar("T", bound=Iterable[Any])
 
@@ -118,6 +118,49 @@ def check_ds_id(ds_ids: Set[str]) -> Set[str]:
             "either the ids to run for, or those to leave out."
         )
     return ds_ids
+
+
+def told_modes(modes: Collection[str] | str) -> str:
+    """Say in which modes an op runs.
+
+    Args:
+        modes: The modes.
+
+    Returns:
+        What follows the op's name in a sentence.
+
+    >>> told_modes({"test", "eval"})
+    "runs in mode 'eval' or 'test' only"
+    """
+    names = [modes] if isinstance(modes, str) else sorted(modes, key=_mode_order)
+    return f"runs in mode {_either(names)} only"
+
+
+def told_ds_ids(ds_ids: Collection[str] | str) -> str:
+    """Say for which datasets an op runs.
+
+    Args:
+        ds_ids: The ids, with a leading "!" for all but these.
+
+    Returns:
+        What follows the op's name in a sentence.
+
+    >>> told_ds_ids({"a", "b"}), told_ds_ids("!a")
+    ("runs for ds_id 'a' or 'b' only", "does not run for ds_id 'a'")
+    """
+    names = [ds_ids] if isinstance(ds_ids, str) else sorted(ds_ids)
+    excluded = [name[1:] for name in names if name.startswith("!")]
+    if len(excluded) == len(names):
+        return f"does not run for ds_id {_either(excluded)}"
+    return f"runs for ds_id {_either(names)} only"
+
+
+def _mode_order(mode: str) -> tuple[int, str]:
+    return MODES.index(mode) if mode in MODES else len(MODES), mode
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(map(repr, names))
 
 
 def _told(value: object) -> str:
