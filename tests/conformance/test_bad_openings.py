@@ -38,6 +38,38 @@ def check_works(fw: Framework, network: Any) -> None:
     check_free(network)
 
 
+class TestDatasets:
+    @pytest.mark.parametrize("given", [["a"], {"a"}, 3])
+    def test_an_id_that_is_no_string(self, fw: Framework, given: Any) -> None:
+        network = fw.network([add_one()])
+        text = (
+            'The ds_id of an opening is one string, "" for data without an id, or None for the ops '
+            f"of every id, not {given!r} of type {type(given).__name__}."
+        )
+        for call in (
+            lambda: network(mode="infer", epoch=1, ds_id=given),
+            lambda: network.transform({"x": X}, "infer", ds_id=given),
+            lambda: list(network.iter_transform([{"x": X}], "infer", ds_id=given)),
+            lambda: list(fastnet.steps(network, [{"x": X}], "infer", ds_id=given)),
+        ):
+            with raising(TypeError, text):
+                call()
+            check_works(fw, network)
+        assert f"TypeError: {text}" in network.explain("infer", ds_id=given).error
+
+    def test_none_runs_the_ops_of_every_id(self, fw: Framework) -> None:
+        """As in FastEstimator."""
+        ops = [
+            LambdaOp(lambda x, place=place: x + place, "x", f"y{place}", ds_id=ds_id)
+            for place, ds_id in enumerate([None, "a", "!a"])
+        ]
+        network = fw.network(ops)
+        for ds_id, written in ((None, {0, 1, 2}), ("a", {0, 1}), ("", {0, 2})):
+            with fw.opened(network, ds_id=ds_id):
+                result = network.run_step(fw.tensors({"x": X}))
+            assert set(result) == {"x", *(f"y{place}" for place in written)}
+
+
 class TestEntering:
     def test_twice(self, fw: Framework) -> None:
         network = fw.network([add_one()])
@@ -180,9 +212,9 @@ class TestOpening:
             (
                 [AxisSlicer(0, "x", None)],
                 "The keys ['y'] are wanted after the step, but slicers leave them in pieces: no "
-                "slicer un-slices them (mode='eval', epoch=2, ds_id='a'). Name each of them in "
-                "the `unslice` of a Slicer (such as MeanUnslicer), or leave it out of "
-                "desired_output_keys.",
+                "slicer un-slices them (mode='eval', epoch=2, ds_id='a'). Name each of them in the "
+                "`unslice` of the slicer that cuts, to have its pieces joined, or of a "
+                "MeanUnslicer, to have their mean, or leave it out of desired_output_keys.",
             ),
         ],
         ids=["cut twice", "joined twice", "never cut", "never joined"],
@@ -286,16 +318,26 @@ class TestParts:
 
 
 class TestModels:
-    @pytest.mark.parametrize("names", [("same", "same"), ("Model", "model")])
-    def test_of_one_name(self, fw: Framework, names: tuple[str, str]) -> None:
+    @pytest.mark.parametrize(
+        ("names", "text"),
+        [
+            (
+                ("same", "same"),
+                "Two models are called 'same', so that their files would be the same. Pass "
+                "fastnet.build another model_name for one of them.",
+            ),
+            (
+                ("Model", "model"),
+                "Two models are called 'Model' and 'model', which are one name on a file system "
+                "that takes upper and lower case as the same. Pass fastnet.build a model_name for "
+                "each.",
+            ),
+        ],
+    )
+    def test_of_one_name(self, fw: Framework, names: tuple[str, str], text: str) -> None:
         models = [fw.build(make_layers(3, 2), name=name) for name in names]
         for make in (fw.network, fastnet.Network):
-            with raising(
-                AssertionError,
-                f"Two models are called '{names[0]}' and '{names[1]}', which are one name on a "
-                "file system that takes upper and lower case as the same. Pass fastnet.build a "
-                "model_name for each.",
-            ):
+            with raising(AssertionError, text):
                 make([ModelOp(model, "x", "y") for model in models])
 
     def test_of_two_frameworks(self, fw: Framework) -> None:
@@ -416,13 +458,14 @@ class TestBuild:
 
     def test_an_optimizer_that_is_none(self, fw: Framework) -> None:
         arguments = {
-            "torch": "a function of the model's parameters",
-            "tf": "a function without arguments",
+            "torch": "a function of the model's parameters, such as "
+            "`lambda params: torch.optim.Adam(params, lr=1e-3)`",
+            "tf": "a function without arguments, such as `lambda: keras.optimizers.Adam(1e-3)`",
         }[fw.target]
         with raising(
             WrongOptimizerError,
-            f"The optimizer_fn of model 'm' is of type int. Pass a name, {arguments}, a scheduler "
-            "of these, or None.",
+            f"The optimizer_fn of model 'm' is of type int. Pass a name; {arguments}; a scheduler "
+            "of these; or None.",
         ):
             fw.build(make_layers(3, 2), 3, name="m")
         kind = {"torch": "torch", "tf": "Keras"}[fw.target]

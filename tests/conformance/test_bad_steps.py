@@ -123,12 +123,45 @@ class TestMissingKey:
             missing("LambdaOp (op 0, inputs ['y'], outputs ['z'])", "y", ["x"]),
         )
 
+    @pytest.mark.parametrize(
+        ("limits", "why"),
+        [
+            (
+                {"mode": ["train", "test"]},
+                "runs in mode 'train' or 'test' only, and this opening is in mode 'infer'",
+            ),
+            ({"ds_id": "digits"}, "runs for ds_id 'digits' only, and this opening has 'digit'"),
+            ({"ds_id": "!digit"}, "does not run for ds_id 'digit', and this opening has 'digit'"),
+            ({}, "is not what EpochScheduler gives in this epoch"),
+        ],
+    )
+    def test_that_an_op_writes_which_does_not_run(
+        self, fw: Framework, limits: dict[str, Any], why: str
+    ) -> None:
+        writer: Any = LambdaOp(first, "x", "y", **limits)
+        if not limits:
+            writer = EpochScheduler({1: None, 2: writer})
+        network = fw.network([writer, LambdaOp(first, "y", "z")])
+        text = (
+            "LambdaOp (op 0, inputs ['y'], outputs ['z']) reads the key 'y', but there is no such "
+            "key. Keys there: ['x']. LambdaOp (inputs ['x'], outputs ['y']) writes it, but "
+            f"{why}. Put the key into the batch, or let an earlier op write it here, too."
+        )
+        for _ in range(2):
+            with raising(MissingKeyError, text), fw.opened(network, "infer", ds_id="digit"):
+                network.run_step(fw.tensors({"x": X}))
+            check_free(network)
+        with fw.opened(network, "train", 2, ds_id="digits"):
+            assert_same(fw.arrays(network.run_step(fw.tensors({"x": X})))["z"], X)
+
     def test_that_was_deleted(self, fw: Framework) -> None:
         network = fw.network(
             [LambdaOp(first, "x", "y"), Delete("y"), LambdaOp(first, ["x", "y"], "z")]
         )
         text = deleted(
-            "LambdaOp (op 2, inputs ['x', 'y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])"
+            "LambdaOp (op 2, inputs ['x', 'y'], outputs ['z'])",
+            "y",
+            "Delete (op 1, inputs ['y'])",
         )
         for _ in range(2):
             with raising(MissingKeyError, text):
@@ -138,7 +171,9 @@ class TestMissingKey:
     def test_that_was_deleted_from_the_batch(self, fw: Framework) -> None:
         network = fw.network([Delete("x"), LambdaOp(first, "x", "y")])
         text = deleted(
-            "LambdaOp (op 1, inputs ['x'], outputs ['y'])", "x", "Delete (op 0, inputs ['x'])"
+            "LambdaOp (op 1, inputs ['x'], outputs ['y'])",
+            "x",
+            "Delete (op 0, inputs ['x'])",
         )
         for _ in range(2):
             with raising(MissingKeyError, text, notes_of(fw)):

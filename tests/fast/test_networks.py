@@ -252,6 +252,7 @@ def test_what_other_things_may_be() -> None:
     assert callable(types.DeferredLike.__call__)
     assert callable(types.DatasetLike.__call__)
     assert typing.get_args(types.Forward)
+    assert typing.get_args(types.RunStep)
     assert typing.get_args(types.Mode) == ("train", "eval", "test", "infer")
     assert typing.get_origin(types.State) is dict
     assert issubclass(typing.get_origin(types.Batch), Mapping)
@@ -265,6 +266,7 @@ def test_what_other_things_may_be() -> None:
 def test_texts() -> None:
     op = TensorOp("x", "y")
     where = "TensorOp (op 0, inputs ['x'], outputs ['y'])"
+    assert errors.op_name(op) == "TensorOp"
     assert errors.describe_op(op, 0) == where
     assert errors.shown("a") == "'a'"
     assert errors.nearest_name("loos", ["loss", "x"]) == "loss"

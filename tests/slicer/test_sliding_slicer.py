@@ -200,6 +200,22 @@ class TestShapes:
         slices = (torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
         assert slicer._unslice_batch(slices, "y").tolist() == [[1, 2, 3, 4]]
 
+    @MAKERS
+    def test_lengths_that_are_left_open(self, make: Maker) -> None:
+        slicer = SlidingSlicer(
+            [-1, -1, 1, 2],
+            slice="x",
+            unslice="y",
+            unslice_shape=[-1, -1, 3, 4],
+            squeeze_window=True,
+        )
+        for batch, channels in ((4, 1), (1, 3), (2, 2)):
+            images = np.random.default_rng(0).random((batch, channels, 3, 4), "float32")
+            pieces = tuple(
+                make(images[:, :, row, at : at + 2]) for row in range(3) for at in (0, 2)
+            )
+            np.testing.assert_array_equal(slicer._unslice_batch(pieces, "y"), images)
+
     def test_the_shape_that_was_cut(self) -> None:
         slicer = SlidingSlicer([-1, 2], slice="x")
         assert not slicer.static_unslice_shape
@@ -301,6 +317,16 @@ class TestErrors:
                 "and [2].",
             ),
             (
+                {"window_size": [-1, 2], "unslice_shape": (-1, -1)},
+                "Each length of an unslice_shape must be a positive int, or -1 for an axis that is "
+                "not cut, but got -1 in [-1, -1], for windows of [-1, 2].",
+            ),
+            (
+                {"window_size": [-1, 2], "unslice_shape": (0, 4)},
+                "Each length of an unslice_shape must be a positive int, or -1 for an axis that is "
+                "not cut, but got 0 in [0, 4], for windows of [-1, 2].",
+            ),
+            (
                 {"window_size": [2], "slice": None, "unslice": "y"},
                 "SlidingSlicer is to un-slice ['y'] but slices nothing, so it cannot see what "
                 "shape to restore. Give it keys to `slice`, or an unslice_shape.",
@@ -347,6 +373,28 @@ class TestErrors:
             "SlidingSlicer cannot un-slice 'y': a slice of shape [1, 3] does not fit into its "
             "window of shape [1, 2], in data of shape [1, 4]. Give the slicer the unslice_shape of "
             "this key, or cut a key of its shape."
+        )
+
+    @MAKERS
+    @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2,)])
+    def test_slices_that_would_be_repeated(self, make: Maker, shape: tuple[int, ...]) -> None:
+        slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[2, 4])
+        slices = tuple(make(np.ones(shape, dtype="float32")) for _ in range(2))
+        with pytest.raises(ValueError, match="fit") as caught:
+            slicer._unslice_batch(slices, key="y")
+        assert str(caught.value) == (
+            f"SlidingSlicer cannot un-slice 'y': a slice of shape {list(shape)} does not fit into "
+            "its window of shape [2, 2], in data of shape [2, 4]. Give the slicer the "
+            "unslice_shape of this key, or cut a key of its shape."
+        )
+
+    def test_pieces_of_other_axes_than_those_left_open(self) -> None:
+        slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[-1, 4])
+        with pytest.raises(ValueError, match="pieces of 2 axes") as caught:
+            slicer._unslice_batch((torch.ones(2), torch.ones(2)), key="y")
+        assert str(caught.value) == (
+            "SlidingSlicer joins pieces of 2 axes, by its unslice_shape [-1, 4], but got one of "
+            "shape [2]."
         )
 
     def test_other_errors_of_the_framework_pass(self) -> None:

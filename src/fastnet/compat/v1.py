@@ -129,7 +129,7 @@ class BaseNetwork(base.BaseNetwork):
         data: Any,
         mode: Mode,
         epoch: int = 1,
-        ds_id: str = "",
+        ds_id: str | None = "",
         progress: bool = False,
         desired_output_keys: Collection[str] | None = None,
         device: Any = None,

@@ -45,17 +45,18 @@ class SlidingSlicer(Slicer):
     lie where they were cut: where they overlap they are averaged or added, and gaps between them
     are filled with `pad_val`.
 
-    An axis whose stride is at least its length is not cut at all; with `pad_mode` "drop" its window
-    must fit into it.
+    An axis of the data that is no longer than its stride is not cut at all, and the piece has all
+    of it, however short the window is; with `pad_mode` "drop" the window must fit into it.
 
     Args:
         window_size: The length of the window along each axis; -1 for an axis that is not cut.
         strides: How far the window moves along each axis; 0 for an axis that is not cut. One int
             stands for every axis that is cut. Left out, the window's own lengths, so that windows
             touch without overlapping.
-        pad_mode: What to do with a last window that reaches past the end of the data: "drop" it,
-            let it be "partial" (shorter than the others), pad the data with a "constant", move it
-            back until it fits ("nopad"), or let the data go on as its "mirror" image. In torch and
+        pad_mode: What to do with a last window that reaches past the end of the data: "drop" it, so
+            that what no other window reaches is `pad_val` in what is joined; let it be "partial"
+            (shorter than the others), pad the data with a "constant", move it back until it fits
+            ("nopad"), or let the data go on as its "mirror" image, without the edge. In torch and
             numpy this leaves the first two axes, batch and channel, as they are; in TensorFlow,
             where the channels come last, each axis can be mirrored.
         pad_val: What to pad with, and what to fill gaps with when joining.
@@ -63,9 +64,10 @@ class SlidingSlicer(Slicer):
         unslice: The key or keys to join. Left out, those of `slice`. None to join nothing.
         unslice_mode: Whether overlapping windows are averaged ("avg", always in float32) or added
             up ("sum", in their own type) when they are joined.
-        unslice_shape: The shape that joining leads to. Left out, the shape that a key had before it
-            was cut; a key that was not cut takes the shape of the last key that was. It must be
-            given to a slicer that cuts nothing.
+        unslice_shape: The shape that joining leads to, with -1 for an axis that is not cut and is
+            as long as it is in the pieces, such as the batch's. Left out, the shape that a key had
+            before it was cut; a key that was not cut takes the shape of the last key that was. It
+            must be given to a slicer that cuts nothing.
         squeeze_window: Whether axes along which the window has length 1 are taken out of the
             pieces, and put back when joining.
         mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
@@ -125,6 +127,13 @@ class SlidingSlicer(Slicer):
                 f"unslice_shape and window_size must have the same number of axes, but got "
                 f"{list(self._fixed_shape)} and {self.window_size}."
             )
+        for length, cut in zip(self._fixed_shape or (), self.window_size, strict=False):
+            if not isinstance(length, int) or (length < 1 and (length, cut) != (-1, -1)):
+                raise AssertionError(
+                    "Each length of an unslice_shape must be a positive int, or -1 for an axis "
+                    f"that is not cut, but got {shown(length)} in {list(self._fixed_shape or ())}, "
+                    f"for windows of {self.window_size}."
+                )
         if self.unslice_inputs and not self.slice_inputs and self._fixed_shape is None:
             raise AssertionError(
                 f"SlidingSlicer is to un-slice {self.unslice_inputs} but slices nothing, so it "
@@ -227,6 +236,8 @@ class SlidingSlicer(Slicer):
                 "unslice_shape."
             )
         tensors = implementation(slices[0])
+        if -1 in shape:
+            shape = self._as_in(shape, slices[0])
         tiling = self._tile(shape, tensors)
         if len(slices) != len(tiling.cuts):
             raise AssertionError(
@@ -239,6 +250,21 @@ class SlidingSlicer(Slicer):
         # tensors that cannot be written to are put together as arrays
         arrays = tuple(tensors.to_numpy(piece) for piece in slices)
         return tensors.from_numpy(self._join(arrays, key, shape, tiling), slices[0])
+
+    def _as_in(self, shape: tuple[int, ...], piece: Any) -> tuple[int, ...]:
+        """Take the lengths that were left open from a piece."""
+        lengths = list(_shape_of(piece))
+        for axis in self.auto_squeeze:
+            if len(lengths) < len(shape):
+                lengths.insert(axis, 1)
+        if len(lengths) != len(shape):
+            raise ValueError(
+                f"SlidingSlicer joins pieces of {len(shape)} axes, by its unslice_shape "
+                f"{list(shape)}, but got one of shape {list(_shape_of(piece))}."
+            )
+        return tuple(
+            own if given == -1 else given for given, own in zip(shape, lengths, strict=True)
+        )
 
     def _join(
         self, slices: tuple[Any, ...], key: str, shape: tuple[int, ...], tiling: Tiling
@@ -258,17 +284,15 @@ class SlidingSlicer(Slicer):
             for axis in self.auto_squeeze:
                 if window.shape[axis] == 1:
                     piece = tensors.expand_dims(piece, axis)
-            try:
-                window += piece
-            except (RuntimeError, ValueError) as error:
-                if _shape_of(piece) == _shape_of(window):
-                    raise
+            # a piece with an axis of length 1 would be added all over its window
+            if piece.shape != window.shape:
                 raise ValueError(
                     f"SlidingSlicer cannot un-slice '{key}': a slice of shape "
                     f"{list(_shape_of(piece))} does not fit into its window of shape "
                     f"{list(_shape_of(window))}, in data of shape {list(shape)}. Give the slicer "
                     "the unslice_shape of this key, or cut a key of its shape."
-                ) from error
+                )
+            window += piece
         if any(tiling.padding):
             merged = merged[tuple(slice(size) for size in shape)]
         if average:

@@ -66,6 +66,31 @@ def test_training_is_the_loop_by_hand(form: Any, compile: Any) -> None:
         torch.testing.assert_close(own, other)
 
 
+def told_of(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
+@pytest.mark.parametrize("form", [Output, Plain, dict, Pair])
+def test_an_op_that_cannot_read_what_has_parts(form: Any) -> None:
+    model = built(Encoder, None, model_name="m")
+    model.form = form
+    inputs = {"input_ids": "ids", "attention_mask": "mask"}
+    (batch,) = words(1)
+    fail = LambdaOp(lambda y: y.no_such_thing, "y", "z")
+    with pytest.raises(AttributeError) as caught:
+        run(TorchNetwork([ModelOp(model, inputs, "y", mode="infer"), fail]), batch)
+    names = {Pair: ["logits", "hidden"], Plain: ["logits", "loss"]}.get(form, ["logits"])
+    note = (
+        f"The value of 'y' is of type {form.__name__}, as model 'm' has returned it, with the "
+        f"parts {names}. ModelOp(..., outputs={{{names[0]!r}: 'y'}}) takes one of them."
+    )
+    assert note in told_of(caught.value)
+    taken = ModelOp(model, inputs, {"logits": "y"}, mode="infer")
+    with pytest.raises(AttributeError) as caught:
+        run(TorchNetwork([taken, fail]), batch)
+    assert "has returned it" not in told_of(caught.value)
+
+
 @pytest.mark.parametrize("form", [Output, Plain, dict, Pair])
 def test_one_value_is_taken_by_name(form: Any) -> None:
     model = built(Encoder, None)
@@ -107,6 +132,23 @@ def test_copies_and_written_keys() -> None:
         batch["words"] = batch.pop("ids")
     run_all(network, data)
     assert same_weights(model, other.models[0])
+
+
+def test_all_arguments_that_a_function_needs() -> None:
+    class Two(nn.Module):
+        def forward(self, one: Any, other: Any) -> Any:
+            return one + other
+
+    model = built(Two, None, model_name="m")
+    where = "test_all_arguments_that_a_function_needs.<locals>.Two.forward"
+    with raising(
+        ValueError,
+        f"ModelOp of 'm' gives ['one'], but {where} needs 'other', too. Add it to inputs.",
+    ):
+        ModelOp(model, {"one": "x"}, "y")
+    network = TorchNetwork([ModelOp(model, {"other": "b", "one": "a"}, "y")])
+    result = run(network, {"a": torch.ones(2), "b": torch.zeros(2)}, mode="infer")
+    assert result["y"].tolist() == [1, 1]
 
 
 def test_names_that_a_model_has_not() -> None:

@@ -326,6 +326,25 @@ def test_names_of_inputs(make: Any, eager: bool) -> None:
     np.testing.assert_allclose(result["y"], (left - right) @ kernel + bias, rtol=1e-5)
 
 
+@EITHER_WAY
+def test_an_op_that_cannot_read_what_has_parts(eager: bool) -> None:
+    model = built(Named, model_name="m")
+    network = TFNetwork(
+        [
+            ModelOp(model, {"left": "a", "right": "b"}, "y"),
+            LambdaOp(lambda y: y.no_such_thing, "y", "z"),
+        ]
+    )
+    ones = np.ones((4, 2), "float32")
+    with pytest.raises(AttributeError) as caught:
+        run_all(network, [{"a": ones, "b": ones}], mode="infer", eager=eager)
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert (
+        "The value of 'y' is of type dict, as model 'm' has returned it, with the parts "
+        "['logits', 'other']. ModelOp(..., outputs={'logits': 'y'}) takes one of them."
+    ) in told
+
+
 def test_names_that_there_are_not() -> None:
     model = built(functional, model_name="m")
     with raising(

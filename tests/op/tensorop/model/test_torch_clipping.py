@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
@@ -408,15 +408,40 @@ class TestRest:
         assert same_weights(model, twin)
         assert ops[2].state_dict()["merged"] == 1
 
-    def test_a_loop_over_steps_that_is_left_is_an_end(self) -> None:
+    def test_a_generator_of_the_programs_own_that_is_closed_is_an_end(self) -> None:
         model, twin = twins(mlp)
         built(model, sgd())
         network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
         data = batches(5)
-        for place, _ in enumerate(fastnet.steps(network, data, "train")):
-            if place == 1:
-                break
+
+        def results() -> Iterator[Any]:
+            with network(mode="train", epoch=1):
+                for batch in data:
+                    yield network.run_step(batch)
+
+        own = results()
+        next(own), next(own)
+        own.close()
         self.by_hand(twin, [data[:2]])
+        assert same_weights(model, twin)
+
+    def test_a_flush_that_fails_leaves_nothing(self) -> None:
+        model, twin = twins(mlp)
+        built(model, sgd())
+        network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
+        data = batches(5)
+
+        def fail(*args: Any) -> None:
+            raise RuntimeError("no step today")
+
+        with pytest.raises(RuntimeError, match="no step today"):  # noqa: PT012
+            hook = model.current_optimizer.register_step_pre_hook(fail)
+            run_all(network, data[:2])
+        hook.remove()
+        assert same_weights(model, twin)
+        assert no_gradients(model)
+        run_all(network, data[2:], epoch=2)
+        self.by_hand(twin, [data[2:]])
         assert same_weights(model, twin)
 
     def test_in_the_middle_of_handling_an_error(self) -> None:
@@ -580,13 +605,19 @@ def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
         TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y")])
 
 
-def test_explain_tells_of_it() -> None:
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"rest": "flush", "clip_norm": 0.5}, "the rest flushed; clips to the norm 0.5"),
+        ({"rest": "drop", "clip_value": 0.25}, "the rest dropped; clips to the value 0.25"),
+    ],
+)
+def test_explain_tells_of_it(settings: dict[str, Any], told: str) -> None:
     model = built(line, sgd(), model_name="m")
-    network = TorchNetwork(
-        [ModelOp(model, "x", "y"), UpdateOp(model, "y", merge_grad=4, rest="flush", clip_norm=0.5)]
-    )
+    update = UpdateOp(model, "y", merge_grad=4, **settings)
+    network = TorchNetwork([ModelOp(model, "x", "y"), update])
     text = str(network.explain("train"))
-    assert "averages 4 steps, the rest flushed; clips to the norm 0.5" in " ".join(text.split())
+    assert f"averages 4 steps, {told}" in " ".join(text.split())
 
 
 def test_an_interrupt_in_the_step_leaves_nothing() -> None:

@@ -274,8 +274,9 @@ def test_gradients_of_parameters_that_are_gone() -> None:
         network.run_step({"x": torch.ones(3, 2)})
         widen_anew(model, optimizer_of(model))
         before = weights(model)
-        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$") as caught:
             network.run_step({"x": torch.ones(3, 2).double()})
+    assert [one.filename for one in caught] == [__file__]
     assert not same_weights(model, before)
 
 
@@ -461,7 +462,7 @@ class TestBesideOtherModels:
                 UpdateOp(maker, "loss", merge_grad=merge),
             ]
         )
-        with pytest.warns(UserWarning, match="its graph does not reach the model"):
+        with pytest.warns(UserWarning, match="as its graph does not reach it"):
             run_all(network, batches(2))
         assert same_weights(maker, before[0])
         assert same_weights(critic, before[1])

@@ -17,6 +17,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
+from tests.network import programs
 from tests.network.programs import (
     built,
     is_free,
@@ -338,8 +339,9 @@ class TestErrorsOfAStep:
 
 class TestALossThatDoesNotReachTheModel:
     TEXT = (
-        "The loss 'loss' has no gradients for any parameter of 'm': its graph does not reach the "
-        "model."
+        "UpdateOp (inputs ['loss']) of model 'm': the loss 'loss' has no gradients for any "
+        "parameter of the model, as its graph does not reach it. Make the loss from the output of "
+        "a ModelOp of 'm', in the same step."
     )
 
     def network(self, model: Any, **update: Any) -> TorchNetwork:
@@ -355,8 +357,16 @@ class TestALossThatDoesNotReachTheModel:
         for epoch in (1, 2):
             with pytest.warns(UserWarning, match=f"^{re.escape(self.TEXT)}$") as caught:
                 run_all(network, [X] * 3, epoch=epoch)
-            assert len(caught) == 1
+            assert [one.filename for one in caught] == [programs.__file__]
         assert same_weights(model, before)
+
+    def test_the_datasets_of_the_op_are_named(self) -> None:
+        model = built(line, model_name="m")
+        network = self.network(model, ds_id=["a", "b"])
+        text = self.TEXT.replace("'m':", "'m', which runs for ds_id 'a' or 'b' only:")
+        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$") as caught:
+            run_all(network, [X], ds_id="a")
+        assert len(caught) == 1
 
     def test_one_that_reaches_some_parameters_is_fine(self) -> None:
         model = built(line, model_name="m")

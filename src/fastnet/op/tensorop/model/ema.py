@@ -108,6 +108,11 @@ class EMA(FollowsUpdates):
         """
         self._mover.move(stepped)
 
+    def kept(self) -> dict[str, Any]:
+        """Return what the averaging goes by, such as whether it has begun."""
+        kept: dict[str, Any] = vars(self._mover)
+        return kept
+
     def told_settings(self) -> list[str]:
         """Say what the op does, for `explain`."""
         return [f"averages weights with the decay {self.decay:g}"]

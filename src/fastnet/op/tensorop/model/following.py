@@ -49,6 +49,10 @@ class FollowsUpdates(HoldsModel):
         """
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
 
+    def kept(self) -> dict[str, Any]:
+        """Return what the op goes by besides its attributes, for a compiled step to compare."""
+        return {}
+
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
         return {self.model}

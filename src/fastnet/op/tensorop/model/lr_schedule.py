@@ -18,6 +18,8 @@ __all__ = ["LRSchedule"]
 
 PER = ("update", "epoch")
 
+_EXAMPLE = "torch.optim.lr_scheduler.StepLR(optimizer, 10)"
+
 
 class LRSchedule(FollowsUpdates):
     """Steps a scheduler of torch for a model's learning rate, after each update or each epoch.
@@ -33,7 +35,8 @@ class LRSchedule(FollowsUpdates):
             before, of the model's optimizer.
         per: "update" to step it after each update: not in a step that only merges gradients, or
             whose gradients have overflown. "epoch" to step it when an opening is left in which the
-            op runs, but not by an error.
+            op runs, but not by an error, and not in a loop over `fastnet.steps` or
+            `iter_transform` that is left before its loader's end.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
 
@@ -43,8 +46,8 @@ class LRSchedule(FollowsUpdates):
     Raises:
         AssertionError: If the model was not built.
         ValueError: If it is no torch model or has no optimizer, there is no such `per`, or what
-            makes the scheduler returns none, or one that needs a metric to step; in a network also
-            if no op updates the model.
+            makes the scheduler fails, returns none, or one that needs a metric to step; in a
+            network also if no op updates the model.
 
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), "sgd", model_name="line")
@@ -116,13 +119,18 @@ class LRSchedule(FollowsUpdates):
             stepped: Not used: it is only called if there was one.
         """
         if self.per == "update":
-            self._step()
+            self.advance()
 
     def ending(self) -> Callable[[], None] | None:
         """Return what is to be done when an opening is left; None for nothing."""
-        return self._step if self.per == "epoch" else None
+        return self.advance if self.per == "epoch" else None
 
-    def _step(self) -> None:
+    def advance(self) -> None:
+        """Step the scheduler of the optimizer in force.
+
+        Raises:
+            ValueError: If it has none.
+        """
         current = fact(self.model, "current_optimizer")
         for scheduler in self.schedulers:
             if scheduler.optimizer is current:
@@ -169,14 +177,25 @@ class LRSchedule(FollowsUpdates):
 
 
 def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
-    is_made = hasattr(source, "step") and hasattr(source, "optimizer")
-    scheduler: Any = source if is_made else source(optimizer) if callable(source) else None
     title = f"LRSchedule of '{name_of(model)}'"
+    is_made = hasattr(source, "step") and hasattr(source, "optimizer")
+    scheduler: Any = source if is_made else None
+    if callable(source) and not is_made:
+        try:
+            scheduler = source(optimizer)
+        except Exception as error:
+            name = getattr(source, "__name__", type(source).__name__)
+            example = f"{name}(optimizer, ...)" if isinstance(source, type) else _EXAMPLE
+            raise ValueError(
+                f"{title} calls {name} with the model's optimizer alone, which failed: {error!r}. "
+                "Pass a function that takes an optimizer and returns a scheduler, such as "
+                f"`lambda optimizer: {example}`."
+            ) from error
     if not (hasattr(scheduler, "step") and hasattr(scheduler, "optimizer")):
         raise ValueError(
             f"{title} got {shown(source if scheduler is None else scheduler)} for a scheduler. "
             "Pass a function that takes an optimizer and returns one, such as "
-            "`lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`."
+            f"`lambda optimizer: {_EXAMPLE}`."
         )
     kind = type(scheduler).__name__
     if scheduler.optimizer is not optimizer:

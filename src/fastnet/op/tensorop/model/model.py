@@ -13,6 +13,7 @@ from fastnet.errors import shown
 from fastnet.frameworks import framework_named
 from fastnet.op.op import Op
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
+from fastnet.op.tensorop.model.naming import names_in
 from fastnet.types import Model, State
 from fastnet.util import to_list
 from fastnet.util.noticed import NoticedList
@@ -159,6 +160,25 @@ class ModelOp(HoldsModel):
         """Say what the op does in a step besides running its model, for `explain`."""
         kept = [one if isinstance(one, str) else one.__name__ for one in self.eval_layers]
         return [f"{', '.join(kept)} as in evaluation"] if kept else []
+
+    def told_of_value(self, key: str, value: Any) -> str | None:
+        """Say what may surprise an op that has read what this one wrote, for the op's error.
+
+        Args:
+            key: The key.
+            value: The value.
+
+        Returns:
+            A sentence if the value has parts by name, which the op could have taken; else None.
+        """
+        names = [name for name in names_in(value) if isinstance(name, str)]
+        if not names or self.result_names is not None:
+            return None
+        return (
+            f"The value of '{key}' is of type {type(value).__name__}, as model "
+            f"'{name_of(self.model)}' has returned it, with the parts {shown(names)}. "
+            f"ModelOp(..., outputs={{{names[0]!r}: {key!r}}}) takes one of them."
+        )
 
     def settle(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, and get ready to run the model it has now.

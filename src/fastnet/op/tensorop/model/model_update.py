@@ -6,20 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.scheduled import optimizer_of
 from fastnet.frameworks import MissingPart
 from fastnet.types import Model, State
 
-if TYPE_CHECKING:
-    from fastnet.op.tensorop.model.update import UpdateOp
-
-__all__ = ["REPORTS", "Extras", "ModelUpdate"]
+__all__ = ["REPORTS", "Extras", "ModelUpdate", "Updates"]
 
 REPORTS = ("grad_norm", "stepped")
 """What an update can tell of itself."""
+
+
+class Updates(Protocol):
+    """What is read of an UpdateOp: see there."""
+
+    model: Model
+    loss_name: str | None
+    gradients: str | None
+    merge_grad: int
+    defer: bool
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class ModelUpdate(ABC):
     # its `reports` tells of that; None where a framework has no such class
     _extra: ClassVar[type[Any] | None] = None
 
-    def __init__(self, op: UpdateOp, device_count: int) -> None:
+    def __init__(self, op: Updates, device_count: int) -> None:
         if op.merge_grad > 1 and device_count > 1:
             raise ValueError(
                 f"UpdateOp of '{name_of(op.model)}' has merge_grad={op.merge_grad}, which is not "
@@ -88,7 +95,7 @@ class ModelUpdate(ABC):
 
     @abstractmethod
     def __call__(
-        self, data: Any, state: State, op: UpdateOp, defer: bool, retain_graph: bool
+        self, data: Any, state: State, op: Updates, defer: bool, retain_graph: bool
     ) -> None:
         """Take gradients, and update or put the update off.
 
@@ -126,7 +133,7 @@ class ModelUpdate(ABC):
         extras: Extras,
         data: Any,
         state: State,
-        op: UpdateOp,
+        op: Updates,
         defer: bool,
         retain_graph: bool,
     ) -> list[Any] | None:

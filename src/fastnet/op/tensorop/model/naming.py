@@ -9,7 +9,7 @@ from typing import Any
 
 from fastnet.errors import MissingKeyError, nearest_name
 
-__all__ = ["ByName", "check_arguments"]
+__all__ = ["ByName", "check_arguments", "names_in"]
 
 
 class ByName:
@@ -88,6 +88,19 @@ class ByName:
             f"{self._title} takes '{name}' of what its model returns, a {kind}, {has}."
             + (f" Did you mean {near!r}?" if near else "")
         )
+
+
+def names_in(value: Any) -> list[Any]:
+    """List the names by which values can be taken of what a model returns.
+
+    Args:
+        value: What it returns.
+
+    Returns:
+        The keys of a mapping; the names of the values of a dataclass, or of a tuple with names; of
+        anything else none.
+    """
+    return list(value) if isinstance(value, Mapping) else _fields_of(value)
 
 
 def _fields_of(value: Any) -> list[str]:

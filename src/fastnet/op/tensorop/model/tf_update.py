@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,12 +20,10 @@ from fastnet.backend.tf.gradients import (
 )
 from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.backend.tf.trained import Trained
-from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate
+from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate, Updates
 from fastnet.op.tensorop.model.tf_extras import ExtraUpdate
 from fastnet.types import State
-
-if TYPE_CHECKING:
-    from fastnet.op.tensorop.model.update import UpdateOp
+from fastnet.util.warned import warn
 
 
 class TFUpdate(ModelUpdate):
@@ -45,13 +42,12 @@ class TFUpdate(ModelUpdate):
     trained = "variables"
     _extra = ExtraUpdate
 
-    def __init__(self, op: UpdateOp) -> None:
+    def __init__(self, op: Updates) -> None:
         super().__init__(op, 1)
         if op.gradients is not None and op.model.losses:
-            warnings.warn(
+            warn(
                 f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
                 f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
-                stacklevel=4,
             )
         self._merged: Any = None  # how many times gradients were added up
         self._sums: dict[int, _Sum] = {}
@@ -80,7 +76,7 @@ class TFUpdate(ModelUpdate):
         self,
         data: Any,
         state: State,
-        op: UpdateOp,
+        op: Updates,
         defer: bool,
         retain_graph: bool,
         extra: ExtraUpdate | None = None,

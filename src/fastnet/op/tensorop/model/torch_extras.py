@@ -86,13 +86,13 @@ def take_with(extras: Extras, optimizer: Any, name: str) -> tuple[torch.Tensor |
             scaler.step(optimizer)
             scaler.update()
             # one that has come to 0 makes all gradients overflow, and can get no smaller
-            stepped = 0 < before <= scaler.get_scale()
+            stepped = (before > 0) & (before <= scaler.get_scale())
     except Exception as error:
         add_note(error, f"Raised by the update of model '{name}'.")
         raise
     finally:
         drop_gradients(optimizer)
-    if stepped:
+    if extras.followers and stepped:
         for follow in extras.followers:
             follow()
     return norm, stepped

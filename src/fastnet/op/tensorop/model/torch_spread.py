@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -26,12 +26,10 @@ from fastnet.backend.torch.sharded import (
     gather_no_more,
     not_communicating,
 )
+from fastnet.op.tensorop.model.model_update import Updates
 from fastnet.op.tensorop.model.torch_pass import TorchPass
 from fastnet.op.tensorop.model.torch_update import TorchUpdate
 from fastnet.types import State
-
-if TYPE_CHECKING:
-    from fastnet.op.tensorop.model.update import UpdateOp
 
 __all__ = ["SpreadPass", "SpreadUpdate", "make_pass", "make_update"]
 
@@ -50,7 +48,7 @@ def make_pass(model: torch.nn.Module, **settings: Any) -> TorchPass:
     return cls(model, **settings)
 
 
-def make_update(op: UpdateOp) -> TorchUpdate:
+def make_update(op: Updates) -> TorchUpdate:
     """Make what updates a model.
 
     Args:
@@ -110,7 +108,7 @@ class SpreadUpdate(TorchUpdate):
         op: The op.
     """
 
-    def __init__(self, op: UpdateOp) -> None:
+    def __init__(self, op: Updates) -> None:
         super().__init__(op)
         self._entered: State | None = None
         self._exchange: Exchange | None = None
@@ -128,7 +126,7 @@ class SpreadUpdate(TorchUpdate):
         self,
         data: Any,
         state: State,
-        op: UpdateOp,
+        op: Updates,
         defer: bool,
         retain_graph: bool,
         take: Callable[[Any, str], None] = step_optimizer,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,16 +22,16 @@ from fastnet.backend.torch.gradients import (
     trainable,
 )
 from fastnet.backend.torch.graph import reached
-from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate
+from fastnet.errors import describe_op
+from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate, Updates
 from fastnet.op.tensorop.model.torch_extras import ExtraStep, take_with
 from fastnet.types import State
+from fastnet.util.names import told_ds_ids
+from fastnet.util.warned import warn
 
-if TYPE_CHECKING:
-    from fastnet.op.tensorop.model.update import UpdateOp
 
-
-class _Merged(NamedTuple):
-    """Gradients that were added up: how many times, and the sums."""
+class Merged(NamedTuple):
+    """Gradients that were added up: how many times, and the sums. It is replaced, never changed."""
 
     times: int
     sums: dict[torch.nn.Parameter, torch.Tensor]
@@ -48,7 +47,7 @@ class _Settling:
     """
 
     def __init__(
-        self, update: TorchUpdate, merged: _Merged, deferred: dict[str, list[Any]] | None
+        self, update: TorchUpdate, merged: Merged, deferred: dict[str, list[Any]] | None
     ) -> None:
         self._update = update
         self._merged = merged
@@ -80,11 +79,11 @@ class TorchUpdate(ModelUpdate):
     trained = "parameters"
     _extra = ExtraStep
 
-    def __init__(self, op: UpdateOp) -> None:
+    def __init__(self, op: Updates) -> None:
         super().__init__(op, torch.cuda.device_count() if engine_of(op.model) == "dp" else 1)
         self._named = holder_of(op.model, "model_name")
-        self._merged = _Merged(0, {})
-        self._unsettled: _Merged | None = None
+        self._merged = Merged(0, {})
+        self._unsettled: Merged | None = None
         self._opened: State | None = None
         # the models that are trained beside this one, in the network that ran it last
         self._others: list[torch.nn.Module] = []
@@ -93,7 +92,7 @@ class TorchUpdate(ModelUpdate):
         self,
         data: Any,
         state: State,
-        op: UpdateOp,
+        op: Updates,
         defer: bool,
         retain_graph: bool,
         take: Callable[[Any, str], None] = step_optimizer,
@@ -153,9 +152,19 @@ class TorchUpdate(ModelUpdate):
             # the gradients that an earlier update put off have just been used
             deferred.pop(name, None)
 
+    @property
+    def merges(self) -> int:
+        """The number of steps whose gradients make one update."""
+        return int(self._merge)
+
+    @property
+    def standing(self) -> Merged:
+        """What was merged since the last update; `settle` puts something else there."""
+        return self._merged
+
     def drop(self) -> None:
         """Forget what was merged since the last update."""
-        self._merged = _Merged(0, {})
+        self._merged = Merged(0, {})
 
     def flush(self, extras: Extras) -> None:
         """Update with the average of what was merged since the last update, if anything was.
@@ -167,7 +176,7 @@ class TorchUpdate(ModelUpdate):
         if not times:
             return
         optimizer = self._optimizer()
-        self._merged = _Merged(0, {})
+        self._merged = Merged(0, {})
         try:
             everything = parameters_of(self._model, optimizer)
             counted = [parameter for parameter in everything if parameter in sums]
@@ -206,7 +215,7 @@ class TorchUpdate(ModelUpdate):
             # it may hold on to more than gradients
             drop_gradients(optimizer)
 
-    def settle(self, merged: _Merged | None) -> None:
+    def settle(self, merged: Merged | None) -> None:
         """Make what a step has merged count, or forget it.
 
         Args:
@@ -263,7 +272,7 @@ class TorchUpdate(ModelUpdate):
             times: Of how many steps.
             gradients: What `merged` gave, one for each trainable parameter.
         """
-        self._merged = _Merged(
+        self._merged = Merged(
             times,
             {
                 parameter: torch.as_tensor(gradient).to(
@@ -294,7 +303,7 @@ class TorchUpdate(ModelUpdate):
                 "has requires_grad. Unfreeze some of them, or take the UpdateOp out."
             )
 
-    def _settle_later(self, merged: _Merged, state: State) -> None:
+    def _settle_later(self, merged: Merged, state: State) -> None:
         # what a step that fails has merged must not count, so it counts at the step's end
         self._unsettled = merged
         deferred = state["deferred"]
@@ -329,7 +338,7 @@ class TorchUpdate(ModelUpdate):
 
     def _merge_gradients(
         self, data: Any, optimizer: Any, retain_graph: bool, state: State
-    ) -> _Merged:
+    ) -> Merged:
         """Add gradients up; once there are enough, hand their averages to the parameters."""
         if self._given:
             parameters = trainable(self._model)
@@ -348,13 +357,13 @@ class TorchUpdate(ModelUpdate):
                 total = sums.get(parameter)
                 sums[parameter] = gradient.clone() if total is None else total + gradient
         if before.times + 1 < self._merge:
-            return _Merged(before.times + 1, sums)
+            return Merged(before.times + 1, sums)
         everything = parameters_of(self._model, optimizer)
         counted = [parameter for parameter in everything if parameter in sums]
         if len(counted) < len(sums):
             self._warn_lost(len(sums) - len(counted))
         self.apply_merged(counted, sums, self._merge)
-        return _Merged(0, {})
+        return Merged(0, {})
 
     def apply_merged(
         self,
@@ -427,18 +436,20 @@ class TorchUpdate(ModelUpdate):
         """Warn, in the first step of an opening, if the loss has nothing to do with the model."""
         self._opened = state
         if all(gradient is None for gradient in gradients) and not self._reaches(data, optimizer):
-            warnings.warn(
-                f"The loss '{self._op.loss_name}' has no gradients for any parameter of "
-                f"'{name_of(self._model)}': its graph does not reach the model.",
-                stacklevel=3,
+            name, ds_ids = name_of(self._model), getattr(self._op, "ds_id", None)
+            limit = f", which {told_ds_ids(ds_ids)}" if ds_ids else ""
+            warn(
+                f"{describe_op(self._op)} of model '{name}'{limit}: the loss "
+                f"'{self._op.loss_name}' has no gradients for any parameter of the model, as its "
+                f"graph does not reach it. Make the loss from the output of a ModelOp of '{name}', "
+                "in the same step."
             )
 
     def _warn_lost(self, count: int) -> None:
-        warnings.warn(
+        warn(
             f"UpdateOp of '{name_of(self._model)}' has added up gradients of {count} "
             "parameters that neither the model nor its optimizer has any more: these are lost. "
             "Replace parameters right after an update.",
-            stacklevel=4,
         )
 
     def _reaches(self, data: Any, optimizer: Any) -> bool:

@@ -57,7 +57,8 @@ class UpdateOp(HoldsModel):
         rest: What becomes of steps that are merged, but fewer than `merge_grad`, when an opening
             for training is left, which is at an epoch's end: "carry" to go on with them in the
             next one, as FastEstimator does; "flush" to update with their average; "drop" to
-            forget them. An opening that is left by an error carries them.
+            forget them. An opening that is left by an error carries them, and so does a loop over
+            `fastnet.steps` or `iter_transform` that is left before its loader's end.
 
     Raises:
         AssertionError: If the model was not built.
@@ -186,6 +187,10 @@ class UpdateOp(HoldsModel):
             )
         for optimizer in every_optimizer_of(self.model):
             _refuse_closure(self.model, optimizer)
+
+    def updater(self) -> ModelUpdate:
+        """Return what updates the model; another one takes its place when the op is settled."""
+        return self._update
 
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._made_of}

@@ -1,0 +1,155 @@
+"""Models of Hugging Face's transformers, small ones made from their config classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.programs import built, run_all, same_weights, sgd, twins
+from tests.network.torch.captured.steps import QUICK
+
+pytestmark = pytest.mark.slow  # to import transformers takes seconds
+SMALL = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    return pytest.importorskip("transformers")
+
+
+def sentences(count: int) -> list[dict[str, Any]]:
+    source = torch.Generator().manual_seed(0)
+    return [
+        {
+            "ids": torch.randint(0, 20, (8, 5), generator=source),
+            "mask": (torch.arange(5) < torch.randint(1, 6, (8, 1), generator=source)).long(),
+            "t": torch.randint(0, 4, (8,), generator=source),
+        }
+        for _ in range(count)
+    ]
+
+
+def classifier(transformers: Any) -> nn.Module:
+    config = transformers.BertConfig(**SMALL, intermediate_size=16, num_labels=4)
+    model: nn.Module = transformers.BertForSequenceClassification(config)
+    return model
+
+
+def classifying(model: Any, compile: Any = False) -> TorchNetwork:
+    return TorchNetwork(
+        [
+            ModelOp(
+                model,
+                # in another order than the arguments
+                inputs={"labels": "t", "attention_mask": "mask", "input_ids": "ids"},
+                outputs={"logits": "y", "loss": "loss"},
+            ),
+            UpdateOp(model, "loss"),
+        ],
+        compile=compile,
+    )
+
+
+def classified_by_hand(twin: Any, data: list[dict[str, Any]]) -> list[Any]:
+    """Train with the model's own loss; give what it returned in each step."""
+    optimizer = sgd()(twin.parameters())
+    twin.train()
+    seen = []
+    for batch in data:
+        output = twin(input_ids=batch["ids"], attention_mask=batch["mask"], labels=batch["t"])
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(output)
+    return seen
+
+
+def test_training_with_the_models_own_loss(transformers: Any) -> None:
+    """To the bit, with the dropout that the model has by itself."""
+    model, twin = twins(lambda: classifier(transformers))
+    network, data = classifying(built(model, sgd())), sentences(5)
+    torch.manual_seed(1)
+    results = run_all(network, data)
+    torch.manual_seed(1)
+    for result, output in zip(results, classified_by_hand(twin, data), strict=True):
+        assert torch.equal(result["loss"], output.loss)
+        assert torch.equal(result["y"], output.logits)
+    assert same_weights(model, twin)
+    (result,) = run_all(network, data[:1], mode="eval")
+    with torch.no_grad():
+        output = twin.eval()(data[0]["ids"], data[0]["mask"], labels=data[0]["t"])
+    assert torch.equal(result["loss"], output.loss)
+    assert torch.equal(result["y"], output.logits)
+
+
+def test_training_with_a_loss_of_the_networks(transformers: Any) -> None:
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    model, twin = twins(lambda: transformers.GPT2LMHeadModel(config))
+    network = TorchNetwork(
+        [
+            ModelOp(built(model, sgd()), {"input_ids": "ids"}, {"logits": "y"}),
+            LambdaOp(
+                lambda y, ids: (y[:, :-1].flatten(0, 1), ids[:, 1:].flatten()),
+                ["y", "ids"],
+                ["told", "next"],
+            ),
+            CrossEntropy(["told", "next"], "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+        ]
+    )
+    data = sentences(5)
+    torch.manual_seed(1)
+    results = run_all(network, data)
+    optimizer = sgd()(twin.parameters())
+    twin.train()
+    torch.manual_seed(1)
+    for batch, result in zip(data, results, strict=True):
+        # of equal values it is the loss that the model itself works out
+        loss = twin(input_ids=batch["ids"], labels=batch["ids"]).loss
+        torch.testing.assert_close(result["loss"], loss.detach())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_a_batch_of_a_tokenizer(transformers: Any) -> None:
+    """It is a mapping, and no dict."""
+    model, twin = twins(lambda: classifier(transformers))
+    op = ModelOp(built(model, None), {"input_ids": "ids", "attention_mask": "mask"}, "output")
+    (batch,) = sentences(1)
+    (result,) = run_all(TorchNetwork([op]), [transformers.BatchEncoding(batch)], mode="infer")
+    with torch.no_grad():
+        output = twin.eval()(batch["ids"], batch["mask"])
+    # asked for by no name it is what the model returns, class and all
+    assert type(result["output"]) is type(output)
+    assert torch.equal(result["output"].logits, output.logits)
+    assert torch.equal(result["t"], batch["t"])
+
+
+def test_compiled_steps_say_why_they_run_op_by_op(transformers: Any) -> None:
+    model, twin = twins(lambda: classifier(transformers))
+    network, data = classifying(built(model, sgd()), QUICK), sentences(3)
+    torch.manual_seed(1)
+    with pytest.warns(UserWarning, match="run op by op"):
+        results = run_all(network, data)
+    torch.manual_seed(1)
+    for result, output in zip(results, classified_by_hand(twin, data), strict=True):
+        assert torch.equal(result["loss"], output.loss)
+    assert same_weights(model, twin)
+    run_all(network, data, mode="eval")
+    told = [trace.fallback or "" for trace in network.traces]
+    assert len(told) == 2
+    assert all(
+        "calls ContextVar.set, which a captured step would not do again" in one for one in told
+    )
