@@ -115,11 +115,15 @@ def test_pictures_are_there_and_small() -> None:
 def test_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    measured, looped, watched = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    measured, compared, looped, watched = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names: dict[str, Any] = {}
     exec(measured, names)
     (section,) = Profile.from_json("before.json").sections
     assert section.steps == 20
+    exec(compared, names)
+    (step,) = names["comparison"].steps
+    assert (step.section, step.noise) == ("infer", None)
+    assert "too short to tell: 20 steps" in str(names["comparison"])
     exec(looped, names)
     assert names["epoch"].count == 20
     exec(watched, names)

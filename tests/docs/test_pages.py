@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+import fastnet
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
@@ -76,7 +80,7 @@ def test_program_of_the_page_about_checkpoints(
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     # at first it is told to stop, as if it had been killed
     for stop in ("if epoch == 2: break", "pass"):
         exec(program.replace("# one epoch is over", stop), {})
@@ -84,6 +88,43 @@ def test_program_of_the_page_about_checkpoints(
     exec(program.replace("run.ckpt", "another.ckpt"), {})
     assert told == capsys.readouterr().out
     assert told.count("epoch") == 4
+
+
+class Killed(Exception):
+    """In the place of a signal."""
+
+
+@pytest.mark.parametrize("step", [7, 16, 20, 44])
+def test_a_program_that_goes_on_in_the_middle_of_an_epoch(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    import fastnet
+
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    _, program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    straight: dict[str, Any] = {}
+    exec(program.replace("steps.ckpt", "another.ckpt"), straight)
+    steps, taken = fastnet.steps, 0
+
+    def until_killed(*args: Any) -> Any:
+        nonlocal taken
+        for each in steps(*args):
+            taken += 1
+            if taken == step:
+                raise Killed
+            yield each
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fastnet, "steps", until_killed)
+        with pytest.raises(Killed):
+            exec(program, {})
+    torch.rand(3)
+    again: dict[str, Any] = {}
+    exec(program, again)
+    weights, expected = again["model"].state_dict(), straight["model"].state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 def test_program_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,9 +136,13 @@ def test_program_of_the_page_about_training(capsys: pytest.CaptureFixture[str]) 
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 3])
 def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None:
-    """It runs in one process and in two, where the first one alone prints and writes."""
+    """It runs in one process and in three, where the first one alone prints and writes.
+
+    What it prints is of all samples, of which the ranks have different numbers.
+    """
+    torch = pytest.importorskip("torch")
     pytest.importorskip("torch.distributed")
     text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -112,9 +157,15 @@ def test_program_of_the_page_about_processes(tmp_path: Path, count: int) -> None
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    losses = re.findall(r"^epoch \d: loss (.*)$", done.stdout, re.MULTILINE)
-    assert len(losses) == 3
-    assert (tmp_path / "run.ckpt").exists()
+    errors = re.findall(r"^epoch \d: error (.*)$", done.stdout, re.MULTILINE)
+    assert len(errors) == 3
+    model = fastnet.build(lambda: torch.nn.Linear(4, 1), optimizer_fn="adam", model_name="line")
+    ops = [ModelOp(model, "x", "y"), MeanSquaredError(("y", "t"), "loss"), UpdateOp(model, "loss")]
+    fastnet.load_checkpoint(tmp_path / "run.ckpt", fastnet.Network(ops))
+    x = torch.randn(62, 4, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        error = (model(x) - x.sum(1, keepdim=True)).square().mean().item()
+    assert float(errors[-1]) == pytest.approx(error, abs=6e-5)
 
 
 def test_programs_of_the_migration_page() -> None:

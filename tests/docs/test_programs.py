@@ -18,12 +18,15 @@ TESTED = {
     "compile": "tests/docs/test_programs.py",
     "copying": "tests/docs/test_programs.py",
     "distributed": "tests/docs/test_pages.py",
+    "huggingface": "tests/docs/test_programs.py",
     "keras": "tests/docs/test_programs.py",
     "migration": "tests/docs/test_pages.py",
     "ops": "tests/docs/test_programs.py",
     "overhead": "tests/docs/test_overhead.py",
     "performance": "tests/docs/test_programs.py",
     "pytorch": "tests/docs/test_programs.py",
+    "several": "tests/docs/test_programs.py",
+    "slicing": "tests/docs/test_programs.py",
     "training": "tests/docs/test_pages.py",
     "beside": "bench/test_pages.py",
     "coming": "bench/test_pages.py",
@@ -35,9 +38,10 @@ def test_every_page_with_programs_is_run() -> None:
     assert found == TESTED.keys() | NOT_RUN
 
 
-@pytest.mark.parametrize("page", ["compile", "copying", "ops", "performance"])
+@pytest.mark.parametrize("page", ["compile", "copying", "ops", "performance", "several", "slicing"])
 def test_pages_in_torch(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for program in programs(page):
@@ -64,9 +68,12 @@ def test_the_whole_pytorch_program_goes_on_where_it_was(tmp_path: Path) -> None:
     at_once.mkdir()
     stopped.mkdir()
     expected = run(whole, at_once, "--epochs", "3")
-    assert expected.count("accuracy") == 3
-    told = run(whole, stopped, "--epochs", "2") + run(whole, stopped, "--epochs", "3")
-    assert told == expected
+    assert expected.count(", accuracy") == 3
+    told = run(whole, stopped, "--epochs", "2").splitlines()[:-1]
+    told += run(whole, stopped, "--epochs", "3").splitlines()
+    assert told == expected.splitlines()
+    again = run(whole, stopped, "--epochs", "3")
+    assert again.splitlines() == told[-1:]
     assert (stopped / "best" / "reader.pt").is_file()
 
 
@@ -79,6 +86,20 @@ def test_the_whole_pytorch_program_in_two_processes(tmp_path: Path) -> None:
     # the first rank alone prints
     assert re.findall(r"^epoch (\d)", told, re.MULTILINE) == ["1", "2"]
     assert (tmp_path / "run.ckpt").is_file()
+
+
+@pytest.mark.slow
+def test_the_program_with_models_of_hugging_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    told = run("\n\n".join(programs("huggingface")), tmp_path)
+    accuracies = re.findall(r"^epoch \d: loss .*, accuracy (.*)$", told, re.MULTILINE)
+    assert len(accuracies) == 8
+    assert float(accuracies[-1]) > 0.9
+    assert (tmp_path / "order" / "config.json").is_file()
 
 
 @pytest.mark.tf
