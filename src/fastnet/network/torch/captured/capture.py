@@ -31,6 +31,7 @@ from fastnet.network.torch.captured.known import changing, known
 from fastnet.network.torch.captured.merging import Phase
 from fastnet.network.torch.captured.observing import (
     Observer,
+    Ran,
     Uncapturable,
     is_own_file,
     random_states,
@@ -105,6 +106,7 @@ def capture(
     values: Sequence[Any],
     state: State,
     tools: Tools,
+    ran: Ran,
     phase: Phase | None = None,
     is_open: Sequence[bool] = (),
 ) -> Capture:
@@ -119,6 +121,7 @@ def capture(
             tensors.
         state: The tensors that they read and write besides.
         tools: What torch has for capturing.
+        ran: What code has run in such a step.
         phase: What is taken and left of gradients that are added up, or None where none are.
         is_open: For each tensor of the batch, in order, whether the size of its axis 0 is open:
             one size of two or more for all of them. Empty if none is.
@@ -145,14 +148,14 @@ def capture(
         raise Uncapturable("there are hooks around the passes of all modules")
     tracer = _Tracer(layout, bound, make, keys, values, state, tools, phase, is_open)
     with _TRACING:
-        before = Held(roots, everything=True)
+        before = Held(roots, ran.__contains__, everything=True)
         generators = random_states()
         python, arrays = random.getstate(), np.random.get_state()
         own = torch.get_rng_state()
         leaves = [one for one in before.tensors.values() if one.is_leaf and one.requires_grad]
         gradients = [one.grad for one in leaves]
+        observer = Observer(tools.text_of_sizes)
         try:
-            observer = Observer(tools.text_of_sizes)
             found = tracer.trace(observer, any(is_open))
             changed = next(before.changes(), None)
             if changed is not None:
@@ -175,8 +178,12 @@ def capture(
                 )
             if list(before.changes()):
                 raise Uncapturable(f"running the ops changes {next(before.changes())}")
+            variable = observer.first_changed()
+            if variable is not None:
+                raise Uncapturable(f"running the ops changes the context variable '{variable}'")
         finally:
             tracer.put_back()
+            observer.put_back()
             before.put_back()
             for leaf, gradient in zip(leaves, gradients, strict=True):
                 if leaf.grad is not gradient:
@@ -184,7 +191,9 @@ def capture(
             random.setstate(python)
             np.random.set_state(arrays)
             torch.set_rng_state(own)
-        found.held = Held([*roots, functions_of_torch(observer.functions)], codes=observer.codes())
+        roots += ((f"the context variable '{one.name}'", one) for one in observer.variables)
+        roots.append(functions_of_torch(observer.functions))
+        found.held = Held(roots, observer.has_run, codes=observer.codes())
         tracer.bind_others(found)
     return found
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import dis
 import functools
+import inspect
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
+    GeneratorType,
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
@@ -207,6 +210,8 @@ class Held:
 
     Args:
         roots: The objects, by names for what is told of them.
+        has_run: Tells of code whether it has run in a step. What a function has counts where its
+            code did; else only which function it is.
         everything: Whether what ops and models of the library keep for themselves counts too.
         codes: Code that reads globals besides, each with its table of them.
 
@@ -220,10 +225,12 @@ class Held:
     def __init__(
         self,
         roots: Iterable[tuple[str, Any]],
+        has_run: Callable[[CodeType], bool],
         everything: bool = False,
         codes: Iterable[tuple[CodeType, dict[str, Any]]] = (),
     ) -> None:
         self.tensors: dict[int, torch.Tensor] = {}
+        self._has_run = has_run
         self._everything = everything
         self._tables: set[tuple[Any, int]] = set()
         self._nodes: dict[int, _Node] = {}
@@ -327,12 +334,18 @@ class Held:
                 return None
             self._tables.add(value.key)
             return _Node(value, _Globals.read, way)
+        if isinstance(value, GeneratorType) and _has_not_begun(value):
+            return _Node(value, _place_in, way)
+        if isinstance(value, ContextVar):
+            return _Node(value, _of_context, way)
         if isinstance(value, (Iterator, *_DRAWING)):
             raise TooMuch(
                 f"{_told(way)} is of type {type(value).__name__}, which goes on in itself"
             )
         if isinstance(value, FunctionType):
-            return None if is_library(value.__module__) else _Node(value, "function", way)
+            if is_library(value.__module__) or not self._has_run(value.__code__):
+                return None
+            return _Node(value, "function", way)
         if isinstance(value, MethodType):
             return _Node(value, _method, way)
         if isinstance(value, functools.partial):
@@ -604,6 +617,19 @@ def _partial(value: Any) -> list[Any]:
 
 def _wrapped(value: Any) -> list[Any]:
     return [value.__func__]
+
+
+def _has_not_begun(value: Any) -> bool:
+    return inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+
+
+def _place_in(value: Any) -> list[Any]:
+    """Return where a generator is, which none of those that have begun is any more."""
+    return [_has_not_begun(value)]
+
+
+def _of_context(value: Any) -> list[Any]:
+    return [value.get(_ABSENT)]
 
 
 def _settings(value: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +68,10 @@ class Merging:
                 self._known[place] = merged, kind
             found.append(kind)
         return found
+
+    def again(self) -> AbstractContextManager[None]:
+        """Return what goes back, while it is entered, to what has been added up until now."""
+        return self.as_before(self.now())
 
     @contextmanager
     def as_before(self, before: Sequence[Merged]) -> Iterator[None]:

@@ -10,13 +10,14 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["Observer", "Uncapturable"]
+__all__ = ["Observer", "Ran", "Uncapturable"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FASTNET = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))) + os.sep
@@ -35,10 +36,22 @@ _OF_TORCH = frozenset(
 # what gives the same for the same, and leaves nothing behind but in what is compared anyway
 _PURE = frozenset(
     {"abs", "all", "any", "ascii", "bin", "bool", "callable", "chr", "delattr", "divmod", "format"}
-    | {"getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "locals"}
+    | {
+        "getattr",
+        "hasattr",
+        "hash",
+        "hex",
+        "id",
+        "isinstance",
+        "issubclass",
+        "iter",
+        "len",
+        "locals",
+    }
     | {"max", "min", "oct", "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars"}
     | {"__build_class__"}
 )
+_OF_SYS = frozenset({"getrecursionlimit", "intern"})
 _MODULES = frozenset(
     {"math", "cmath", "_operator", "_functools", "itertools", "_collections_abc", "_abc"}
     | {"_typing", "_struct", "_bisect", "_heapq"}
@@ -55,11 +68,39 @@ _OF_TENSORS = frozenset({"tolist", "numpy", "data_ptr", "untyped_storage", "__ar
 
 _FUNCTIONAL = torch.nn.functional.__file__
 _BY_C = vars(torch.nn.functional)
+_UNSET: Any = object()
 _READ_ENVIRONMENT = type(os.environ).__getitem__.__code__
 
 
 class Uncapturable(Exception):
     """Steps cannot be captured, and its text says why."""
+
+
+class Ran:
+    """What code runs in a step, in this thread."""
+
+    def __init__(self) -> None:
+        self._codes: set[CodeType] = set()
+
+    def __contains__(self, code: CodeType) -> bool:
+        """Return whether code has run."""
+        return code in self._codes
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look on, unless somebody else does."""
+        if sys.getprofile() is not None:
+            yield
+            return
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _see(self, frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            self._codes.add(frame.f_code)
 
 
 class Observer:
@@ -71,12 +112,15 @@ class Observer:
     Attributes:
         reason: What the first call was that a captured step would not make again, or None.
         functions: The names of the functions of `torch.nn.functional` that have run.
+        variables: The context variables that the program's own code has used, with their values
+            before.
     """
 
     def __init__(self, text_of_sizes: CodeType) -> None:
         self._text_of_sizes = text_of_sizes
         self.reason: str | None = None
         self.functions: set[str] = set()
+        self.variables: dict[ContextVar[Any], Any] = {}
         # of the program's own code the table of its globals
         self._codes: dict[CodeType, dict[str, Any]] = {}
         self._kinds: dict[CodeType, str] = {}
@@ -104,6 +148,10 @@ class Observer:
             if collects:
                 gc.enable()
 
+    def has_run(self, code: CodeType) -> bool:
+        """Return whether code has run, be it whose it may."""
+        return code in self._kinds
+
     def codes(self) -> Iterator[tuple[CodeType, dict[str, Any]]]:
         """Go through the program's own code that has run.
 
@@ -111,6 +159,19 @@ class Observer:
             The code, and the table of its globals.
         """
         yield from self._codes.items()
+
+    def first_changed(self) -> str | None:
+        """Name a context variable that is not as it was; None if all are."""
+        for variable, value in self.variables.items():
+            if variable.get(_UNSET) is not value:
+                return variable.name
+        return None
+
+    def put_back(self) -> None:
+        """Put back the values of context variables, where there were some."""
+        for variable, value in self.variables.items():
+            if value is not _UNSET:
+                variable.set(value)
 
     def _see(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "call":
@@ -129,7 +190,11 @@ class Observer:
         elif event == "c_call" and _BY_C.get(getattr(called, "__name__", ""), _BY_C) is called:
             self.functions.add(called.__name__)
         elif event == "c_call" and not _is_pure(called) and self._is_own(frame):
-            self._refuse(frame, f"calls {_name_of(called)}")
+            owner = getattr(called, "__self__", None)
+            if isinstance(owner, ContextVar):
+                self.variables.setdefault(owner, owner.get(_UNSET))
+            else:
+                self._refuse(frame, f"calls {_name_of(called)}")
 
     def _is_own(self, frame: FrameType | None) -> bool:
         """Return whether code is the program's, or Python's own that the program's has called."""
@@ -224,6 +289,8 @@ def _is_pure(called: Any) -> bool:
             # a method that was looked up on its class
             owner = getattr(called, "__objclass__", None)
             return owner is not None and _is_of_value(owner)
+        if module == "sys":
+            return called.__name__ in _OF_SYS
         return module.startswith("torch") or module in _MODULES
     return _is_of_value(owner if isinstance(owner, type) else type(owner))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from fastnet.network.torch.captured.capture import KIND, capture
 from fastnet.network.torch.captured.held import TooMuch
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
-from fastnet.network.torch.captured.observing import Uncapturable
+from fastnet.network.torch.captured.observing import Ran, Uncapturable
 from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
 from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_differ
 from fastnet.network.torch.captured.stand_ins import State
@@ -212,21 +213,20 @@ class CapturedStep:
         self, eager: RunStep, told: Told | None, batch: Mapping[str, Any], reason: str | None
     ) -> dict[str, Any]:
         """Run a step op by op, which settles all that ops work out in it, and see to the next."""
-        merging = self._merging
-        if merging is None:
+        if self._refused is not None and not self._programs:
+            return eager(batch)
+        ran = Ran()
+        # a program is for steps such as this one is, and not such as the next one
+        again = nullcontext() if self._merging is None else self._merging.again()
+        with ran.watching():
             result = eager(batch)
-            if self._refused is None or self._programs:
-                self._get_ready(batch, reason, told)
-            return result
-        before = merging.now()
-        result = eager(batch)
-        if self._refused is None or self._programs:
-            # a program for steps such as this one was, and not such as the next one is
-            with merging.as_before(before):
-                self._get_ready(batch, reason, told)
+        with again:
+            self._get_ready(batch, reason, told, ran)
         return result
 
-    def _get_ready(self, batch: Mapping[str, Any], reason: str | None, told: Told | None) -> None:
+    def _get_ready(
+        self, batch: Mapping[str, Any], reason: str | None, told: Told | None, ran: Ran
+    ) -> None:
         assert self._bound is not None
         context = self._bound.state
         around = environment("cpu")
@@ -261,7 +261,7 @@ class CapturedStep:
                 context,
             )
             return
-        traced = self._capture(batch, values, around, context, reason)
+        traced = self._capture(batch, values, around, context, reason, ran)
         if told is not None:
             told(*traced)
 
@@ -285,6 +285,7 @@ class CapturedStep:
         around: tuple[Any, ...],
         context: Mapping[str, Any],
         reason: str,
+        ran: Ran,
     ) -> tuple[str, float, float]:
         """Make a program of the ops, or refuse to.
 
@@ -295,7 +296,7 @@ class CapturedStep:
         rows = self._rows(batch, values)
         if rows is not None:
             try:
-                program, traced = self._make_program(values, around, context, rows)
+                program, traced = self._make_program(values, around, context, rows, ran)
                 reason = _OTHER_SIZE if reason == _OTHER_KIND else reason
             except _Failed as failed:
                 # each size is a program of its own then, or only this one
@@ -306,7 +307,7 @@ class CapturedStep:
             if self._depends is not None and reason == _OTHER_KIND:
                 reason = f"{reason}; {self._depends}"
             try:
-                program, traced = self._make_program(values, around, context, None)
+                program, traced = self._make_program(values, around, context, None, ran)
             except _Failed as failed:
                 ended = time.perf_counter()
                 traced = failed.traced or ended
@@ -341,6 +342,7 @@ class CapturedStep:
         around: tuple[Any, ...],
         context: Mapping[str, Any],
         rows: Rows | None,
+        ran: Ran,
     ) -> tuple[Program, float]:
         """Trace the ops and compile them.
 
@@ -349,6 +351,7 @@ class CapturedStep:
             around: What is around the step.
             context: The context of the opening.
             rows: Of what there may be more or fewer; None for a program of one size.
+            ran: What code has run in such a step.
 
         Returns:
             The program, and when tracing ended.
@@ -372,7 +375,7 @@ class CapturedStep:
                     raise Uncapturable("a parameter has a gradient that no op has left there")
             phase = None if self._merging is None else Phase(self._merging, state.parameters)
             captured = capture(
-                *(layout, self._bound, self._make, self._keys, values, state, found),
+                *(layout, self._bound, self._make, self._keys, values, state, found, ran),
                 phase=phase,
                 is_open=is_open,
             )
