@@ -14,6 +14,7 @@ class Plan:
 
     resolution: Resolution
     elsewhere: Callable[[str], str | None] | None
+    places: Sequence[int] | None
 
     def __init__(
         self,

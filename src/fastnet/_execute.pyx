@@ -161,6 +161,8 @@ cdef class Plan:
         resolution: What the opening needs, moves and returns.
         elsewhere: For the error of a missing key: given the key, says which ops would write it that
             do not run in this opening, or gives None. None where nobody knows.
+        places: For errors: which place each op has among those of the opening, where this is not
+            all of them, one by one. None where it is.
 
     Raises:
         ValueError: If an op has several outputs but says that it returns one bare value, or if
@@ -189,6 +191,7 @@ cdef class Plan:
     cdef tuple _abandon
     cdef readonly object resolution
     cdef public object elsewhere
+    cdef public object places
 
     def __cinit__(self):
         self._steps = NULL
@@ -368,6 +371,9 @@ cdef class Plan:
 
     cdef object _op(self, Py_ssize_t position):
         return (<OpSpec> self._specs[position]).item
+
+    cdef object _place(self, Py_ssize_t position):
+        return position if self.places is None else self.places[position]
 
     @property
     def keys(self):
@@ -559,7 +565,7 @@ cdef class Plan:
         except BaseException as error:
             self._give_up(state, error)
             if index >= 0:
-                note_op(error, self._op(index), index)
+                note_op(error, self._op(index), self._place(index))
                 self._note_values(error, index, slots)
             if inside:
                 after_op(times, index if index >= 0 else self._n_steps)
@@ -753,7 +759,7 @@ cdef class Plan:
             values = tuple(result)
         if values is None or len(values) != step.n_outputs:
             keys = self._names(step.outputs, step.n_outputs)
-            values = values_for(keys, result, self._op(position), position)
+            values = values_for(keys, result, self._op(position), self._place(position))
         for index in range(step.n_outputs):
             slot = step.outputs[index]
             held = slots[slot]
@@ -824,13 +830,13 @@ cdef class Plan:
                         self._op(index),
                         key,
                         batch,
-                        index,
+                        self._place(index),
                         deleted_by,
                         elsewhere=None if self.elsewhere is None else self.elsewhere(key),
                     )
                 if self._steps[index].deletes:
                     written = False
-                    deleted_by = describe_op(self._op(index), index)
+                    deleted_by = describe_op(self._op(index), self._place(index))
             if self._writes(&self._steps[index], slot):
                 written = True
 
@@ -844,9 +850,13 @@ cdef class Plan:
                 deleted_by = None
                 for earlier in range(position):
                     if self._steps[earlier].deletes and self._reads(&self._steps[earlier], slot):
-                        deleted_by = describe_op(self._op(earlier), earlier)
+                        deleted_by = describe_op(self._op(earlier), self._place(earlier))
                 return missing_key(
-                    self._op(position), self._keys[slot], there, position, deleted_by
+                    self._op(position),
+                    self._keys[slot],
+                    there,
+                    self._place(position),
+                    deleted_by,
                 )
 
     cdef bint _reads(self, Step* step, Py_ssize_t slot) noexcept:

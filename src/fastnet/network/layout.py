@@ -12,6 +12,7 @@ from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
 from fastnet._watch import Lookout, writes
+from fastnet.errors import describe_op
 from fastnet.network.not_in_force import WritersElsewhere
 from fastnet.network.readings import CLASS_ATTRIBUTES, Reading, settle_all
 from fastnet.network.updates import endings_of, followers_of
@@ -69,7 +70,9 @@ class Layout:
     """
 
     __slots__ = (
+        "_handled",
         "_parts",
+        "_resolved",
         "chosen",
         "endings",
         "keep_alive",
@@ -97,23 +100,95 @@ class Layout:
     programs: dict[Hashable, Any]
     endings: list[Callable[[], None]]
     _parts: tuple[KeyTable, list[OpSpec], list[Forward]]
+    # what keys were resolved with besides, and what the plan does besides
+    _resolved: tuple[list[OpSpec], list[SlicerSpec], frozenset[str], str]
+    _handled: tuple[Any, ...]
 
-    def plan_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
+    def plan_with(
+        self, wrap: Callable[[Any, int, Forward], Forward], handles: bool = False
+    ) -> Plan:
         """Lay the same ops out again, with something around the forward of each.
 
         Args:
             wrap: Given an op, its place and what the plan calls for it, gives what to call instead.
+            handles: Whether to do to values on their way in and out, and around the ops, what the
+                plan does.
 
         Returns:
-            A plan of its own, which does nothing to values on their way in and out.
+            A plan of its own.
         """
         table, specs, forwards = self._parts
         wrapped = [
             wrap(op, place, forward)
             for place, (op, forward) in enumerate(zip(self.ops, forwards, strict=True))
         ]
-        plan = Plan(table, specs, wrapped, self.plan.resolution)
-        plan.elsewhere = self.plan.elsewhere
+        handled = self._handled if handles else ()
+        return self._like_plan(Plan(table, specs, wrapped, self.plan.resolution, *handled))
+
+    @property
+    def specs(self) -> list[OpSpec]:
+        """What the kernel knows of each op."""
+        return self._parts[1]
+
+    def part(self, places: range, wanted: Iterable[str]) -> Layout:
+        """Lay out ops in a row by themselves, for values that are on their way through a step.
+
+        Args:
+            places: Their places.
+            wanted: The keys of theirs that are read after them.
+
+        Returns:
+            A layout of their own.
+        """
+        table, specs, forwards = self._parts
+        specs = specs[places.start : places.stop]
+        part = Layout()
+        part.ops, _, part.models, taking = gather(specs)
+        part.takes_gradients = bool(taking)
+        part.chosen, part.made_up, part.unwritten = (specs, [], []), [], []
+        part.postprocessing, part.slicers, part.endings = [], [], []
+        part.keep_alive, part.programs = self.keep_alive, {}
+        part._parts = table, specs, forwards[places.start : places.stop]
+        part._resolved = [], [], frozenset(wanted), self._resolved[3]
+        part._handled = ()
+        part.plan = Plan(*part._parts, resolve(table, specs, *part._resolved))
+        part.plan.places = [self._place(place) for place in places]
+        return part
+
+    def plan_of_parts(self, parts: Iterable[tuple[range, Any]]) -> Plan:
+        """Lay the ops out again, with one op in the place of each of some parts.
+
+        Args:
+            parts: The places of ops in a row, and the op that does what these do; in order.
+
+        Returns:
+            A plan of its own, which handles values as this layout's does.
+        """
+        table, all_specs, all_forwards = self._parts
+        specs, forwards, places = list(all_specs), list(all_forwards), [*range(len(all_specs))]
+        for part, op in reversed(list(parts)):
+            within = slice(part.start, part.stop)
+            specs[within], forwards[within] = [OpSpec(op, table)], [op.forward]
+            places[within] = [part.start]
+        resolution = resolve(table, specs, *self._resolved)
+        plan = self._like_plan(Plan(table, specs, forwards, resolution, *self._handled))
+        plan.places = [self._place(place) for place in places]
+        return plan
+
+    def describe(self, place: int) -> str:
+        """Name an op the way every error text does.
+
+        Args:
+            place: Its place among those of the layout.
+        """
+        return describe_op(self.ops[place], self._place(place))
+
+    def _place(self, place: int) -> int:
+        """Return the place that an op has in the opening, of which this may be a part."""
+        return place if self.plan.places is None else self.plan.places[place]
+
+    def _like_plan(self, plan: Plan) -> Plan:
+        plan.elsewhere, plan.places = self.plan.elsewhere, self.plan.places
         return plan
 
     def is_of(self, chosen: tuple[list[Any], list[Any], list[Any]]) -> bool:
@@ -525,7 +600,8 @@ class LayoutCache:
         layout.slicers = [spec.item for spec in cutters]
         check_slicers(layout.slicers)
         context = f"mode={mode!r}, epoch={epoch!r}, ds_id={ds_id!r}"
-        resolution = resolve(items.table, specs, after, cutters, desired, context)
+        layout._resolved = after, cutters, desired, context
+        resolution = resolve(items.table, specs, *layout._resolved)
         layout.ops, forwards, layout.models, places = gather(specs)
         layout.takes_gradients = bool(places)
         layout.postprocessing = [spec.item for spec in after]
@@ -544,17 +620,15 @@ class LayoutCache:
         bound = self._bind(layout.ops, forwards, places)
         layout.endings = endings_of(layout.ops, followers_of(layout.ops)) if places else []
         layout._parts = items.table, specs, bound
-        layout.plan = Plan(
-            items.table,
-            specs,
-            bound,
-            resolution,
+        handled: tuple[Any, ...] = (
             self.handling.move,
             self.handling.release,
             self.handling.setting(layout.takes_gradients),
             _abandons([layout.ops[place] for place in places]),
             self.handling.adopt,
         )
+        layout._handled = handled
+        layout.plan = Plan(*layout._parts, resolution, *handled)
         layout.plan.elsewhere = WritersElsewhere(items.ops, layout.ops, mode, ds_id)
         return layout
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastnet._execute import BoundPlan
@@ -110,13 +110,34 @@ class Runner:
         Returns:
             The function.
         """
-        bound = self.bound
+        return self.step_of(meter, self.bound)
+
+    def step_of(self, meter: StepMeter | None, bound: BoundPlan) -> RunStep:
+        """Return the function that runs a minibatch by a plan.
+
+        Args:
+            meter: What takes the times of its parts, or None.
+            bound: The plan: that of the opening, or another one for the same ops.
+
+        Returns:
+            The function.
+        """
         if meter is None:
             return bound.step
         first, log = meter.plan_rows(bound.plan), meter.log
         around = -1 if self.context is None else meter.row(*self.context)
+        before, after = meter.before, meter.after
+        places = bound.plan.places
+        if places is not None and before is not None and after is not None:
+            # and what is put off has the place after the last op's
+            told = [*places, len(self.opening.layout.ops)]
+            before, after = _at(told, before), _at(told, after)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return bound.step_timed(batch, log, first, meter.before, meter.after, around)
+            return bound.step_timed(batch, log, first, before, after, around)
 
         return run
+
+
+def _at(places: Sequence[int], call: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda place: call(places[place])

@@ -46,15 +46,27 @@ class Records:
 
     Args:
         instead: How steps run that cannot be compiled, such as "op by op".
+        of: What is told of, where that is not all of a step.
 
     Attributes:
         kept: The last of the records.
     """
 
-    def __init__(self, instead: str) -> None:
+    def __init__(self, instead: str, of: str | None = None) -> None:
         self.kept: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self._instead = instead
+        self._of = of
         self._told: set[str] = set()
+
+    def of(self, what: str) -> Records:
+        """Return what tells of a part of steps, in the same place.
+
+        Args:
+            what: Which part, such as "ops 0 to 3".
+        """
+        part = Records(self._instead, what)
+        part.kept, part._told = self.kept, self._told
+        return part
 
     def add(
         self,
@@ -75,13 +87,16 @@ class Records:
         """
         number = self.kept[-1].number + 1 if self.kept else 1
         mode, epoch = str(context["mode"]), int(context["epoch"])
+        if self._of is not None:
+            reason = f"{reason} ({self._of})"
         self.kept.append(
             TraceRecord(number, mode, epoch, reason, seconds, compile_seconds, fallback)
         )
         if fallback is not None and fallback not in self._told:
             self._told.add(fallback)
             warn(
-                f"Steps of mode '{mode}' run {self._instead}, and not as one compiled program: "
+                f"{'Steps' if self._of is None else self._of.capitalize()} of mode '{mode}' run "
+                f"{self._instead}, and not as one compiled program: "
                 f"{fallback}. network.traces tells of all such reasons; open the network with "
                 "eager=True, or make it without `compile`, to have no such warning.",
             )

@@ -116,10 +116,9 @@ class TorchRunner(Runner):
         Returns:
             The function.
         """
-        eager = super().step(meter)
         captured = self._captured
         if captured is None:
-            return eager
+            return super().step(meter)
         if captured.refused is None:
             from fastnet.network.torch.captured.step import never_captured
 
@@ -130,7 +129,9 @@ class TorchRunner(Runner):
         if meter is not None:
             called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
             told = tells_traces(meter, meter.row("rest", "the rest"))
-        return captured.step(eager, self.bound, self._autocast(), called, told)
+        return captured.step(
+            partial(self.step_of, meter), self.bound, self._autocast(), called, told
+        )
 
     def is_profiled(self) -> bool:
         """Return whether torch's profiler is on."""

@@ -18,11 +18,11 @@ from fastnet._nest import leaves_of
 from fastnet._trace import Readings, TensorKind, map_form
 from fastnet.backend.facts import name_of
 from fastnet.backend.torch._internals import Tools, module_hook_tables
-from fastnet.errors import describe_op
 from fastnet.network.layout import Layout
 from fastnet.network.torch.captured.followers import noting, require_once
 from fastnet.network.torch.captured.held import (
     Held,
+    TooMuch,
     functions_of_torch,
     is_library,
     replaced_function_of_torch,
@@ -134,9 +134,9 @@ def capture(
     """
     roots = [
         *((_model(model), model) for model in layout.models),
-        *((describe_op(op, place), op) for place, op in enumerate(layout.ops)),
+        *((layout.describe(place), op) for place, op in enumerate(layout.ops)),
         *(
-            (describe_op(op, place), op.kept())
+            (layout.describe(place), op.kept())
             for place, op in enumerate(layout.ops)
             if isinstance(op, FollowsUpdates)
         ),
@@ -148,7 +148,7 @@ def capture(
         raise Uncapturable("there are hooks around the passes of all modules")
     tracer = _Tracer(layout, bound, make, keys, values, state, tools, phase, is_open)
     with _TRACING:
-        before = Held(roots, ran.__contains__, everything=True)
+        before = _hold(layout, roots, ran.__contains__, everything=True)
         generators = random_states()
         python, arrays = random.getstate(), np.random.get_state()
         own = torch.get_rng_state()
@@ -157,16 +157,14 @@ def capture(
         observer = Observer(tools.text_of_sizes)
         try:
             found = tracer.trace(observer, any(is_open))
-            changed = next(before.changes(), None)
-            if changed is not None:
-                raise Uncapturable(f"running the ops changes {changed}")
+            _refuse_changes(tracer, before)
             if random_states() != generators:
                 raise Uncapturable("the ops draw random numbers of Python's or numpy's")
             if not torch.equal(torch.get_rng_state(), own):
                 # nothing is drawn while they are traced
                 raise Uncapturable("the ops seed torch's generator")
             if observer.reason is not None:
-                raise Uncapturable(observer.reason)  # which somebody has caught
+                raise Uncapturable(observer.reason, tracer.caught)  # which somebody has caught
             again = tracer.trace(None)
             # with an open size the ops do for the size that there is what they do for it alone
             first = found.graph if found.size is None else tracer.close(found, again)
@@ -176,8 +174,7 @@ def capture(
                     "a number that the ops work out in Python is another one each time"
                     + ("" if difference is None else f": {difference}")
                 )
-            if list(before.changes()):
-                raise Uncapturable(f"running the ops changes {next(before.changes())}")
+            _refuse_changes(tracer, before)
             variable = observer.first_changed()
             if variable is not None:
                 raise Uncapturable(f"running the ops changes the context variable '{variable}'")
@@ -193,9 +190,35 @@ def capture(
             torch.set_rng_state(own)
         roots += ((f"the context variable '{one.name}'", one) for one in observer.variables)
         roots.append(functions_of_torch(observer.functions))
-        found.held = Held(roots, observer.has_run, codes=observer.codes())
+        found.held = _hold(layout, roots, observer.has_run, codes=observer.codes())
         tracer.bind_others(found)
     return found
+
+
+def _hold(layout: Layout, roots: Sequence[tuple[str, Any]], *what: Any, **more: Any) -> Held:
+    try:
+        return Held(roots, *what, **more)
+    except TooMuch as error:
+        place = next(
+            (
+                place
+                for place, spec in enumerate(layout.specs)
+                if error.root in (layout.describe(place), *map(_model, spec.models))
+            ),
+            None,
+        )
+        raise Uncapturable(str(error), place) from None
+
+
+def _refuse_changes(tracer: _Tracer, before: Held) -> None:
+    changed = next(before.changes(), None)
+    if changed is not None:
+        # what can be put back changes again by the same op
+        before.put_back()
+        place = None
+        if changed not in before.changes():
+            place = tracer.place_of(lambda: changed in before.changes())
+        raise Uncapturable(f"running the ops changes {changed}", place)
 
 
 class _Found(Capture):
@@ -204,7 +227,11 @@ class _Found(Capture):
 
 
 class _Tracer:
-    """Traces the ops, as often as it is asked to."""
+    """Traces the ops, as often as it is asked to.
+
+    Attributes:
+        caught: The place of the op in which what the observer has raised was caught, or None.
+    """
 
     def __init__(
         self,
@@ -227,26 +254,55 @@ class _Tracer:
         self._tools = tools
         self._keys = list(keys)
         self._values = list(values)
-        self._read: set[tuple[str, str]] = set()
+        self._read: set[tuple[str, int]] = set()
         self._saved: _Saved = {}
-        self._at: tuple[Any, int] | None = None
+        self._at: int | None = None
         self._plan = layout.plan_with(self._wrap)
+        self._observer: Observer | None = None
+        self.caught: int | None = None
+        # tells whether it has happened, and the place of the op after which it first had
+        self._has_happened: Callable[[], bool] | None = None
+        self._happened: int | None = None
         for key, value in zip(keys, values, strict=True):
-            _require_plain(key, value)
+            reader = next((at for at, op in enumerate(layout.ops) if key in op.inputs), None)
+            _require_plain(key, value, reader)
 
     def _wrap(self, op: Any, place: int, forward: Forward) -> Forward:
         own = any(map(_is_own, (op, *_inside(op))))
 
         def run(data: Any, state: dict[str, Any]) -> Any:
-            self._at = op, place
-            if not own:
-                return forward(data, state)
-            read: set[str] = set()
-            result = forward(data, known(state, read))
-            self._read.update((one, describe_op(op, place)) for one in changing(read))
+            self._at = place
+            if own:
+                read: set[str] = set()
+                result = forward(data, known(state, read))
+                self._read.update((one, place) for one in changing(read))
+            else:
+                result = forward(data, state)
+            if self._observer is not None and self._observer.reason and self.caught is None:
+                self.caught = place
+            if self._has_happened is not None and self._has_happened():
+                self._has_happened, self._happened = None, place
             return result
 
         return run
+
+    def place_of(self, has_happened: Callable[[], bool]) -> int | None:
+        """Trace the ops again, and find the one by which something happens.
+
+        Args:
+            has_happened: Tells whether it has.
+
+        Returns:
+            The place of the op; None if it does not happen.
+        """
+        self._has_happened, self._happened = has_happened, None
+        try:
+            self.trace(None)
+        except Uncapturable:
+            pass  # it is known by now, or not found
+        finally:
+            self._has_happened = None
+        return self._happened
 
     def put_back(self) -> None:
         """Put back what was in the tensors of the ops' own that were written to."""
@@ -274,6 +330,7 @@ class _Tracer:
             Uncapturable: If they cannot be.
         """
         tools, mode = self._tools, self._tools.fake_mode(opened)
+        self._observer, self.caught, self._at = observer, None, None
         reals = self._state.tensors
         fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
         numbers = mode.from_tensor(
@@ -318,10 +375,12 @@ class _Tracer:
             try:
                 with mode, tools.dispatcher(), watch:
                     graph = tools.make_graph(run, tracing_mode="real")(*taken)
-            except Uncapturable:
+            except Uncapturable as error:
+                if error.place is None:
+                    error.place = self._at
                 raise
             except Exception as error:
-                raise Uncapturable(self._told(error)) from None
+                raise Uncapturable(self._told(error), self._at) from None
             finally:
                 if isinstance(deferred, dict):
                     deferred.clear()
@@ -345,9 +404,10 @@ class _Tracer:
         if self._state.settings_read:
             raise Uncapturable("an op reads, or sets, the settings of an optimizer")
         require_once(found.followed, self._layout.ops, self._state.taken)
-        for key, op in sorted(self._read):
+        for key, place in sorted(self._read):
             what = "the epoch" if key == "epoch" else f"'{key}' of the state of the step"
-            raise Uncapturable(f"{op} reads {what}, which a program would not do again")
+            told = self._layout.describe(place)
+            raise Uncapturable(f"{told} reads {what}, which a program would not do again", place)
         return found
 
     @contextmanager
@@ -371,31 +431,29 @@ class _Tracer:
         given: list[torch.Tensor] = []
         found.outputs = {}
         for key, value in results.items():
-            op = next(
-                (
-                    describe_op(op, place)
-                    for place, op in reversed(list(enumerate(self._layout.ops)))
-                    if key in op.outputs
-                ),
+            place = next(
+                (at for at, op in reversed([*enumerate(self._layout.ops)]) if key in op.outputs),
                 None,
             )
-            if op is None:
+            if place is None:
                 continue  # postprocessing reads the batch's own
+            op = self._layout.describe(place)
             for leaf in _all_in(value):
                 if type(leaf) in _BY_VALUE:
                     continue
                 if not isinstance(leaf, torch.Tensor):
                     raise Uncapturable(
                         f"{op} writes '{key}', which is, or holds, a value of type "
-                        f"{type(leaf).__name__}"
+                        f"{type(leaf).__name__}",
+                        place,
                     )
                 if id(leaf) in of_batch:
                     continue
                 if not _is_fake(leaf):
-                    raise Uncapturable(f"{op} writes '{key}', a tensor that it keeps")
+                    raise Uncapturable(f"{op} writes '{key}', a tensor that it keeps", place)
                 if self._tools.storage_key(leaf) in memory:
                     raise Uncapturable(
-                        f"{op} writes '{key}', which is a parameter or a buffer itself"
+                        f"{op} writes '{key}', which is a parameter or a buffer itself", place
                     )
             found.outputs[key] = KIND_OF_FAKES.form_of(value)
             given += [one.detach() if one.requires_grad else one for one in _tensors_in(value)]
@@ -444,7 +502,7 @@ class _Tracer:
             for frame in traceback.extract_tb(error.__traceback__)
             if is_own_file(frame.filename)
         ]
-        where = "" if self._at is None else f"{describe_op(*self._at)} "
+        where = "" if self._at is None else f"{self._layout.describe(self._at)} "
         line = (
             f"in line {frames[-1].lineno} of {frames[-1].filename.rpartition('/')[2]} "
             if frames
@@ -511,8 +569,14 @@ def _is_fake(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "fake_mode")
 
 
-def _require_plain(key: str, value: Any) -> None:
-    """Refuse a value of the batch that a graph cannot take."""
+def _require_plain(key: str, value: Any, place: int | None) -> None:
+    """Refuse a value of the batch that a graph cannot take.
+
+    Args:
+        key: Its key.
+        value: The value.
+        place: The place of the op that reads it first.
+    """
     for leaf in _all_in(value):
         kind = type(leaf)
         if kind is torch.Tensor:
@@ -526,10 +590,13 @@ def _require_plain(key: str, value: Any) -> None:
             ):
                 raise Uncapturable(
                     f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "
-                    f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else "")
+                    f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else ""),
+                    place,
                 )
         elif kind not in _ATOMS:
-            raise Uncapturable(f"the batch's '{key}' is, or holds, a value of type {kind.__name__}")
+            raise Uncapturable(
+                f"the batch's '{key}' is, or holds, a value of type {kind.__name__}", place
+            )
 
 
 def _all_in(value: Any) -> list[Any]:

@@ -85,7 +85,16 @@ Name = tuple[str, ...]
 
 
 class TooMuch(Exception):
-    """There is more to compare than can be compared in each step."""
+    """There is more to compare than can be compared in each step.
+
+    Args:
+        way: The way to what is too much.
+        what: What to say of it.
+    """
+
+    def __init__(self, way: Name, what: str) -> None:
+        super().__init__(what.format(_told(way)))
+        self.root = way[0]
 
 
 class _Node(Seen):
@@ -254,7 +263,7 @@ class Held:
                 continue
             self._nodes[id(value)] = node
             if len(self._nodes) > _MOST_NODES:
-                raise TooMuch(f"there is too much behind {_told(way)} to compare it in each step")
+                raise TooMuch(way, "there is too much behind {} to compare it in each step")
             if callable(node.kind):
                 parts = [] if isinstance(value, np.ndarray) else node.pairs(node.values)
             else:
@@ -339,9 +348,7 @@ class Held:
         if isinstance(value, ContextVar):
             return _Node(value, _of_context, way)
         if isinstance(value, (Iterator, *_DRAWING)):
-            raise TooMuch(
-                f"{_told(way)} is of type {type(value).__name__}, which goes on in itself"
-            )
+            raise TooMuch(way, f"{{}} is of type {type(value).__name__}, which goes on in itself")
         if isinstance(value, FunctionType):
             if is_library(value.__module__) or not self._has_run(value.__code__):
                 return None
@@ -354,13 +361,13 @@ class Held:
             return _Node(value, _wrapped, way)
         if isinstance(value, np.ndarray):
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
-                raise TooMuch(f"{_told(way)} is an array too large to compare it in each step")
+                raise TooMuch(way, "{} is an array too large to compare it in each step")
             return _Node(value, _array, way)
         if isinstance(value, MappingProxyType):
             return _Node(value, _items, way)
         if _is_buffer(value):
             if memoryview(value).nbytes > _MOST_BYTES:
-                raise TooMuch(f"{_told(way)} is too large to compare it in each step")
+                raise TooMuch(way, "{} is too large to compare it in each step")
             return _Node(value, _bytes, way)
         package = type(value).__module__.partition(".")[0]
         own = not is_library(type(value).__module__)

@@ -73,7 +73,16 @@ _READ_ENVIRONMENT = type(os.environ).__getitem__.__code__
 
 
 class Uncapturable(Exception):
-    """Steps cannot be captured, and its text says why."""
+    """Steps cannot be captured, and its text says why.
+
+    Args:
+        reason: The text.
+        place: The place of the op that stands in the way, None where it is not known.
+    """
+
+    def __init__(self, reason: str, place: int | None = None) -> None:
+        super().__init__(reason)
+        self.place = place
 
 
 class Ran:

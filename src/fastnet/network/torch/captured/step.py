@@ -23,10 +23,10 @@ from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
 from fastnet.network.records import Records
 from fastnet.network.torch.captured.capture import KIND, capture
-from fastnet.network.torch.captured.held import TooMuch
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Ran, Uncapturable
+from fastnet.network.torch.captured.parts import Gradients, Parts, stretches
 from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
 from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_differ
 from fastnet.network.torch.captured.stand_ins import State
@@ -39,6 +39,7 @@ __all__ = ["CapturedStep", "never_captured"]
 # what changes in each step would have all of them traced
 _MOST_IN_A_ROW = 4
 _MOST_PROGRAMS = 64
+_MOST_GIVEN_UP = 3
 _OTHER_KIND = "a batch is of another kind"
 _OTHER_SIZE = "a batch is of another size"
 _OTHER_PHASE = "gradients of another number of steps are merged"
@@ -111,6 +112,12 @@ class CapturedStep:
         self._misses = 0
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
+        self._step_of: Callable[[BoundPlan], RunStep] | None = None
+        # the place of an op that cannot be captured, while others perhaps can
+        self._alone: int | None = None
+        self._parts: Parts | None = None
+        self._in_parts: RunStep | None = None
+        self._given_up = 0
 
     @property
     def refused(self) -> str | None:
@@ -130,7 +137,7 @@ class CapturedStep:
 
     def step(
         self,
-        eager: RunStep,
+        step_of: Callable[[BoundPlan], RunStep],
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
@@ -139,8 +146,8 @@ class CapturedStep:
         """Return the function that runs the steps of an opening.
 
         Args:
-            eager: Runs them op by op.
-            bound: The plan that it does that by.
+            step_of: Returns what runs them by a plan.
+            bound: The plan that runs them op by op.
             make: Makes what is entered around the ops of each step, or None.
             called: Called after a program has run, or None.
             told: Told of what is traced in a step, or None.
@@ -148,13 +155,17 @@ class CapturedStep:
         Returns:
             The function.
         """
-        self._bound, self._make = bound, make
+        self._bound, self._make, self._step_of = bound, make, step_of
         if self._layout.takes_gradients and self._merging is None:
             merging = Merging(self._layout.ops)
             self._merging = merging if merging.updates else None
         # an opening has its own context: what ops find out of it in its first step they find then
         self._current = None
-        if self._refused is not None and not self._programs:
+        eager = step_of(bound)
+        self._in_parts = None
+        if self._parts is not None:
+            self._in_parts = step_of(self._parts.open(bound.state))
+        elif self._refused is not None and not self._programs and self._alone is None:
             return eager
         return partial(self._run, eager, called, told)
 
@@ -166,6 +177,8 @@ class CapturedStep:
         batch: Mapping[str, Any],
     ) -> dict[str, Any]:
         program = self._current
+        if self._in_parts is not None:
+            return self._run_in_parts(eager, batch)
         if program is None:
             return self._run_eagerly(eager, told, batch, None)
         result, reason = self._run_by(program, eager, called, batch)
@@ -214,7 +227,7 @@ class CapturedStep:
     ) -> dict[str, Any]:
         """Run a step op by op, which settles all that ops work out in it, and see to the next."""
         if self._refused is not None and not self._programs:
-            return eager(batch)
+            return self._run_to_divide(eager, told is not None, batch)
         ran = Ran()
         # a program is for steps such as this one is, and not such as the next one
         again = nullcontext() if self._merging is None else self._merging.again()
@@ -223,6 +236,49 @@ class CapturedStep:
         with again:
             self._get_ready(batch, reason, told, ran)
         return result
+
+    def _run_in_parts(self, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a step some of whose ops are compiled."""
+        assert self._parts is not None
+        assert self._in_parts is not None
+        try:
+            return self._in_parts(batch)
+        except KeyError:
+            if self._parts.lacks(batch):
+                return eager(batch)  # which says what is missing
+            raise
+
+    def _run_to_divide(
+        self, eager: RunStep, is_metered: bool, batch: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Run a step op by op, and see which of its ops can be compiled by themselves."""
+        alone = self._alone
+        if alone is None or is_metered or sys.getprofile() is not None:
+            return eager(batch)
+        assert self._bound is not None
+        assert self._step_of is not None
+        gradients = Gradients()
+        plan = self._layout.plan_with(gradients.wrap, handles=True)
+        with gradients.watching():
+            result = self._step_of(BoundPlan(plan, self._bound.state))(batch)
+        self._alone = None
+        found = stretches(self._layout, alone, gradients)
+        if found:
+            self._parts = Parts(self._layout, found, self._steps_of, partial(self._give_up, alone))
+            self._in_parts = self._step_of(self._parts.open(self._bound.state))
+        return result
+
+    def _steps_of(self, layout: Layout, places: range) -> CapturedStep:
+        first, last = layout.describe(0), layout.describe(len(places) - 1)
+        what = first if len(places) == 1 else f"{first} to {last}"
+        return CapturedStep(layout, self._options, self._records.of(what))
+
+    def _give_up(self, alone: int) -> None:
+        """Run op by op again: gradients go through ops that were compiled by themselves."""
+        self._parts = self._in_parts = None
+        self._given_up += 1
+        if self._given_up <= _MOST_GIVEN_UP:
+            self._alone = alone
 
     def _get_ready(
         self, batch: Mapping[str, Any], reason: str | None, told: Told | None, ran: Ran
@@ -313,6 +369,8 @@ class CapturedStep:
                 traced = failed.traced or ended
                 self._programs.clear()
                 self._refused = str(failed)
+                # within autocast what is cast once counts for all ops
+                self._alone = failed.place if self._make is None else None
                 seconds = traced - started, ended - traced
                 self._records.add(context, reason, *seconds, fallback=self._refused)
                 return reason, *seconds
@@ -379,9 +437,10 @@ class CapturedStep:
                 phase=phase,
                 is_open=is_open,
             )
+        except Uncapturable as error:
+            raise _Failed(str(error), place=error.place) from None
         except Exception as error:
-            known = isinstance(error, (Uncapturable, TooMuch))
-            raise _Failed(str(error) if known else f"capturing has failed: {error!r}") from None
+            raise _Failed(f"capturing has failed: {error!r}") from None
         traced = time.perf_counter()
         try:
             with announced("compiling a step"):
@@ -414,11 +473,13 @@ class _Failed(Exception):
     Args:
         reason: Why.
         traced: When tracing ended, None if it has failed.
+        place: The place of the op that stands in the way, None where it is not known.
     """
 
-    def __init__(self, reason: str, traced: float | None = None) -> None:
+    def __init__(self, reason: str, traced: float | None = None, place: int | None = None) -> None:
         super().__init__(reason)
         self.traced = traced
+        self.place = place
 
 
 def _waits(update: Any) -> bool:

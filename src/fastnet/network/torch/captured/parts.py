@@ -1,0 +1,277 @@
+"""Steps in parts: ops in a row that are compiled, beside others that run one by one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from fastnet._execute import BoundPlan
+from fastnet._nest import NestMap, leaves_of
+from fastnet.network.layout import Layout
+from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Forward, RunStep, State
+
+__all__ = ["Gradients", "Parts", "Stretch", "stretches"]
+
+_BACKWARD = frozenset(
+    getattr(one, "__code__", None)
+    for one in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+)
+
+
+class Steps(Protocol):
+    """The steps of a layout, compiled where that can be."""
+
+    def step(
+        self, step_of: Callable[[BoundPlan], RunStep], bound: BoundPlan, make: None
+    ) -> RunStep:
+        """Return the function that runs the steps of an opening."""
+
+
+class Gradients:
+    """What the ops of a step have to do with gradients.
+
+    Attributes:
+        giving: The places of ops that read, or write, tensors that need gradients.
+        taking: The places of those whose own code takes gradients.
+        waiting: The places of those after which an update is put off.
+    """
+
+    def __init__(self) -> None:
+        self.giving: set[int] = set()
+        self.taking: set[int] = set()
+        self.waiting: set[int] = set()
+        self._at = -1
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look on while a step is run; nobody else may."""
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def wrap(self, op: Any, place: int, forward: Forward) -> Forward:
+        """Look on at an op.
+
+        Args:
+            op: The op.
+            place: Its place.
+            forward: What the plan calls for it.
+
+        Returns:
+            What the plan is to call instead.
+        """
+
+        def run(data: Any, state: dict[str, Any]) -> Any:
+            self._at = place
+            result = forward(data, state)
+            if _need_gradients([data, result]):
+                self.giving.add(place)
+            if state.get("deferred"):
+                self.waiting.add(place)
+            return result
+
+        return run
+
+    def _see(self, frame: FrameType, event: str, called: Any) -> None:
+        if event == "call" and frame.f_code in _BACKWARD:
+            self.taking.add(self._at)
+
+
+class Stretch(NamedTuple):
+    """Ops in a row that can be compiled by themselves.
+
+    Attributes:
+        places: Their places.
+        takes: Whether one of them takes gradients.
+        bound: The keys of theirs from which an op after them would take gradients, if there were
+            any to take.
+    """
+
+    places: range
+    takes: bool
+    bound: frozenset[str]
+
+
+def stretches(layout: Layout, alone: int, gradients: Gradients) -> list[Stretch]:
+    """Find the ops in a row that can be compiled by themselves.
+
+    No op after such a row takes gradients through it, none of the row takes them through ops before
+    it, and no update before its end waits for its end, or for ops after it.
+
+    Args:
+        layout: The ops.
+        alone: The place of an op that cannot be compiled.
+        gradients: What they have to do with gradients.
+
+    Returns:
+        The rows, in order.
+    """
+    specs = layout.specs
+    taking = {place for place, spec in enumerate(specs) if spec.takes_gradients} | gradients.taking
+    reads = [frozenset(spec.item.inputs) for spec in specs]
+
+    def read_from(place: int) -> frozenset[str]:
+        return frozenset().union(*reads[place:])
+
+    def takes_from(place: int) -> bool:
+        return any(one >= place for one in taking)
+
+    def divides(place: int) -> bool:
+        if place in (0, len(specs)):
+            return True
+        if any(one < place for one in gradients.waiting):
+            return False
+        giving = [one for one in gradients.giving if one < place]
+        return not takes_from(place) or not any(
+            read_from(place) & {*specs[one].item.inputs, *specs[one].item.outputs}
+            for one in giving
+        )
+
+    found = []
+    first = 0
+    alone_too = [place for place, spec in enumerate(specs) if place == alone or spec.deletes]
+    for last in (*alone_too, len(specs)):
+        begin, end = first, last
+        while begin < end and not divides(begin):
+            begin += 1
+        while begin < end and not divides(end):
+            end -= 1
+        # a call costs more than a single small op does
+        if end - begin > 1 or any(spec.models for spec in specs[begin:end]):
+            bound = read_from(end) if takes_from(end) else frozenset()
+            takes = any(one in taking for one in range(begin, end))
+            found.append(Stretch(range(begin, end), takes, bound))
+        first = last + 1
+    return found
+
+
+class Compiled(TensorOp):
+    """Ops in a row that are compiled, as one op.
+
+    Args:
+        layout: The ops.
+        steps: Their steps.
+        stretch: What they have to do with the ops around them.
+        give_up: Called when gradients would have to go through them.
+    """
+
+    def __init__(
+        self, layout: Layout, steps: Steps, stretch: Stretch, give_up: Callable[[], None]
+    ) -> None:
+        names = layout.plan.resolution
+        super().__init__(sorted(names.device_inputs.names()), sorted(names.returned.names()))
+        self._layout = layout
+        self._stretch = stretch
+        self._give_up = give_up
+        self._bound = [place for place, key in enumerate(self.outputs) if key in stretch.bound]
+        self._steps = steps
+        self._eager: RunStep | None = None
+        self._run: RunStep | None = None
+
+    def open(self, state: State) -> None:
+        """Get ready for the steps of an opening.
+
+        Args:
+            state: The context that ops are given.
+        """
+        bound = BoundPlan(self._layout.plan, state)
+        self._eager = bound.run
+        self._run = self._steps.step(_run_of, bound, None)
+
+    def forward(self, data: list[Any], state: State) -> list[Any]:
+        """Run the ops.
+
+        Args:
+            data: The values of the inputs.
+            state: The context.
+
+        Returns:
+            The values of the outputs.
+        """
+        assert self._run is not None
+        assert self._eager is not None
+        run = self._run
+        if _need_gradients(data):
+            if self._stretch.takes:
+                run = self._eager
+                self._give_up()
+            else:
+                data = _DETACH(data)
+        result = run(dict(zip(self.inputs, data, strict=True)))
+        values = [result[key] for key in self.outputs]
+        # of a program they never do
+        if _need_gradients(values):
+            if not _need_gradients([values[place] for place in self._bound]):
+                return _DETACH(values)
+            self._give_up()
+        return values
+
+
+class Parts:
+    """The steps of a layout in parts.
+
+    Args:
+        layout: All ops.
+        found: The ops in a row that are compiled.
+        steps: Given ops in a row, and their places, makes what runs their steps.
+        give_up: Called when gradients would have to go through such ops; the step that is under way
+            has them.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        found: list[Stretch],
+        steps: Callable[[Layout, range], Steps],
+        give_up: Callable[[], None],
+    ) -> None:
+        names = layout.plan.resolution
+        wanted = {*names.outputs.names(), *names.returned.names()}
+        self._ops = []
+        for stretch in found:
+            places = stretch.places
+            later = {key for spec in layout.specs[places.stop :] for key in spec.item.inputs}
+            part = layout.part(places, wanted | later)
+            self._ops.append(Compiled(part, steps(part, places), stretch, give_up))
+        places_of = [stretch.places for stretch in found]
+        self._plan = layout.plan_of_parts(zip(places_of, self._ops, strict=True))
+
+    def open(self, state: State) -> BoundPlan:
+        """Get ready for the steps of an opening.
+
+        Args:
+            state: The context that ops are given.
+
+        Returns:
+            The plan of the parts with it.
+        """
+        for op in self._ops:
+            op.open(state)
+        return BoundPlan(self._plan, state)
+
+    def lacks(self, batch: Mapping[str, Any]) -> bool:
+        """Return whether a batch has not all that is read of it.
+
+        Args:
+            batch: The batch.
+        """
+        return self._plan.missing(batch) is not None
+
+
+_DETACH = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
+
+
+def _need_gradients(values: list[Any]) -> bool:
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves_of(values))
+
+
+def _run_of(bound: BoundPlan) -> RunStep:
+    return bound.run

@@ -1,0 +1,334 @@
+"""Where one op cannot be captured the ops before and after it are, if gradients allow it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastnet
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.torch.captured.steps import (
+    OPTIMIZERS,
+    QUICK,
+    assert_same_weights,
+    batches,
+    built,
+    mlp,
+)
+
+SEEN: list[float] = []
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    SEEN.clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*run op by op")
+        yield
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def noted(x: torch.Tensor) -> torch.Tensor:
+    """Look at values, which no captured step can."""
+    SEEN.append(float(x.detach().sum()))
+    return x * 1
+
+
+def accuracy(pred: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (pred.argmax(1) == y).float().mean()
+
+
+def training(model: Any, **where: Any) -> list[Any]:
+    """List the ops of a training step, with others at some places of it."""
+    ops = {
+        "first": LambdaOp(halved, "x", "x"),
+        "second": LambdaOp(shifted, "x", "x"),
+        "model": ModelOp(model, "x", "pred"),
+        "loss": CrossEntropy(["pred", "y"], "loss", from_logits=True),
+        "update": UpdateOp(model, "loss"),
+        "metric": LambdaOp(accuracy, ["pred", "y"], "accuracy"),
+        "twice": LambdaOp(shifted, "accuracy", "more"),
+    }
+    listed = []
+    for name, op in ops.items():
+        listed += where.get(name, [])
+        listed.append(op)
+    return [*listed, *where.get("end", [])]
+
+
+def both(
+    where: Callable[[], dict[str, Any]],
+    data: list[dict[str, torch.Tensor]],
+    mode: str = "train",
+    optimizer: str = "adam",
+) -> TorchNetwork:
+    """Run the same steps captured and op by op, and compare all of it."""
+    results, models, seen = [], [], []
+    network = None
+    for compile in (False, QUICK):
+        SEEN.clear()
+        model = built(optimizer=OPTIMIZERS[optimizer])
+        network = TorchNetwork(training(model, **where()), compile=compile)
+        with network(mode, 1):
+            results.append([network.run_step(dict(batch)) for batch in data])
+        models.append(model)
+        seen.append(list(SEEN))
+    assert network is not None
+    for own, other in zip(*results, strict=True):
+        assert own.keys() == other.keys()
+        for key in own:
+            torch.testing.assert_close(own[key], other[key], rtol=1e-5, atol=1e-6)
+            assert not other[key].requires_grad
+    assert_same_weights(*models)
+    assert len(seen[0]) == len(seen[1]) > 0
+    assert seen[0] == pytest.approx(seen[1], rel=1e-4, abs=1e-5)
+    return network
+
+
+def told(network: TorchNetwork) -> list[tuple[str, bool]]:
+    return [(trace.reason, trace.fallback is None) for trace in network.traces]
+
+
+def at(key: str) -> LambdaOp:
+    return LambdaOp(noted, key, key)
+
+
+def test_an_op_at_the_end_leaves_the_training_step_captured() -> None:
+    network = both(lambda: {"end": [at("accuracy")]}, batches(5))
+    first, second = told(network)
+    assert first == ("first step", False)
+    reason, captured = second
+    assert captured
+    assert "LambdaOp (op 0" in reason
+    assert "LambdaOp (op 6" in reason
+
+
+def test_an_op_at_the_beginning() -> None:
+    network = both(lambda: {"first": [at("x")]}, batches(5))
+    assert [captured for _, captured in told(network)] == [False, True]
+    assert "LambdaOp (op 1" in told(network)[1][0]
+
+
+def test_an_op_between_two_ops_that_take_no_gradients() -> None:
+    network = both(
+        lambda: {"twice": [at("accuracy")], "end": [LambdaOp(halved, "more", "more")]}, batches(5)
+    )
+    assert [captured for _, captured in told(network)] == [False, True, True]
+
+
+def test_an_op_that_gradients_go_through_leaves_what_is_before_and_after_the_update() -> None:
+    network = both(lambda: {"loss": [at("pred")]}, batches(6))
+    (_, whole), (before, one), (after, two) = told(network)
+    assert (whole, one, two) == (False, True, True)
+    assert all(op in before for op in ("(op 0", "(op 1"))
+    assert all(op in after for op in ("(op 6", "(op 7"))
+
+
+def test_several_ops_that_cannot() -> None:
+    network = both(lambda: {"first": [at("x")], "end": [at("accuracy"), at("more")]}, batches(8))
+    captured = [one for _, one in told(network)]
+    assert captured.count(True) == 1
+    assert any("(op 1" in reason and "(op 7" in reason for reason, one in told(network) if one)
+
+
+@pytest.mark.parametrize("mode", ["eval", "infer"])
+def test_without_gradients_all_that_is_around_the_op_is_captured(mode: str) -> None:
+    network = both(lambda: {"loss": [at("pred")]}, batches(5), mode)
+    assert [captured for _, captured in told(network)] == [False, True, True]
+
+
+def test_an_op_that_deletes_runs_by_itself() -> None:
+    data = batches(6)
+    network = both(lambda: {"loss": [Delete("x")], "end": [at("accuracy")]}, data, "eval")
+    assert [captured for _, captured in told(network)] == [False, True, True]
+
+
+def test_numbers_of_python_that_an_op_counts_by() -> None:
+    class Counting(TensorOp):
+        calls = 0
+
+        def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
+            self.calls += 1
+            SEEN.append(self.calls)
+            return data * self.calls
+
+    network = both(lambda: {"end": [Counting("accuracy", "counted")]}, batches(5))
+    assert [captured for _, captured in told(network)] == [False, True]
+
+
+def test_a_value_of_the_batch_that_no_graph_takes() -> None:
+    data = [{**batch, "names": ("a", object())} for batch in batches(4)]
+
+    def first(names: Any, x: torch.Tensor) -> torch.Tensor:
+        SEEN.append(len(names))
+        return x * len(names)
+
+    results = []
+    for compile in (False, QUICK):
+        model = built()
+        network = TorchNetwork(
+            training(model, first=[LambdaOp(first, ["names", "x"], "x")]), compile=compile
+        )
+        with network("train", 1):
+            results.append([network.run_step(batch)["loss"] for batch in data])
+    torch.testing.assert_close(*results)
+    assert [captured for _, captured in told(network)] == [False, True]
+
+
+class Whole(nn.Module):
+    """Has a part in front of it that is a model of its own, too."""
+
+    def __init__(self, front: nn.Module) -> None:
+        super().__init__()
+        self.front = front
+        self.back = mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.back(x)
+        return found
+
+
+def test_parameters_that_are_thawed_are_trained_in_that_very_step() -> None:
+    """Parts that no gradient went through are none any more when one has to."""
+    models, network = [], None
+    for compile in (False, QUICK):
+        torch.manual_seed(0)
+        front = fastnet.build(lambda: nn.Linear(6, 6), None)
+        front.requires_grad_(False)
+        model = fastnet.build(lambda front=front: Whole(front), OPTIMIZERS["sgd"])
+        network = TorchNetwork(
+            [
+                LambdaOp(halved, "x", "x"),
+                ModelOp(front, "x", "x"),
+                at("x"),
+                ModelOp(model, "x", "pred"),
+                CrossEntropy(["pred", "y"], "loss", from_logits=True),
+                UpdateOp(model, "loss"),
+            ],
+            compile=compile,
+        )
+        before = front.weight.detach().clone()
+        with network("train", 1):
+            for place, batch in enumerate(batches(16)):
+                front.requires_grad_(place in (5, 6, 12))
+                network.run_step(batch)
+        assert not torch.equal(front.weight, before)
+        models.append(model)
+    assert_same_weights(*models)
+    assert network is not None
+    assert sum(captured for _, captured in told(network)) >= 2
+
+
+def test_updates_that_wait_run_after_all_ops() -> None:
+    """What reads the weights in between reads those of before."""
+    for mode in ("train", "eval"):
+        losses = []
+        for compile in (False, QUICK):
+            model = built()
+            network = TorchNetwork(
+                [
+                    ModelOp(model, "x", "pred"),
+                    CrossEntropy(["pred", "y"], "loss", from_logits=True),
+                    UpdateOp(model, "loss", defer=True),
+                    at("loss"),
+                    ModelOp(model, "x", "again"),
+                    CrossEntropy(["again", "y"], "after", from_logits=True),
+                ],
+                compile=compile,
+            )
+            with network(mode, 1):
+                losses.append([network.run_step(batch)["after"] for batch in batches(5)])
+        torch.testing.assert_close(*losses)
+
+
+def test_an_op_that_takes_gradients_by_itself() -> None:
+    def slope(x: torch.Tensor, pred: torch.Tensor) -> torch.Tensor:
+        (found,) = torch.autograd.grad(pred.sum(), x, retain_graph=True)
+        return found
+
+    def needing(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().requires_grad_(True)
+
+    results = []
+    for compile in (False, QUICK):
+        model = built()
+        network = TorchNetwork(
+            [
+                LambdaOp(needing, "x", "x"),
+                ModelOp(model, "x", "pred"),
+                at("y"),
+                LambdaOp(slope, ["x", "pred"], "slope"),
+                CrossEntropy(["pred", "y"], "loss", from_logits=True),
+                UpdateOp(model, "loss"),
+            ],
+            compile=compile,
+        )
+        with network("train", 1):
+            results.append([network.run_step(batch)["slope"] for batch in batches(5)])
+    torch.testing.assert_close(*results)
+
+
+def test_errors_name_the_op_by_its_place_and_lose_nothing() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 1e6:
+            raise ValueError("too much")
+        return x
+
+    model = built()
+    network = TorchNetwork(
+        training(model, end=[LambdaOp(fails, "accuracy", "accuracy")]), compile=QUICK
+    )
+    (batch,) = batches(1)
+    with network("train", 1):
+        for _ in range(4):
+            network.run_step(batch)
+        assert [captured for _, captured in told(network)] == [False, True]
+        with pytest.raises(KeyError, match=r"CrossEntropy \(op 3, .*'y'"):
+            network.run_step({"x": batch["x"]})
+        with pytest.raises(RuntimeError, match="shapes") as caught:
+            network.run_step({"x": torch.zeros(5, 7), "y": batch["y"]})
+        assert any("ModelOp (op 2" in note for note in caught.value.__notes__)
+        assert torch.isfinite(network.run_step(batch)["loss"])
+
+
+def test_another_opening_goes_on_in_parts() -> None:
+    model = built()
+    network = TorchNetwork(training(model, end=[at("accuracy")]), compile=QUICK)
+    for epoch in (1, 2, 3):
+        with network("train", epoch):
+            for batch in batches(3):
+                network.run_step(batch)
+    assert [captured for _, captured in told(network)] == [False, True]
+    SEEN.clear()
+    with network("train", 4, eager=True):
+        network.run_step(batches(1)[0])
+    assert len(SEEN) == 1
+
+
+def test_a_profile_shows_the_part_as_one_row() -> None:
+    model = built()
+    network = TorchNetwork(training(model, end=[at("accuracy")]), compile=QUICK)
+    data = batches(8)
+    with network("train", 1):
+        for batch in data:
+            network.run_step(batch)
+    found = fastnet.profile(network, data, mode="train")
+    names = [row.name for row in found.rows]
+    assert any(name.startswith("Compiled(x, y) ->") for name in names)
+    assert any(name.startswith("LambdaOp[noted](accuracy)") for name in names)
+    assert not any(name.startswith("ModelOp") for name in names)
