@@ -12,6 +12,7 @@ from torch import nn
 
 import fastnet
 from fastnet.network import TorchNetwork
+from fastnet.network.torch.captured import parts
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -28,8 +29,10 @@ SEEN: list[float] = []
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     SEEN.clear()
+    # so that few ops show what many do
+    monkeypatch.setattr(parts, "FEWEST", 2)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*run op by op")
         yield
@@ -137,6 +140,18 @@ def test_an_op_that_gradients_go_through_leaves_what_is_before_and_after_the_upd
     assert (whole, one, two) == (False, True, True)
     assert all(op in before for op in ("(op 0", "(op 1"))
     assert all(op in after for op in ("(op 6", "(op 7"))
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_few_small_ops_are_not_worth_a_call(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    ops = [LambdaOp(shifted, "x", "x") for _ in range(count)]
+    network = TorchNetwork([*ops, at("x"), *ops], compile=QUICK)
+    with network("infer", 1):
+        for _ in range(4):
+            found = network.run_step({"x": torch.zeros(2)})["x"]
+            assert torch.equal(found, torch.full((2,), 2.0 * count))
+    assert [captured for _, captured in told(network)] == [False] + [True, True] * (count == 4)
 
 
 def test_several_ops_that_cannot() -> None:

@@ -18,6 +18,9 @@ from fastnet.types import Forward, RunStep, State
 
 __all__ = ["Gradients", "Parts", "Stretch", "stretches"]
 
+FEWEST = 4
+"""The ops without a model that are compiled by themselves: a call costs as much as these do."""
+
 _BACKWARD = frozenset(
     getattr(one, "__code__", None)
     for one in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
@@ -131,8 +134,7 @@ def stretches(layout: Layout, alone: int, gradients: Gradients) -> list[Stretch]
             return False
         giving = [one for one in gradients.giving if one < place]
         return not takes_from(place) or not any(
-            read_from(place) & {*specs[one].item.inputs, *specs[one].item.outputs}
-            for one in giving
+            read_from(place) & {*specs[one].item.inputs, *specs[one].item.outputs} for one in giving
         )
 
     found = []
@@ -144,8 +146,7 @@ def stretches(layout: Layout, alone: int, gradients: Gradients) -> list[Stretch]
             begin += 1
         while begin < end and not divides(end):
             end -= 1
-        # a call costs more than a single small op does
-        if end - begin > 1 or any(spec.models for spec in specs[begin:end]):
+        if end - begin >= FEWEST or any(spec.models for spec in specs[begin:end]):
             bound = read_from(end) if takes_from(end) else frozenset()
             takes = any(one in taking for one in range(begin, end))
             found.append(Stretch(range(begin, end), takes, bound))

@@ -239,12 +239,13 @@ class CapturedStep:
 
     def _run_in_parts(self, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Run a step some of whose ops are compiled."""
-        assert self._parts is not None
-        assert self._in_parts is not None
+        parts, run = self._parts, self._in_parts
+        assert parts is not None
+        assert run is not None
         try:
-            return self._in_parts(batch)
+            return run(batch)
         except KeyError:
-            if self._parts.lacks(batch):
+            if parts.lacks(batch):
                 return eager(batch)  # which says what is missing
             raise
 
