@@ -15,6 +15,7 @@ from fastnet.types import RunStep, State
 
 __all__ = [
     "DEFERRED",
+    "Around",
     "Meter",
     "RangeMeter",
     "Ranges",

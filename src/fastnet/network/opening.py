@@ -7,7 +7,7 @@ from typing import Any
 
 from fastnet._execute import BoundPlan
 from fastnet.network.layout import Layout
-from fastnet.network.metering import Ranges, StepMeter
+from fastnet.network.metering import Around, Ranges, StepMeter
 from fastnet.types import RunStep, State
 
 __all__ = ["Opening", "Runner"]
@@ -126,18 +126,19 @@ class Runner:
             return bound.step
         first, log = meter.plan_rows(bound.plan), meter.log
         around = -1 if self.context is None else meter.row(*self.context)
-        before, after = meter.before, meter.after
         places = bound.plan.places
-        if places is not None and before is not None and after is not None:
-            # and what is put off has the place after the last op's
-            told = [*places, len(self.opening.layout.ops)]
-            before, after = _at(told, before), _at(told, after)
+        # and what is put off has the place after the last op's
+        told = None if places is None else [*places, len(self.opening.layout.ops)]
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            before, after = _at(told, meter.before), _at(told, meter.after)
             return bound.step_timed(batch, log, first, before, after, around)
 
         return run
 
 
-def _at(places: Sequence[int], call: Callable[[int], None]) -> Callable[[int], None]:
+def _at(places: Sequence[int] | None, call: Around) -> Around:
+    """Return what tells the opening's place of an op, in the place of that in a plan."""
+    if places is None or call is None:
+        return call
     return lambda place: call(places[place])

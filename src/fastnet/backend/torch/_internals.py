@@ -389,6 +389,10 @@ Where it is None steps are not captured.
 
 _modes: Any = look_up("torch._C._len_torch_function_stack", lambda found: found() >= 0)
 _dispatch_modes: Any = look_up("torch._C._len_torch_dispatch_stack", lambda found: found() >= 0)
+# gives what a program has around whatever is kept for backward passes
+_saved_hooks: Any = look_up(
+    "torch._C._autograd._top_saved_tensors_default_hooks", lambda found: found(True) is None
+)
 
 
 def environment(device: str) -> tuple[Any, ...] | None:
@@ -398,14 +402,16 @@ def environment(device: str) -> tuple[Any, ...] | None:
         device: The kind of device, for autocast.
 
     Returns:
-        Something to compare; None where it is such that steps are not captured: modes or transforms
-        that look on, or names that cannot be had.
+        Something to compare; None where it is such that steps are not captured: modes, transforms
+        or hooks of saved tensors that look on, or names that cannot be had.
     """
     if (
         _modes is None
         or _dispatch_modes is None
+        or _saved_hooks is None
         or _modes()
         or _dispatch_modes()
+        or _saved_hooks(True) is not None
         or transforms_are_active()
         or torch.is_inference_mode_enabled()
         or torch.is_anomaly_enabled()

@@ -117,3 +117,24 @@ def test_a_backend_of_torch_by_its_name() -> None:
             torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
     assert captured(network) == 1
     assert_same_weights(model, other)
+
+
+@by_inductor
+def test_a_label_out_of_range_is_an_error_that_changes_nothing() -> None:
+    model = built(lambda: torch.nn.Linear(6, 3))
+    network = network_of(model, CompileOptions())
+    (batch,) = batches(1)
+    with network("train", 1):
+        for _ in range(2):
+            network.run_step(batch)
+        assert [trace.fallback for trace in network.traces] == [None]
+        before = copy.deepcopy(model.state_dict())
+        for label in (3, -7):
+            wrong = batch["y"].clone()
+            wrong[2] = label
+            with pytest.raises(RuntimeError, match="out of bounds") as caught:
+                network.run_step({"x": batch["x"], "y": wrong})
+            assert any("eager=True" in note for note in caught.value.__notes__)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+        network.run_step(batch)

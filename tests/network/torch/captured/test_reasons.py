@@ -617,6 +617,33 @@ def test_what_is_around_a_step_counts() -> None:
     assert captured(network) == 2
 
 
+def test_hooks_around_what_is_kept_for_backward_passes_are_called() -> None:
+    """Here they keep less of it than there is, which the gradients show."""
+    models = []
+    for compile in (False, QUICK):
+        model = built()
+        network = network_of(model, compile)
+        packed: list[Any] = []
+
+        def pack(tensor: torch.Tensor, packed: list[Any] = packed) -> torch.Tensor:
+            packed.append(tensor.shape)
+            if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter):
+                return tensor.bfloat16().float()
+            return tensor
+
+        with network("train", 1):
+            for place, batch in enumerate(batches(6)):
+                if place in (2, 3):
+                    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
+                        network.run_step(batch)
+                else:
+                    network.run_step(batch)
+        assert len(packed) > 4
+        models.append(model)
+    assert_same_weights(*models)
+    assert captured(network) >= 1
+
+
 def test_a_trace_leaves_nothing_behind() -> None:
     model = built(lambda: mlp(0.5), OPTIMIZERS["adam"])
     network = network_of(model)

@@ -17,7 +17,7 @@ from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
-from fastnet.errors import describe_op
+from fastnet.errors import add_note, describe_op
 from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Layout
@@ -40,6 +40,10 @@ __all__ = ["CapturedStep", "never_captured"]
 _MOST_IN_A_ROW = 4
 _MOST_PROGRAMS = 64
 _MOST_GIVEN_UP = 3
+_IN_PROGRAM = (
+    "This was in a compiled step, whose ops are one program. Open the network with eager=True to "
+    "see in which op."
+)
 _OTHER_KIND = "a batch is of another kind"
 _OTHER_SIZE = "a batch is of another size"
 _OTHER_PHASE = "gradients of another number of steps are merged"
@@ -214,6 +218,9 @@ class CapturedStep:
             return None, _OTHER_KIND
         except (SharedMemory, KeyError):
             return eager(batch), None  # which says what is missing, where a key is
+        except Exception as error:
+            add_note(error, _IN_PROGRAM)
+            raise
         self._current = program
         self._misses = 0
         for op in program.followed:
