@@ -38,5 +38,6 @@ class Contents:
         tables: list[dict[Any, Any]],
         lists: list[list[Any]] | None = None,
         absent: list[tuple[dict[str, Any], set[str]]] | None = None,
+        owners: list[Any] | None = None,
     ) -> None: ...
     def are_still(self) -> bool: ...

@@ -6,7 +6,9 @@ mark, as the modules of a model, is compared itself: see `Contents`.
 """
 
 cimport cython
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF
 
 cdef extern from "Python.h":
     int PyDict_Next(PyObject*, Py_ssize_t*, PyObject**, PyObject**)
@@ -22,10 +24,12 @@ cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
     PyObject* PyList_GET_ITEM(list, Py_ssize_t)
     Py_ssize_t PyTuple_GET_SIZE(PyObject*)
+    bint PyLong_Check(object)
     PyTypeObject* Py_TYPE(object)
+    PyObject* PyObject_GenericGetDict(PyObject*, void*) except NULL
     PyObject* _PyType_Lookup(PyTypeObject*, object)
 
-from fastnet._threads cimport hold_of_class, unhold
+from fastnet._threads cimport FREE_THREADED, hold_of_class, unhold
 
 cdef extern from *:
     """
@@ -41,6 +45,22 @@ cdef extern from *:
     # around a count and the mark that goes with it: whoever has read the count finds the mark
     void lock "fastnet_lock" () noexcept
     void unlock "fastnet_unlock" () noexcept
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030D0000
+    /* each write gives a dict a number that no dict has had before (PEP 509) */
+    #define fastnet_version(dict) (((PyDictObject*)(dict))->ma_version_tag)
+    #define fastnet_is_version(dict, then) (fastnet_version(dict) == (then))
+    #else
+    /* there are watchers of dicts, which not all writes to attributes are told to */
+    #define fastnet_version(dict) 0
+    #define fastnet_is_version(dict, then) 0
+    #endif
+    """
+    unsigned long long version_of "fastnet_version" (PyObject* table) noexcept
+    # whether a dict was not written to since it had a version; False where that cannot be told
+    bint is_version "fastnet_is_version" (PyObject* table, unsigned long long version) noexcept
 
 # of all writes, and the last one to a list or a set that ops hold
 cdef unsigned long long count = 0
@@ -219,7 +239,7 @@ cdef class Lookout:
         if now == self._since:
             return True
         if inside > self._since:
-            return False
+            return not self._watched
         for place in range(len(self._watched)):
             each = PyList_GET_ITEM(self._watched, place)
             if (<Watched> each).stamp > self._since:
@@ -267,47 +287,71 @@ cdef class Lookout:
         return True
 
 
+cdef struct Table:
+    PyObject* table
+    # its keys and values when it was last compared, one after the other, and its version then
+    PyObject* pairs
+    unsigned long long version
+
+
 @cython.final
 cdef class Contents:
     """Tells whether dicts and lists hold what they held: the very same objects.
 
+    A dict that was not written to is compared by one number, where Python counts such writes.
+
     Args:
         entries: A dict and a key of it, for each value that counts.
-        tables: The dicts of which every value counts, and their order.
+        tables: The dicts of which every value counts, their order, and keys other than numbers.
         lists: The lists of which every item counts, and their order.
         absent: A dict and names that it does not have, for each dict that must have none of them.
+        owners: The objects that must keep the dict of their attributes.
 
     Raises:
+        AttributeError: If an object has no such dict.
         KeyError: If a dict has no such key.
         TypeError: If something is no dict, or no list.
         ValueError: If a dict has a name that it should not have.
     """
 
     cdef list _entries
-    cdef list _tables
-    # most tables of modules, of hooks of each kind, are
-    cdef list _empty
     cdef list _lists
     cdef list _absent
+    cdef list _owners
+    # what `_tables` points to
+    cdef list _held
+    cdef Table* _tables
+    cdef Py_ssize_t _count
 
-    def __init__(
+    def __cinit__(
         self,
         list entries not None,
         list tables not None,
         list lists=None,
         list absent=None,
+        list owners=None,
     ):
+        cdef Table* each
         # a value stands right behind where it was found
         self._entries = []
         for table, key in entries:
             self._entries += (as_dict(table), key, table[key])
-        self._tables = []
-        self._empty = []
+        # a copy, which nobody makes longer meanwhile
+        tables = list(tables)
+        self._held = []
+        self._tables = <Table*> PyMem_Calloc(max(len(tables), 1), sizeof(Table))
+        if self._tables == NULL:
+            raise MemoryError
         for table in tables:
-            if as_dict(table):
-                self._tables += (table, values_of(table))
-            else:
-                self._empty.append(table)
+            each = &self._tables[self._count]
+            each.table = <PyObject*> table
+            as_dict(table)
+            # what is written while they are listed makes it another version
+            each.version = version_of(each.table)
+            pairs = pairs_of(table)
+            each.pairs = <PyObject*> pairs
+            self._held += (table, pairs)
+            self._count += 1
         self._lists = []
         for items in lists or ():
             if not isinstance(items, list):
@@ -319,30 +363,43 @@ cdef class Contents:
                 if name in as_dict(table):
                     raise ValueError(f"{name!r} is in a dict that should not have it")
                 self._absent += (table, name)
+        self._owners = []
+        for owner in owners or ():
+            self._owners += (owner, owner.__dict__)
+
+    def __dealloc__(self):
+        PyMem_Free(self._tables)
 
     def are_still(self):
         """Return whether they do.
 
         Returns:
-            Whether each entry, each value of each table and each item of each list is the same
-            object as before, and no dict has a name that it had not.
+            Whether each entry, each key and value of each table and each item of each list is the
+            same object as before, no dict has a name that it had not, and no object another dict.
         """
         cdef PyObject* found
         cdef Py_ssize_t place
+        cdef Table* each = self._tables
+        cdef Table* behind = each + self._count
+        for place in range(0, len(self._owners), 2):
+            found = PyObject_GenericGetDict(PyList_GET_ITEM(self._owners, place), NULL)
+            # the one that it was is held here too
+            Py_XDECREF(found)
+            if found != PyList_GET_ITEM(self._owners, place + 1):
+                return False
         for place in range(0, len(self._entries), 3):
             found = PyDict_GetItemWithError(
                 PyList_GET_ITEM(self._entries, place), PyList_GET_ITEM(self._entries, place + 1)
             )
             if found != PyList_GET_ITEM(self._entries, place + 2):
                 return False
-        for place in range(len(self._empty)):
-            if PyDict_GET_SIZE(PyList_GET_ITEM(self._empty, place)):
-                return False
-        for place in range(0, len(self._tables), 2):
-            if not holds(
-                PyList_GET_ITEM(self._tables, place), PyList_GET_ITEM(self._tables, place + 1)
-            ):
-                return False
+        while each != behind:
+            if not is_version(each.table, each.version):
+                if not holds(each.table, each.pairs):
+                    return False
+                if not FREE_THREADED:  # other threads compare by it
+                    each.version = version_of(each.table)
+            each += 1
         for place in range(0, len(self._lists), 2):
             if not has_items(
                 <list> PyList_GET_ITEM(self._lists, place),
@@ -364,29 +421,35 @@ cdef object as_dict(table):
     return table
 
 
-cdef tuple values_of(table):
-    """List the values of a dict in the order of its entries, whatever order a subclass has."""
-    cdef list values = []
+cdef tuple pairs_of(table):
+    """List keys and values of a dict in the order of its entries, whatever a subclass has."""
+    cdef list pairs = []
     cdef Py_ssize_t place = 0
+    cdef PyObject* key
     cdef PyObject* value
     with cython.critical_section(table):
-        while PyDict_Next(<PyObject*> table, &place, NULL, &value):
-            values.append(<object> value)
-    return tuple(values)
+        while PyDict_Next(<PyObject*> table, &place, &key, &value):
+            pairs.append(<object> key)
+            pairs.append(<object> value)
+    return tuple(pairs)
 
 
-cdef bint holds(PyObject* table, PyObject* values) noexcept:
-    """Return whether the values of a dict are those of a tuple, in this order."""
+cdef bint holds(PyObject* table, PyObject* pairs) noexcept:
+    """Return whether keys and values of a dict are those of a tuple, in this order."""
     cdef Py_ssize_t place = 0, index
+    cdef PyObject* key = NULL
     cdef PyObject* value = NULL
-    cdef Py_ssize_t size = PyTuple_GET_SIZE(values)
+    cdef Py_ssize_t size = PyTuple_GET_SIZE(pairs)
     with cython.critical_section(<object> table):
-        if PyDict_GET_SIZE(table) != size:
+        if 2 * PyDict_GET_SIZE(table) != size:
             return False
-        for index in range(size):
-            if not PyDict_Next(table, &place, NULL, &value):
+        for index in range(0, size, 2):
+            if not PyDict_Next(table, &place, &key, &value):
                 return False
-            if value != PyTuple_GET_ITEM(values, index):
+            if value != PyTuple_GET_ITEM(pairs, index + 1):
+                return False
+            # hooks have numbers for keys, another one whenever the same is registered again
+            if key != PyTuple_GET_ITEM(pairs, index) and not PyLong_Check(<object> key):
                 return False
     return True
 
