@@ -202,6 +202,103 @@ def test_what_an_op_holds_counts_in_the_next_step(name: str, monkeypatch: Any) -
             assert found == (2.0 if place < 5 else 3.0)
 
 
+REPLACED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "list": (lambda: [2.0], _first, _put),
+    "dict": (lambda: {"scale": 2.0}, _named, _put_named),
+    "inner": (lambda: ([2.0],), lambda h: h[0][0], lambda h: _put(h[0])),
+    "array": (lambda: np.array([2.0]), lambda h: float(h[0]), _put),
+    "deque": (lambda: collections.deque([2.0]), _first, _put),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_is_in_the_place_of_a_container_counts_in_its_turn(name: str) -> None:
+    make, read, change = REPLACED[name]
+    op = Holding(make(), read)
+    network = TorchNetwork([op], compile=QUICK)
+    with network("infer", 1):
+        for place in range(9):
+            if place == 3:
+                op.held = make()
+            if place == 6:
+                change(op.held)
+            found = network.run_step({"x": torch.ones(1)})["y"].item()
+            assert found == (2.0 if place < 6 else 3.0)
+    # those of the same values are as good
+    assert len(network.traces) == 2
+
+
+def _layer() -> torch.nn.Module:
+    return torch.nn.Linear(1, 1, bias=False).requires_grad_(False)
+
+
+class Scaled(torch.nn.Module):
+    """Multiplies by an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _layer()
+        self.scale, self.other = 1.0, 4.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale
+
+
+def _exchange(table: dict[str, Any], *names: str) -> None:
+    """Let values in the same order have other names."""
+    values = dict(table)
+    table.clear()
+    for name in values:
+        other = names[1 - names.index(name)] if name in names else name
+        table[other] = values[name]
+
+
+def _refill(table: dict[str, Any]) -> None:
+    values = dict(table)
+    table.clear()
+    table.update(values)
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize("places", [(3, 5), (3,), (5,)])
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (lambda m: setattr(m, "__dict__", dict(vars(m))), lambda m: setattr(m, "scale", 2.0)),
+        (
+            lambda m: setattr(m, "_modules", dict(m._modules)),
+            lambda m: setattr(m, "layer", _layer()),
+        ),
+        (
+            lambda m: setattr(m.layer, "_parameters", dict(m.layer._parameters)),
+            lambda m: setattr(m.layer, "weight", _layer().weight),
+        ),
+        (
+            lambda m: setattr(m, "_forward_hooks", type(m._forward_hooks)()),
+            lambda m: m.register_forward_hook(lambda module, inputs, output: output * 5),
+        ),
+        (lambda m: _refill(vars(m)), lambda m: setattr(m, "scale", 2.0)),
+        (lambda m: _refill(m._modules), lambda m: setattr(m, "layer", _layer())),
+        (lambda m: None, lambda m: setattr(m, "__dict__", {**vars(m), "scale": 2.0})),
+        (lambda m: None, lambda m: _exchange(vars(m), "scale", "other")),
+    ],
+)
+def test_tables_of_modules_that_are_replaced_or_refilled(
+    change: Callable[[Any], Any], again: Callable[[Any], Any], places: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    module = Scaled()
+    network = TorchNetwork([LambdaOp(module, "x", "y")], compile=QUICK)
+    x = torch.ones(1, 1)
+    with network("infer", 1):
+        for place in range(8):
+            if place in places:
+                (change if place == 3 else again)(module)
+            assert torch.equal(network.run_step({"x": x})["y"], module(x)), place
+    assert [one.fallback for one in network.traces if one.fallback] == []
+
+
 @pytest.mark.filterwarnings("ignore:Steps of mode")
 @pytest.mark.parametrize("what", ["forward", "hook"])
 def test_what_is_put_into_all_modules_counts_in_the_next_step(what: str, monkeypatch: Any) -> None:

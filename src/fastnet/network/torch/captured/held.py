@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from fastnet._baked import Seen, first_other
-from fastnet._watch import Contents
+from fastnet._watch import Contents, Lookout, writes
 from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
 from fastnet.types import is_op
@@ -238,15 +238,23 @@ class Held:
         everything: bool = False,
         codes: Iterable[tuple[CodeType, dict[str, Any]]] = (),
     ) -> None:
-        self.tensors: dict[int, torch.Tensor] = {}
         self._has_run = has_run
         self._everything = everything
+        # kept alive, so that no other object takes the place of one that is compared by its id
+        self._roots, self._codes = list(roots), list(codes)
+        self._walk()
+
+    def _walk(self) -> None:
+        """Take down all there is."""
+        self.tensors: dict[int, torch.Tensor] = {}
         self._tables: set[tuple[Any, int]] = set()
         self._nodes: dict[int, _Node] = {}
-        # kept alive, so that no other object takes the place of one that is compared by its id
-        self._roots = list(roots)
+        # whether a container was found in the place of another one of the same values
+        self._is_replaced = False
         waiting: deque[tuple[Any, Name]] = deque((value, (name,)) for name, value in self._roots)
-        waiting.extend((_Globals(code, table), ("the code of the ops",)) for code, table in codes)
+        waiting.extend(
+            (_Globals(code, table), ("the code of the ops",)) for code, table in self._codes
+        )
         while waiting:
             value, way = waiting.popleft()
             if isinstance(value, torch.Tensor):
@@ -275,9 +283,12 @@ class Held:
                 waiting.extend((inner, way) for inner in value.inner())
             if node.kind == "attributes" or isinstance(node.kind, _Slots):
                 waiting.extend(self._look_at_class(type(value), way))
-        modules = {type(one.owner) for one in self._nodes.values() if _table_of(one) is not None}
-        for called in (_Called(modules), *module_hook_tables()):
-            kind = _Called.read if isinstance(called, _Called) else "mapping"
+        modules = [
+            node.owner for node in self._nodes.values() if isinstance(node.owner, torch.nn.Module)
+        ]
+        self._called, self._hooks = _Called(set(map(type, modules))), module_hook_tables()
+        for called in (self._called, *self._hooks):
+            kind = _Called.read if called is self._called else "mapping"
             self._nodes[id(called)] = _Node(
                 called, kind, ("the classes of modules, or their hooks",)
             )
@@ -287,26 +298,23 @@ class Held:
             for node in self._nodes.values()
             if not isinstance(node.owner, (tuple, frozenset, _Globals))
         ]
+        # what a module has in turn: parameters, parts, hooks
         self._of_modules = {
-            id(part)
-            for node in self._seen
-            for name, part in (_table_of(node) or {}).items()
+            id(part): part
+            for module in modules
+            for name, part in vars(module).items()
             if name in _TABLES and isinstance(part, dict) and id(part) in self._nodes
         }
+        apart = {id(self._called), *map(id, self._hooks), *self._of_modules}
         self._others = [
-            node
-            for node in self._seen
-            if _table_of(node) is None and id(node.owner) not in self._of_modules
+            node for node in self._seen if not _has_table(node) and id(node.owner) not in apart
         ]
         self._look_quickly()
 
     def _look_quickly(self) -> None:
         """Take down, for C to compare, what is in tables; each of the others is asked."""
-        tables = [table for node in self._seen if (table := _table_of(node)) is not None]
-        # what a module has in turn: parameters, parts, hooks
-        tables += [
-            part for table in tables for part in table.values() if id(part) in self._of_modules
-        ]
+        owners = [node.owner for node in self._seen if _has_table(node)]
+        tables = [*(vars(one) for one in owners), *self._of_modules.values(), *self._hooks]
         entries: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
         absent: dict[int, tuple[dict[str, Any], set[str]]] = {}
         for node in self._globals:
@@ -319,7 +327,10 @@ class Held:
                     absent.setdefault(id(table), (table, set()))[1].add(name)
         lists = [node.owner for node in self._others if _is_plain_list(node.owner)]
         self._asked = [node for node in self._others if not _is_plain_list(node.owner)]
-        self._contents = Contents(list(entries.values()), tables, lists, list(absent.values()))
+        self._contents = Contents(
+            *(list(entries.values()), tables, lists, list(absent.values())), owners=owners
+        )
+        self._classes = Lookout([], self._called.classes, _Called.names, writes())
 
     def _look_at_class(self, cls: type, way: Name) -> Iterator[tuple[Any, Name]]:
         """Take down what classes of a program's own have, and go through it."""
@@ -400,7 +411,9 @@ class Held:
 
     def is_same(self) -> bool:
         """Return whether all is as it was, as far as objects are the very same ones."""
-        return self._contents.are_still() and first_other(self._asked) < 0
+        return (
+            self._contents.are_still() and self._classes.is_still() and first_other(self._asked) < 0
+        )
 
     def changes(self) -> Iterator[str]:
         """Go through what is not as it was.
@@ -408,7 +421,7 @@ class Held:
         Yields:
             The names that lead to it.
         """
-        are_same = True
+        are_same, self._is_replaced = True, False
         place = first_other(self._seen)
         while place >= 0:
             node = self._seen[place]
@@ -427,7 +440,10 @@ class Held:
             for name in self._differences(node, node.pairs(node.read(node.owner))):
                 are_same = False
                 yield _told((*node.way, str(name)))
-        if are_same:
+        if are_same and self._is_replaced:
+            # what is in the place of another one can change in its turn
+            self._walk()
+        elif are_same:
             self._look_quickly()
 
     def put_back(self) -> None:
@@ -494,7 +510,10 @@ class Held:
         if node is None or node.kind in ("attributes", "function"):
             return False
         # another container of the same values is as good
-        return not self._differences(node, node.pairs(node.read(now)))
+        if self._differences(node, node.pairs(node.read(now))):
+            return False
+        self._is_replaced |= not isinstance(now, (tuple, frozenset, MethodType))
+        return True
 
 
 # what a step writes to whatever keeps track of steps
@@ -519,13 +538,13 @@ def _told(way: Name) -> str:
     return way[0] + (f", `{'.'.join(names)}`" if names else "")
 
 
-def _table_of(node: Seen) -> dict[Any, Any] | None:
-    """Return the table of what is in a module of torch, None for what is no such module.
-
-    There are many of them, and what their parts are called has no part in what they do.
-    """
+def _has_table(node: Seen) -> bool:
+    """Return whether what an object has is what is in the dict of its attributes."""
     assert isinstance(node, _Node)
-    return vars(node.owner) if isinstance(node.owner, torch.nn.Module) else None
+    if node.kind != "attributes" or isinstance(node.owner, type):
+        return False
+    # what makes up its dict has no place for one
+    return bool(type(node.owner).__dictoffset__) and type(vars(node.owner)) is dict
 
 
 def _is_plain_list(owner: Any) -> bool:
@@ -570,12 +589,14 @@ class _Called:
         classes: The classes.
     """
 
+    names = ("forward", "__call__")
+
     def __init__(self, classes: Iterable[Any]) -> None:
         self.classes = sorted(classes, key=lambda cls: str(cls.__qualname__))
 
     def read(self) -> list[Any]:
         """List it."""
-        return [one for cls in self.classes for one in (cls.forward, cls.__call__)]
+        return [getattr(cls, name) for cls in self.classes for name in self.names]
 
 
 class _Slots:

@@ -169,7 +169,7 @@ class Program:
             if scaler is not None:
                 tables.append(vars(scaler))
         self._steps = [(one, type(one).step) for one in self._optimizers()]
-        self._of_optimizers = Contents(entries, tables, lists, absent)
+        self._of_optimizers = Contents(entries, tables, lists, absent, self._optimizers())
 
     def _fill(self) -> None:
         numbers = self._state.numbers()
