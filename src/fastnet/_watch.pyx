@@ -23,11 +23,12 @@ cdef extern from "Python.h":
     int PyObject_GenericSetAttr(object, object, PyObject*) except -1
     PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
     PyObject* PyList_GET_ITEM(list, Py_ssize_t)
+    PyObject** items_of "PySequence_Fast_ITEMS" (list)
     Py_ssize_t PyTuple_GET_SIZE(PyObject*)
     bint PyLong_Check(object)
     PyTypeObject* Py_TYPE(object)
     PyObject* PyObject_GenericGetDict(PyObject*, void*) except NULL
-    PyObject* _PyType_Lookup(PyTypeObject*, object)
+    PyObject* _PyType_Lookup(PyTypeObject*, PyObject*)
 
 from fastnet._threads cimport FREE_THREADED, hold_of_class, unhold
 
@@ -274,14 +275,18 @@ cdef class Lookout:
         self._since = since
 
     cdef bint _is_classes_still(self):
-        cdef Py_ssize_t place = 0
+        cdef Py_ssize_t place = 0, of_names, of_classes
+        cdef PyObject* cls
         cdef PyObject* found
-        for cls in self._classes:
-            for name in self._names:
-                found = _PyType_Lookup(<PyTypeObject*> cls, name)
+        for of_classes in range(len(self._classes)):
+            cls = PyList_GET_ITEM(self._classes, of_classes)
+            for of_names in range(len(self._names)):
+                found = _PyType_Lookup(
+                    <PyTypeObject*> cls, PyTuple_GET_ITEM(<PyObject*> self._names, of_names)
+                )
                 if found == NULL:
                     found = <PyObject*> None
-                if found != <PyObject*> self._values[place]:
+                if found != PyList_GET_ITEM(self._values, place):
                     return False
                 place += 1
         return True
@@ -381,18 +386,22 @@ cdef class Contents:
         cdef Py_ssize_t place
         cdef Table* each = self._tables
         cdef Table* behind = each + self._count
-        for place in range(0, len(self._owners), 2):
-            found = PyObject_GenericGetDict(PyList_GET_ITEM(self._owners, place), NULL)
+        cdef PyObject** at
+        cdef PyObject** end
+        at, end = items_of(self._owners), items_of(self._owners) + len(self._owners)
+        while at != end:
+            found = PyObject_GenericGetDict(at[0], NULL)
             # the one that it was is held here too
             Py_XDECREF(found)
-            if found != PyList_GET_ITEM(self._owners, place + 1):
+            if found != at[1]:
                 return False
-        for place in range(0, len(self._entries), 3):
-            found = PyDict_GetItemWithError(
-                PyList_GET_ITEM(self._entries, place), PyList_GET_ITEM(self._entries, place + 1)
-            )
-            if found != PyList_GET_ITEM(self._entries, place + 2):
+            at += 2
+        at, end = items_of(self._entries), items_of(self._entries) + len(self._entries)
+        while at != end:
+            found = PyDict_GetItemWithError(at[0], at[1])
+            if found != at[2]:
                 return False
+            at += 3
         while each != behind:
             if not is_version(each.table, each.version):
                 if not holds(each.table, each.pairs):
