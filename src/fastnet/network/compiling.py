@@ -32,19 +32,24 @@ class CompileOptions:
             for any. True: the first is, if all tensors of the batch have as many. False: each
             number is compiled by itself, as what depends on it is. XLA always does that, and only
             takes None and False.
+        cuda_graphs: Whether a compiled step on a CUDA device is recorded as a CUDA graph, and
+            replayed. It is not where it is for any number of rows, nor where another compiler than
+            Inductor makes it.
 
     Raises:
         TypeError: If one of them is of another type.
         ValueError: If `most_kinds` is less than 1.
 
     >>> CompileOptions(backend="eager")
-    CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None)
+    CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None,
+                   cuda_graphs=True)
     """
 
     backend: str | Callable[[Any, list[Any]], Any] | None = None
     most_kinds: int = 8
     fallback_random: bool = False
     dynamic: bool | None = None
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         named = self.backend is None or isinstance(self.backend, str)
@@ -64,6 +69,8 @@ class CompileOptions:
             raise TypeError(
                 f"CompileOptions has fallback_random={shown(self.fallback_random)}, no bool."
             )
+        if not isinstance(self.cuda_graphs, bool):
+            raise TypeError(f"CompileOptions has cuda_graphs={shown(self.cuda_graphs)}, no bool.")
         if not isinstance(self.dynamic, bool | None):
             raise TypeError(
                 f"CompileOptions has dynamic={shown(self.dynamic)}; it is None, True or False."

@@ -418,11 +418,38 @@ def environment(device: str) -> tuple[Any, ...] | None:
     ):
         return None
     autocast = torch.is_autocast_enabled(device)
-    return (
+    found = (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_autocast_dtype(device) if autocast else None,
+    )
+    return found if device == "cpu" else (*found, *_around_cuda())
+
+
+def _around_cuda() -> tuple[Any, ...]:
+    """Return what decides besides which kernels CUDA takes: they are chosen when a step is made."""
+    # which are untyped, or made as they are looked up
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
+    started: Any = torch.cuda.is_initialized
+    autocast = torch.is_autocast_enabled("cpu")
+    return (
+        torch.get_autocast_dtype("cpu") if autocast else None,
+        # what a device without an index is
+        torch.cuda.current_device() if started() else None,
+        cuda.matmul.fp32_precision,
+        cuda.matmul.allow_fp16_reduced_precision_reduction,
+        cuda.matmul.allow_bf16_reduced_precision_reduction,
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+        cudnn.enabled,
+        cudnn.benchmark,
+        cudnn.deterministic,
+        cudnn.conv.fp32_precision,
+        cudnn.rnn.fp32_precision,
     )
 
 
@@ -513,7 +540,9 @@ def _open_like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     # a piece of a larger tensor is another one as large as itself
-    alone = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    alone = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
     axes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
     opened: torch.Tensor = mode.from_tensor(
         alone,
@@ -565,9 +594,12 @@ def _compile(
         "fallback_random": fallback_random,
         # types, shapes and strides of what it is called with are compared before
         "size_asserts": False,
+        # what records graphs of CUDA is around what is compiled
+        "triton.cudagraphs": False,
     }
     backward = torch.ops.aten.convolution_backward.default
-    if any(node.target is backward for node in graph.graph.nodes):
+    is_on_cpu = not any(getattr(one, "is_cuda", False) for one in inputs)
+    if is_on_cpu and any(node.target is backward for node in graph.graph.nodes):
         # other layouts that are faster forwards take longer than they save backwards
         settings["layout_optimization"] = False
     with (

@@ -237,7 +237,9 @@ class TorchNetwork(BaseNetwork):
         programs, key = opening.layout.programs, ("captured", bool(opening.state["warmup"]))
         found: CapturedStep | None = programs.get(key)
         if found is None:
-            found = CapturedStep(opening.layout, self._options, self._records)
+            found = CapturedStep(
+                opening.layout, self._options, self._records, self._layouts.handling, self.device
+            )
             programs[key] = found
         return found
 

@@ -34,7 +34,9 @@ from fastnet.network.torch.captured.observing import (
     Ran,
     Uncapturable,
     is_own_file,
+    put_torch_states,
     random_states,
+    torch_states,
 )
 from fastnet.network.torch.captured.stand_ins import State
 from fastnet.op.tensorop.model.following import FollowsUpdates
@@ -86,6 +88,8 @@ class Capture:
         held: What the ops were like.
         followed: The ops that step schedulers after the updates.
         size: The size of axis 0 that is open, as a symbol; None if there is none.
+        device: Where the ops run.
+        fixed: How many of the examples, the first ones, are of `state`.
     """
 
     graph: torch.fx.GraphModule
@@ -96,6 +100,8 @@ class Capture:
     held: Held
     followed: list[LRSchedule]
     size: Any = None
+    device: torch.device
+    fixed: int
 
 
 def capture(
@@ -151,7 +157,7 @@ def capture(
         before = _hold(layout, roots, ran.__contains__, everything=True)
         generators = random_states()
         python, arrays = random.getstate(), np.random.get_state()
-        own = torch.get_rng_state()
+        own = torch_states(state.device)
         leaves = [one for one in before.tensors.values() if one.is_leaf and one.requires_grad]
         gradients = [one.grad for one in leaves]
         observer = Observer(tools.text_of_sizes)
@@ -160,7 +166,7 @@ def capture(
             _refuse_changes(tracer, before)
             if random_states() != generators:
                 raise Uncapturable("the ops draw random numbers of Python's or numpy's")
-            if not torch.equal(torch.get_rng_state(), own):
+            if not all(map(torch.equal, torch_states(state.device), own)):
                 # nothing is drawn while they are traced
                 raise Uncapturable("the ops seed torch's generator")
             if observer.reason is not None:
@@ -187,7 +193,7 @@ def capture(
                     leaf.grad = gradient
             random.setstate(python)
             np.random.set_state(arrays)
-            torch.set_rng_state(own)
+            put_torch_states(own, state.device)
         roots += ((f"the context variable '{one.name}'", one) for one in observer.variables)
         roots.append(functions_of_torch(observer.functions))
         found.held = _hold(layout, roots, observer.has_run, codes=observer.codes())
@@ -265,7 +271,7 @@ class _Tracer:
         self._happened: int | None = None
         for key, value in zip(keys, values, strict=True):
             reader = next((at for at, op in enumerate(layout.ops) if key in op.inputs), None)
-            _require_plain(key, value, reader)
+            _require_plain(key, value, state.device, reader)
 
     def _wrap(self, op: Any, place: int, forward: Forward) -> Forward:
         own = any(map(_is_own, (op, *_inside(op))))
@@ -373,7 +379,9 @@ class _Tracer:
         swapped = self._state.swapped(fakes, numbers)
         with swapped, merging as left_merged, noting(self._layout.ops) as found.followed:
             try:
-                with mode, tools.dispatcher(), watch:
+                # what a backward pass calls is called in this thread, where it is looked at
+                here = torch.autograd.set_multithreading_enabled(False)
+                with mode, tools.dispatcher(), watch, here:
                     graph = tools.make_graph(run, tracing_mode="real")(*taken)
             except Uncapturable as error:
                 if error.place is None:
@@ -401,6 +409,7 @@ class _Tracer:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
         found.graph = graph
         found.examples = taken
+        found.device, found.fixed = self._state.device, len(reals)
         if self._state.settings_read:
             raise Uncapturable("an op reads, or sets, the settings of an optimizer")
         require_once(found.followed, self._layout.ops, self._state.taken)
@@ -476,7 +485,8 @@ class _Tracer:
             if id(tensor) not in found.held.tensors:
                 raise Uncapturable("an op reads a tensor that cannot be compared in each step")
             kinds = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
-            if type(tensor) not in kinds or tensor.device.type != "cpu":
+            reached = self._state.device, torch.device("cpu")
+            if type(tensor) not in kinds or tensor.device not in reached:
                 raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
             if tensor.requires_grad:
                 raise Uncapturable(
@@ -569,12 +579,13 @@ def _is_fake(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "fake_mode")
 
 
-def _require_plain(key: str, value: Any, place: int | None) -> None:
+def _require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
     """Refuse a value of the batch that a graph cannot take.
 
     Args:
         key: Its key.
         value: The value.
+        device: Where the step runs.
         place: The place of the op that reads it first.
     """
     for leaf in _all_in(value):
@@ -586,7 +597,7 @@ def _require_plain(key: str, value: Any, place: int | None) -> None:
                 or leaf.is_quantized
                 or leaf.is_complex()
                 or leaf.is_neg()
-                or leaf.device.type != "cpu"
+                or leaf.device != device
             ):
                 raise Uncapturable(
                     f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "

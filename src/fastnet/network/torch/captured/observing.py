@@ -323,3 +323,25 @@ def random_states() -> tuple[Any, Any]:
     """Return where Python's and numpy's generators are."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), (kind, np.asarray(keys).tobytes(), *rest)
+
+
+def torch_states(device: torch.device) -> list[torch.Tensor]:
+    """Return where torch's generators are: that of the CPU, and that of another device.
+
+    Args:
+        device: The device.
+    """
+    found = [torch.get_rng_state()]
+    return [*found, torch.cuda.get_rng_state(device)] if device.type == "cuda" else found
+
+
+def put_torch_states(states: list[torch.Tensor], device: torch.device) -> None:
+    """Put torch's generators back to where they were.
+
+    Args:
+        states: What `torch_states` gave.
+        device: The device.
+    """
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state, device)

@@ -85,6 +85,7 @@ class Program:
             self._sized, length = list(sized[0]), sized[1]
         self._held = capture.held
         self._around = around
+        self._device = state.device.type
         self._grads_are_on = torch.is_grad_enabled()
         self._state = state
         # in the order of the graph's inputs: state, numbers, batch and sums of gradients, others
@@ -186,7 +187,7 @@ class Program:
         Returns:
             What has changed, in words.
         """
-        if environment("cpu") != self._around:
+        if environment(self._device) != self._around:
             return "what is around the step (autocast, modes, gradients off) has changed"
         if not self._held.is_same():
             change = next(self._held.changes(), None)
@@ -236,7 +237,7 @@ class Program:
                 old.shape != new.shape
                 or old.dtype != new.dtype
                 or old.stride() != new.stride()
-                or new.device.type != "cpu"
+                or new.device != old.device
                 or new.requires_grad
             ):
                 return False

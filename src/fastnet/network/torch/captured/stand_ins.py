@@ -107,8 +107,10 @@ class State:
     Args:
         models: The models.
         training: Whether their optimizers belong to it.
+        device: Where the step runs.
 
     Attributes:
+        device: Where the step runs.
         tensors: The parameters and buffers, and then what optimizers remember.
         parameters: The parameters among them.
         remembered: What is taken of the optimizers, by their ids.
@@ -120,7 +122,10 @@ class State:
         Uncapturable: If there is something that cannot be captured.
     """
 
-    def __init__(self, models: Sequence[torch.nn.Module], training: bool) -> None:
+    def __init__(
+        self, models: Sequence[torch.nn.Module], training: bool, device: torch.device
+    ) -> None:
+        self.device = device
         self._places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self.tensors: list[torch.Tensor] = []
         self.remembered: dict[int, Remembered] = {}
@@ -166,7 +171,7 @@ class State:
                 continue
             numbers += len(remembered.numbers())
             self.remembered[id(optimizer)] = remembered
-        self._require_plain()
+        self._require_plain(len(known))
 
     def _optimizers_now(self) -> list[Any]:
         return [getattr(holder, "current_optimizer", None) for holder in self._holders]
@@ -178,15 +183,23 @@ class State:
                 return True
         return False
 
-    def _require_plain(self) -> None:
+    def _require_plain(self, count: int) -> None:
+        """Refuse what a graph cannot take.
+
+        Args:
+            count: How many of the tensors are parameters and buffers.
+        """
         memory: dict[int, int] = {}
-        for tensor in self.tensors:
+        for at, tensor in enumerate(self.tensors):
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 raise Uncapturable(f"a parameter or a buffer is of type {type(tensor).__name__}")
             if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
                 raise Uncapturable(f"a parameter or a buffer is of {tensor.dtype}, {tensor.layout}")
-            if tensor.device.type != "cpu":
-                raise Uncapturable(f"a parameter or a buffer is on {tensor.device}")
+            # what optimizers count stays on the CPU, wherever parameters are
+            is_count = at >= count and tensor.device.type == "cpu" and not tensor.dim()
+            if tensor.device != self.device and not is_count:
+                what = "a parameter or a buffer" if at < count else "what an optimizer remembers"
+                raise Uncapturable(f"{what} is on {tensor.device}")
             if not tensor.is_leaf:
                 raise Uncapturable("a parameter or a buffer has a graph")
             place = tensor.untyped_storage().data_ptr()
@@ -370,6 +383,8 @@ def _update(
     overflown: torch.Tensor | None,
 ) -> None:
     rule, place = remembered.rule, remembered.first
+    # counts on the CPU go by it there: it is brought to them once
+    passed_over: dict[torch.device, torch.Tensor] = {}
     with torch.no_grad():
         for group in groups:
             named = {name: numbers[place + at] for at, name in enumerate(rule.numbers)}
@@ -389,6 +404,8 @@ def _update(
                 own = parameter.detach().clone()
                 after = {name: one.clone() for name, one in state.items()}
                 rule.update(own, parameter.grad, after, told)
-                parameter.copy_(torch.where(overflown, parameter, own))
-                for name, one in state.items():
-                    one.copy_(torch.where(overflown, one, after[name]))
+                changes = [(parameter, own), *((one, after[name]) for name, one in state.items())]
+                for one, changed in changes:
+                    if one.device not in passed_over:
+                        passed_over[one.device] = overflown.to(one.device)
+                    one.copy_(torch.where(passed_over[one.device], one, changed))

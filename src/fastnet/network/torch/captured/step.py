@@ -20,7 +20,7 @@ from fastnet.backend.torch.engines import engine_of
 from fastnet.errors import add_note, describe_op
 from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
-from fastnet.network.layout import Layout
+from fastnet.network.layout import Handling, Layout
 from fastnet.network.records import Records
 from fastnet.network.torch.captured.capture import KIND, capture
 from fastnet.network.torch.captured.lowering import lower
@@ -68,8 +68,8 @@ def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | 
     """
     if tools() is None or grad_hooks is None:
         return "this torch has not what it takes, or only its public names may be used"
-    if device.type != "cpu":
-        return f"the ops run on {device}; steps are captured on the CPU only, so far"
+    if device.type not in ("cpu", "cuda"):
+        return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
     if spread:
         return "the gradients of several processes are communicated"
     for model in layout.models:
@@ -99,10 +99,21 @@ class CapturedStep:
         layout: The ops.
         options: How they are compiled.
         records: Told of each trace, and of each reason not to.
+        handling: What brings values to where the ops run, and back.
+        device: Where that is.
     """
 
-    def __init__(self, layout: Layout, options: CompileOptions, records: Records) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        options: CompileOptions,
+        records: Records,
+        handling: Handling,
+        device: torch.device,
+    ) -> None:
         self._layout = layout
+        self._device = device
+        self._move, self._release = handling.move, handling.release
         self._options = options
         self._records = records
         self._keys = sorted(layout.plan.resolution.device_inputs.names())
@@ -185,11 +196,12 @@ class CapturedStep:
             return self._run_in_parts(eager, batch)
         if program is None:
             return self._run_eagerly(eager, told, batch, None)
-        result, reason = self._run_by(program, eager, called, batch)
+        moved = batch if self._move is None else self._moved(batch)
+        result, reason = self._run_by(program, eager, called, batch, moved)
         if result is None:
             for other in self._programs:
                 if other is not program:
-                    result, _ = self._run_by(other, eager, called, batch)
+                    result, _ = self._run_by(other, eager, called, batch, moved)
                     if result is not None:
                         break
         return self._run_eagerly(eager, told, batch, reason) if result is None else result
@@ -200,8 +212,16 @@ class CapturedStep:
         eager: RunStep,
         called: Callable[[], None] | None,
         batch: Mapping[str, Any],
+        moved: Mapping[str, Any],
     ) -> tuple[dict[str, Any] | None, str | None]:
         """Run a step by a program, if it is one for it.
+
+        Args:
+            program: The program.
+            eager: Runs the step op by op.
+            called: Called after the program has run, or None.
+            batch: The batch.
+            moved: What of it ops read, where they run.
 
         Returns:
             The result, or None and why it is not.
@@ -213,7 +233,7 @@ class CapturedStep:
             return None, reason
         assert self._bound is not None
         try:
-            result: dict[str, Any] = program.traced.step(batch, self._bound.state)
+            result: dict[str, Any] = program.traced.step(moved, self._bound.state)
         except NoFit:
             return None, _OTHER_KIND
         except (SharedMemory, KeyError):
@@ -225,9 +245,24 @@ class CapturedStep:
         self._misses = 0
         for op in program.followed:
             op.advance()
+        if moved is not batch:
+            result = self._released(program, result, batch)
         if called is not None:
             called()
         return result, None
+
+    def _moved(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Bring what ops read of a batch to where they run."""
+        assert self._move is not None
+        return {key: self._move(batch[key]) for key in self._keys if key in batch}
+
+    def _released(
+        self, program: Program, result: dict[str, Any], batch: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Bring what ops have written to where results go, and lay it over the batch."""
+        assert self._release is not None
+        (trace,) = program.traced.traces
+        return {**batch, **{key: self._release(result[key]) for key in trace.outputs}}
 
     def _run_eagerly(
         self, eager: RunStep, told: Told | None, batch: Mapping[str, Any], reason: str | None
@@ -293,11 +328,13 @@ class CapturedStep:
     ) -> None:
         assert self._bound is not None
         context = self._bound.state
-        around = environment("cpu")
+        around = environment(self._device.type)
         if around is None or (self._layout.takes_gradients and not torch.is_grad_enabled()):
             return  # for as long as somebody looks on
         if any(map(_waits, updates_in(self._layout.ops))):
             return  # for a step that does update
+        if self._move is not None:
+            batch = self._moved(batch)
         values = [batch[key] for key in self._keys]
         difference: str | None = None
         for program in self._programs:
@@ -431,7 +468,7 @@ class CapturedStep:
         is_open = () if rows is None else rows.is_open
         try:
             models = {id(one): one for one in (*layout.models, *context.get(TRAINED, ()))}
-            state = State(list(models.values()), layout.takes_gradients)
+            state = State(list(models.values()), layout.takes_gradients, self._device)
             for one in state.parameters:
                 assert grad_hooks is not None
                 _, gradient, *hooks = grad_hooks(one)
@@ -452,7 +489,9 @@ class CapturedStep:
         traced = time.perf_counter()
         try:
             with announced("compiling a step"):
-                lowered = lower(captured, self._options, found, rows and rows.usual)
+                lowered = lower(
+                    captured, self._options, found, rows and rows.usual, self._tell_of_graphs
+                )
             forms = [KIND.form_of(value) for value in values]
             sized = None
             if rows is not None:
@@ -473,6 +512,11 @@ class CapturedStep:
             text = f"the compiler has failed with {type(error).__name__}: {first}"
             raise _Failed(str(error) if isinstance(error, Uncapturable) else text, traced) from None
         return program, traced
+
+    def _tell_of_graphs(self, reason: str) -> None:
+        """Take down why a program goes on without a CUDA graph."""
+        assert self._bound is not None
+        self._records.add(self._bound.state, f"a step has no CUDA graph: {reason}")
 
 
 class _Failed(Exception):
