@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.node import map_aggregate
 
 from fastnet.network.torch.captured import lowering, step
 from fastnet.network.torch.captured.stages import Stages
@@ -89,7 +90,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
     found = Emulated()
     tools = step.tools()
     assert tools is not None
-    make_mode, open_like, split = tools.fake_mode, tools.open_like, lowering.split
+    make_mode, open_like = tools.fake_mode, tools.open_like
+    split, compile = lowering.split, lowering._compile
 
     def mode_of(opened: bool) -> Any:
         mode = make_mode(opened)
@@ -117,12 +119,22 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
         found.stages.append(stages)
         return stages._replace(device=CPU)
 
+    def here(value: Any) -> Any:
+        return CPU if value == META else value
+
     def compiled_for_cpu(graph: Any, examples: list[Any], **settings: Any) -> Any:
         for node in graph.graph.nodes:
-            if node.kwargs.get("device") == META:
-                node.kwargs = {**node.kwargs, "device": CPU}
+            node.args = map_aggregate(node.args, here)
+            node.kwargs = map_aggregate(node.kwargs, here)
         graph.recompile()
-        return lambda tensors: graph(*tensors)
+        if settings["options"].backend == "eager":
+            return lambda tensors: graph(*tensors)
+        with settings["mode"], torch.no_grad():
+            inputs = [
+                torch.empty_strided(one.size(), one.stride(), dtype=one.dtype) for one in examples
+            ]
+            graph = other.make_graph(graph, tracing_mode="real")(*inputs)
+        return compile(graph, inputs, **settings)
 
     monkeypatch.setattr(step, "tools", lambda: other)
     monkeypatch.setattr(lowering, "split", split_for_cpu)

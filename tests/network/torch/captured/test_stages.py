@@ -39,7 +39,7 @@ OTHERS: dict[str, Any] = {
 
 def cross_entropy(pred: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     # torch's own has no gradients on the device that stands for another one
-    return -torch.log_softmax(pred, 1).gather(1, label[:, None]).mean()
+    return -torch.log_softmax(pred, 1).gather(1, label.unsqueeze(1)).mean()
 
 
 def network_of(model: Any, compile: Any = QUICK, loss: Any = cross_entropy) -> TorchNetwork:
@@ -76,6 +76,22 @@ def test_trains_as_the_loop_by_hand(emulated: Emulated, name: str) -> None:
     # one step op by op, one to warm up, and one replay for each of the others
     recorder = emulated.recorder
     assert (recorder.warmed, recorder.recorded, recorder.replayed) == (1, 1, 28)
+
+
+@pytest.mark.slow
+def test_by_inductor(emulated: Emulated) -> None:
+    model = built(optimizer=OPTIMIZERS["adam"])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["adam"](other.parameters())
+    emulated.optimizers.append(model.current_optimizer)
+    network = network_of(model, CompileOptions())
+    with network("train", 1):
+        for batch in batches(20):
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-4, atol=1e-5)
+    assert captured(network) == 1
+    assert emulated.recorder.replayed == 18
+    assert_same_weights(model, other, rtol=1e-3)
 
 
 def test_what_the_cpu_works_out_comes_in_one_tensor(emulated: Emulated) -> None:
@@ -185,7 +201,7 @@ def test_steps_for_any_number_of_rows_have_no_graph(
     emulated: Emulated, dynamic: bool | None
 ) -> None:
     def summed(pred: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        return ((pred - label.to(pred.dtype)[:, None]) ** 2).sum()
+        return ((pred - label.to(pred.dtype).unsqueeze(1)) ** 2).sum()
 
     model = built(optimizer=OPTIMIZERS["adam"])
     other = built(optimizer=OPTIMIZERS["adam"])
