@@ -696,4 +696,6 @@ def test_what_compile_can_be() -> None:
         CompileOptions(backend=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="fallback_random='no'"):
         CompileOptions(fallback_random="no")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="CompileOptions has cuda_graphs=1, no bool"):
+        CompileOptions(cuda_graphs=1)  # type: ignore[arg-type]
     assert build is not None
