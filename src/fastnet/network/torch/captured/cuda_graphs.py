@@ -133,7 +133,9 @@ class Graphed:
             if not self._is_warm:
                 self._is_warm = True
                 return recorder.warm_up(lambda: self._call(inputs))
-            graph = self._graph = self._record(inputs, addresses)
+            # its memory goes before there is another one
+            self._graph = graph = None
+            self._graph = graph = self._record(inputs, addresses)
         if graph is None:
             return None
         for at, buffer in graph.buffers:
@@ -144,7 +146,6 @@ class Graphed:
     def _record(self, inputs: list[Any], addresses: list[int]) -> _Graph | None:
         """Record the function; give None if that is not possible."""
         recorder, fixed = self._recorder, set(self._fixed)
-        self._graph = None
         if self.recordings >= _MOST_RECORDINGS:
             self._leave(f"what it reads and writes was elsewhere {_MOST_RECORDINGS} times")
             return None
