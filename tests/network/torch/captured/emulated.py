@@ -66,12 +66,14 @@ class Emulated:
         recorder: What records.
         optimizers: Those whose counts stay on the CPU.
         stages: What was traced, step by step.
+        device: What it is traced for; "cuda:0" does without a GPU where no gradients are taken.
     """
 
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.optimizers: list[torch.optim.Optimizer] = []
         self.stages: list[Stages] = []
+        self.device = META
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
         counts = [
@@ -100,6 +102,11 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
         def from_tensor(tensor: torch.Tensor, **settings: Any) -> Any:
             if found.is_on_cpu(tensor):
                 return make(tensor, **settings)
+            if found.device != META:
+                with mode:
+                    return torch.empty_strided(
+                        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=found.device
+                    )
             moved: torch.Tensor = tensor.detach().to(META)
             if isinstance(tensor, nn.Parameter):
                 moved = nn.Parameter(moved, tensor.requires_grad)
@@ -120,7 +127,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
         return stages._replace(device=CPU)
 
     def here(value: Any) -> Any:
-        return CPU if value == META else value
+        return CPU if value == found.device else value
 
     def compiled_for_cpu(graph: Any, examples: list[Any], **settings: Any) -> Any:
         for node in graph.graph.nodes:

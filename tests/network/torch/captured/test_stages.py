@@ -78,6 +78,30 @@ def test_trains_as_the_loop_by_hand(emulated: Emulated, name: str) -> None:
     assert (recorder.warmed, recorder.recorded, recorder.replayed) == (1, 1, 28)
 
 
+def test_a_step_that_only_infers_is_traced_for_cuda(emulated: Emulated) -> None:
+    emulated.device = torch.device("cuda:0")
+    model = built()
+    shift = torch.tensor(2.0)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(3, device=x.device) + torch.tensor([1, 2, 3], device=x.device)
+        return x.softmax(1) + shift + rows
+
+    ops = [ModelOp(model, "x", "pred"), LambdaOp(shifted, "pred", "y")]
+    network = TorchNetwork(ops, compile=QUICK)
+    with network("infer", 1):
+        for batch in batches(6):
+            shift.add_(1)
+            found = network.run_step(batch)["y"]
+            with torch.no_grad():
+                expected = model(batch["x"]).softmax(1) + shift + torch.tensor([1, 3, 5])
+            torch.testing.assert_close(found, expected)
+    assert captured(network) == 1
+    assert emulated.recorder.replayed == 4
+    (stages,) = emulated.stages
+    assert stages.device == emulated.device
+
+
 @pytest.mark.slow
 def test_by_inductor(emulated: Emulated) -> None:
     model = built(optimizer=OPTIMIZERS["adam"])
