@@ -61,6 +61,7 @@ def wheel_metadata(distributions: Distributions) -> Message:
 def test_modules_of_the_kernel() -> None:
     assert KERNEL == [
         "_baked",
+        "_calls",
         "_execute",
         "_guard",
         "_nest",

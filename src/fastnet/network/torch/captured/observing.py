@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CodeType, FrameType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+
+from fastnet._calls import Calls
 
 __all__ = ["Observer", "Ran", "Uncapturable"]
 
@@ -101,15 +103,19 @@ class Ran:
         if sys.getprofile() is not None:
             yield
             return
-        sys.setprofile(self._see)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
+        calls = Calls(self._see, lambda code: True, [])
+        # what a backward pass calls is called in this thread
+        with torch.autograd.set_multithreading_enabled(False):
+            calls.watch()
+            try:
+                yield
+            finally:
+                sys.setprofile(None)
 
-    def _see(self, frame: FrameType, event: str, called: Any) -> None:
-        if event == "call":
-            self._codes.add(frame.f_code)
+    def _see(self, frame: FrameType, called: Any, by_c: bool) -> bool:
+        if not by_c:
+            self._codes.add(called)
+        return True
 
 
 class Observer:
@@ -145,11 +151,11 @@ class Observer:
         if before is not None:
             raise Uncapturable("a profiler of Python was on when they were to be traced")
         # held here: Python itself lets go of it when it raises
-        see = self._see
+        calls = Calls(self._see, self._is_quiet, _by_c())
         # what happens to be called when objects go is none of the step's doing
         collects = gc.isenabled()
         gc.disable()
-        sys.setprofile(see)
+        calls.watch()
         try:
             yield
         finally:
@@ -182,28 +188,48 @@ class Observer:
             if value is not _UNSET:
                 variable.set(value)
 
-    def _see(self, frame: FrameType, event: str, called: Any) -> None:
-        if event == "call":
-            code = frame.f_code
-            kind = self._kind(code)
-            if kind == "own":
-                self._codes.setdefault(code, frame.f_globals)
-            elif kind == "numpy" and self._is_own(frame.f_back):
+    def _see(self, frame: FrameType, called: Any, by_c: bool) -> bool:
+        """Look at a call, and return whether that was enough for all calls of the same."""
+        return self._see_function(frame, called) if by_c else self._see_code(frame, called)
+
+    def _see_code(self, frame: FrameType, code: CodeType) -> bool:
+        kind = self._kind(code)
+        if kind == "own":
+            self._codes.setdefault(code, frame.f_globals)
+        elif kind == "numpy":
+            if self._is_own(frame.f_back):
                 self._refuse(frame.f_back, f"calls numpy's {code.co_name}")
-            elif code.co_filename == _FUNCTIONAL:
-                self.functions.add(code.co_name)
-            elif code is self._text_of_sizes and self._is_own(frame.f_back):
+            return False
+        elif code.co_filename == _FUNCTIONAL:
+            self.functions.add(code.co_name)
+        elif code is self._text_of_sizes:
+            if self._is_own(frame.f_back):
                 self._refuse(frame.f_back, "makes text of a size")
-            elif code is _READ_ENVIRONMENT and self._is_own(frame.f_back):
+            return False
+        elif code is _READ_ENVIRONMENT:
+            if self._is_own(frame.f_back):
                 self._refuse(frame.f_back, "reads os.environ")
-        elif event == "c_call" and _BY_C.get(getattr(called, "__name__", ""), _BY_C) is called:
+            return False
+        return True
+
+    def _see_function(self, frame: FrameType, called: Any) -> bool:
+        if _BY_C.get(getattr(called, "__name__", ""), _BY_C) is called:
             self.functions.add(called.__name__)
-        elif event == "c_call" and not _is_pure(called) and self._is_own(frame):
-            owner = getattr(called, "__self__", None)
-            if isinstance(owner, ContextVar):
+            return True
+        if not _is_pure(called):
+            if self._is_own(frame):
+                owner = getattr(called, "__self__", None)
+                if not isinstance(owner, ContextVar):
+                    self._refuse(frame, f"calls {_name_of(called)}")
                 self.variables.setdefault(owner, owner.get(_UNSET))
-            else:
-                self._refuse(frame, f"calls {_name_of(called)}")
+            return False
+        # a method is another one for each object
+        return isinstance(getattr(called, "__self__", None), ModuleType)
+
+    def _is_quiet(self, code: CodeType) -> bool:
+        """Return whether what some code calls is never the doing of the program's own."""
+        kind = self._kind(code)
+        return kind != "own" and (kind != "python" or code.co_filename.endswith(_PASSED_OVER))
 
     def _is_own(self, frame: FrameType | None) -> bool:
         """Return whether code is the program's, or Python's own that the program's has called."""
@@ -238,6 +264,15 @@ class Observer:
         self.reason = f"{place_of(frame)} {what}, which a captured step would not do again"
         # before it is called, so that it leaves nothing behind
         raise Uncapturable(self.reason)
+
+
+def _by_c() -> list[Any]:
+    """List the functions of `torch.nn.functional` that are C's."""
+    return [
+        one
+        for name, one in _BY_C.items()
+        if isinstance(one, BuiltinFunctionType) and one.__name__ == name
+    ]
 
 
 def place_of(frame: FrameType | None) -> str:
