@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from io import BytesIO
 from operator import attrgetter
+from os import environ
 from os.path import dirname
 from threading import Lock
 from types import CodeType
@@ -596,6 +597,8 @@ def _compile(
         "size_asserts": False,
         # what records graphs of CUDA is around what is compiled
         "triton.cudagraphs": False,
+        # all updates read the optimizers' numbers, which is no reason to fuse one with all others
+        "max_fusion_buffer_group_pairwise_attempts": 8,
     }
     backward = torch.ops.aten.convolution_backward.default
     is_on_cpu = not any(getattr(one, "is_cuda", False) for one in inputs)
@@ -605,6 +608,7 @@ def _compile(
     with (
         config.patch(settings),
         _left_to_torch(left),
+        _first_instruction_set(),
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
         torch.no_grad(),
@@ -638,6 +642,34 @@ def _left_to_torch(operations: Collection[Any]) -> Iterator[None]:
             yield
         finally:
             table.update(before)
+
+
+@contextmanager
+def _first_instruction_set() -> Iterator[None]:
+    """Have Inductor try the compiler with the vector instructions that it will use, and no others.
+
+    To take the first kind that works it would try all those that the processor has, and for each
+    compile and load a few lines.
+    """
+    from torch._inductor import config, cpu_vec_isa
+
+    room: Any = cpu_vec_isa
+    every: Any = getattr(room, "valid_vec_isa_list", None)
+    kinds: Any = getattr(room, "supported_vec_isa_list", ())
+    flags: Any = getattr(room, "x86_isa_checker", list)
+    first: Any = None
+    # which of them it is can be asked for, by the width or by a name
+    if every and config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in environ:
+        has = set(flags())
+        first = next((one for one in kinds if has.issuperset(str(one).split()) and one), None)
+    if first is None:
+        yield
+        return
+    room.valid_vec_isa_list = lambda: [first]
+    try:
+        yield
+    finally:
+        room.valid_vec_isa_list = every
 
 
 def _backend(name: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fastnet import CompileOptions
+from fastnet.backend.torch import _internals
 from tests.network.torch.captured.steps import (
     OPTIMIZERS,
     assert_same_weights,
@@ -138,3 +139,24 @@ def test_a_label_out_of_range_is_an_error_that_changes_nothing() -> None:
         for name, value in model.state_dict().items():
             assert torch.equal(value, before[name]), name
         network.run_step(batch)
+
+
+@by_inductor
+def test_the_instructions_are_those_that_torch_picks() -> None:
+    from torch._inductor import cpu_vec_isa
+
+    every = cpu_vec_isa.valid_vec_isa_list
+    with _internals._first_instruction_set():
+        picked = cpu_vec_isa.pick_vec_isa()
+    assert cpu_vec_isa.valid_vec_isa_list is every
+    assert cpu_vec_isa.pick_vec_isa() is picked
+
+
+@by_inductor
+def test_other_instructions_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpu_vec_isa
+
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    expected = cpu_vec_isa.pick_vec_isa()
+    with _internals._first_instruction_set():
+        assert cpu_vec_isa.pick_vec_isa() is expected
