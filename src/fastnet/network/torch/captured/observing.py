@@ -219,9 +219,10 @@ class Observer:
         if not _is_pure(called):
             if self._is_own(frame):
                 owner = getattr(called, "__self__", None)
-                if not isinstance(owner, ContextVar):
+                if isinstance(owner, ContextVar):
+                    self.variables.setdefault(owner, owner.get(_UNSET))
+                else:
                     self._refuse(frame, f"calls {_name_of(called)}")
-                self.variables.setdefault(owner, owner.get(_UNSET))
             return False
         # a method is another one for each object
         return isinstance(getattr(called, "__self__", None), ModuleType)

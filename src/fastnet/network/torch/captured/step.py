@@ -314,7 +314,8 @@ class CapturedStep:
     def _steps_of(self, layout: Layout, places: range) -> CapturedStep:
         first, last = layout.describe(0), layout.describe(len(places) - 1)
         what = first if len(places) == 1 else f"{first} to {last}"
-        return CapturedStep(layout, self._options, self._records.of(what))
+        # what is on its way through a step is where ops run
+        return CapturedStep(layout, self._options, self._records.of(what), Handling(), self._device)
 
     def _give_up(self, alone: int) -> None:
         """Run op by op again: gradients go through ops that were compiled by themselves."""
