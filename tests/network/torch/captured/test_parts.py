@@ -347,3 +347,16 @@ def test_a_profile_shows_the_part_as_one_row() -> None:
     assert any(name.startswith("Compiled(x, y) ->") for name in names)
     assert any(name.startswith("LambdaOp[noted](accuracy)") for name in names)
     assert not any(name.startswith("ModelOp") for name in names)
+
+
+def test_ops_of_which_none_can_run_as_without_compiling_from_the_next_opening_on() -> None:
+    network = TorchNetwork([at("x"), at("x"), at("x")], compile=QUICK)
+    data = [{"x": torch.ones(2)}] * 8
+    with network("infer", 1):
+        for batch in data:
+            network.run_step(batch)
+    assert not any(captured for _, captured in told(network))
+    found = fastnet.profile(network, data, mode="infer")
+    names = [row.name for row in found.rows]
+    assert names.count("LambdaOp[noted](x) -> x") == 3
+    assert not any(name.startswith("Compiled") for name in names)

@@ -7,7 +7,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,18 @@ import torch
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
-from fastnet._trace import Readings, TensorKind, map_form
+from fastnet._trace import map_form
 from fastnet.backend.facts import name_of
 from fastnet.backend.torch._internals import Tools, module_hook_tables
 from fastnet.network.layout import Layout
+from fastnet.network.torch.captured.comparing import difference
 from fastnet.network.torch.captured.followers import noting, require_once
-from fastnet.network.torch.captured.held import (
-    Held,
-    TooMuch,
+from fastnet.network.torch.captured.global_names import (
     functions_of_torch,
     is_library,
     replaced_function_of_torch,
 )
+from fastnet.network.torch.captured.held import Held, TooMuch
 from fastnet.network.torch.captured.known import changing, known
 from fastnet.network.torch.captured.merging import Phase
 from fastnet.network.torch.captured.observing import (
@@ -39,40 +38,23 @@ from fastnet.network.torch.captured.observing import (
     torch_states,
 )
 from fastnet.network.torch.captured.stand_ins import State
+from fastnet.network.torch.captured.values import (
+    BY_VALUE,
+    KIND,
+    KIND_OF_FAKES,
+    all_in,
+    require_plain,
+    tensors_in,
+)
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 
-__all__ = ["KIND", "Capture", "capture"]
+__all__ = ["Capture", "capture"]
 
-# what an op may write besides tensors: the same in each step, unless it is of the batch
-_ATOMS = (str, bytes, bool, int, float, complex, type(None))
-_BY_VALUE = (*_ATOMS, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
 # stand-ins are in the places of parameters meanwhile, which two networks may share
 _TRACING = threading.RLock()
-
-
-def _nothing(value: Any, tensors: Any = None) -> None:
-    return None
-
-
-# what has other strides, or is read negated, is of another kind
-_type_of = Readings(
-    attrgetter("layout"),
-    torch.strided,
-    attrgetter("dtype", "device", "requires_grad"),
-    torch.Tensor.stride,
-    torch.Tensor.is_neg,
-)
-
-
-def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
-
-
-KIND = TensorKind(torch.Tensor, _type_of, _shape_of, _nothing, _nothing, _nothing)
-"""How the tensors of a batch are read."""
 
 
 class Capture:
@@ -174,11 +156,11 @@ def capture(
             again = tracer.trace(None)
             # with an open size the ops do for the size that there is what they do for it alone
             first = found.graph if found.size is None else tracer.close(found, again)
-            difference = _difference(first, again.graph)
-            if difference is not None or found.outputs_told() != again.outputs_told():
+            differs = difference(first, again.graph)
+            if differs is not None or found.outputs_told() != again.outputs_told():
                 raise Uncapturable(
                     "a number that the ops work out in Python is another one each time"
-                    + ("" if difference is None else f": {difference}")
+                    + ("" if differs is None else f": {differs}")
                 )
             _refuse_changes(tracer, before)
             variable = observer.first_changed()
@@ -271,7 +253,7 @@ class _Tracer:
         self._happened: int | None = None
         for key, value in zip(keys, values, strict=True):
             reader = next((at for at, op in enumerate(layout.ops) if key in op.inputs), None)
-            _require_plain(key, value, state.device, reader)
+            require_plain(key, value, state.device, reader)
 
     def _wrap(self, op: Any, place: int, forward: Forward) -> Forward:
         own = any(map(_is_own, (op, *_inside(op))))
@@ -357,7 +339,7 @@ class _Tracer:
 
         found = _Found()
         forms = [KIND.form_of(value) for value in self._values]
-        tensors = iter([leaf for value in self._values for leaf in _tensors_in(value)])
+        tensors = iter([leaf for value in self._values for leaf in tensors_in(value)])
         batch = dict(zip(self._keys, map_form(forms, lambda slot: put(next(tensors))), strict=True))
         found.mode = mode
         merged: list[torch.Tensor] = []
@@ -447,8 +429,8 @@ class _Tracer:
             if place is None:
                 continue  # postprocessing reads the batch's own
             op = self._layout.describe(place)
-            for leaf in _all_in(value):
-                if type(leaf) in _BY_VALUE:
+            for leaf in all_in(value):
+                if type(leaf) in BY_VALUE:
                     continue
                 if not isinstance(leaf, torch.Tensor):
                     raise Uncapturable(
@@ -465,7 +447,7 @@ class _Tracer:
                         f"{op} writes '{key}', which is a parameter or a buffer itself", place
                     )
             found.outputs[key] = KIND_OF_FAKES.form_of(value)
-            given += [one.detach() if one.requires_grad else one for one in _tensors_in(value)]
+            given += [one.detach() if one.requires_grad else one for one in tensors_in(value)]
         return given
 
     def bind_others(self, found: Capture) -> None:
@@ -527,17 +509,6 @@ class _Tracer:
         return f"{where}{line}{what}" if where or line else f"the ops {what}"
 
 
-class _NoTensor:
-    """The class of nothing: every value is looked at as if it were no tensor."""
-
-
-def _as_tensor(value: Any) -> torch.Tensor | None:
-    return value if isinstance(value, torch.Tensor) else None
-
-
-KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, _nothing)
-
-
 @contextmanager
 def _looking_on(tools: Tools, saved: _Saved) -> Iterator[None]:
     """Refuse to make constants of tensors that have values, and save those that are written to."""
@@ -549,7 +520,7 @@ def _looking_on(tools: Tools, saved: _Saved) -> Iterator[None]:
         ) -> Any:
             looks = torch.Tag.data_dependent_output in func.tags
             if looks or tools.writes(func):
-                for one in _tensors_in([list(args), dict(kwargs or {})]):
+                for one in tensors_in([list(args), dict(kwargs or {})]):
                     if _is_fake(one):
                         continue
                     if looks:
@@ -579,50 +550,6 @@ def _is_fake(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "fake_mode")
 
 
-def _require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
-    """Refuse a value of the batch that a graph cannot take.
-
-    Args:
-        key: Its key.
-        value: The value.
-        device: Where the step runs.
-        place: The place of the op that reads it first.
-    """
-    for leaf in _all_in(value):
-        kind = type(leaf)
-        if kind is torch.Tensor:
-            if (
-                leaf.requires_grad
-                or leaf.layout is not torch.strided
-                or leaf.is_quantized
-                or leaf.is_complex()
-                or leaf.is_neg()
-                or leaf.device != device
-            ):
-                raise Uncapturable(
-                    f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "
-                    f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else ""),
-                    place,
-                )
-        elif kind not in _ATOMS:
-            raise Uncapturable(
-                f"the batch's '{key}' is, or holds, a value of type {kind.__name__}", place
-            )
-
-
-def _all_in(value: Any) -> list[Any]:
-    """List the leaves of a value; what is no list, tuple or dict is one."""
-    if type(value) is list or (isinstance(value, tuple) and type(value) is not torch.Size):
-        return [leaf for part in value for leaf in _all_in(part)]
-    if type(value) is dict:
-        return [leaf for part in value.values() for leaf in _all_in(part)]
-    return [value]
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _all_in(value) if isinstance(leaf, torch.Tensor)]
-
-
 def _is_own(op: Any) -> bool:
     """Return whether an op runs code of the program's own with the state of the step."""
     return not is_library(type(op).__module__) or "forward" in vars(op)
@@ -635,35 +562,3 @@ def _inside(op: Any) -> list[Any]:
 
 def _model(model: Any) -> str:
     return f"the model '{name_of(model)}'"
-
-
-def _difference(one: torch.fx.GraphModule, other: torch.fx.GraphModule) -> str | None:
-    """Say in what two graphs differ; None if in nothing."""
-    first, second = list(one.graph.nodes), list(other.graph.nodes)
-    places = {node: place for nodes in (first, second) for place, node in enumerate(nodes)}
-
-    def told(node: Any) -> tuple[Any, ...]:
-        arguments = torch.fx.node.map_arg(
-            (node.args, node.kwargs), lambda inner: f"%{places[inner]}"
-        )
-        return node.op, str(node.target) if node.op == "call_function" else "", repr(arguments)
-
-    if len(first) != len(second):
-        return "the ops are not the same"
-    for left, right in zip(first, second, strict=True):
-        if told(left) != told(right):
-            return f"{left.format_node()} and then {right.format_node()}"
-        if left.op == "get_attr":
-            mine, theirs = getattr(one, left.target), getattr(other, right.target)
-            if mine is not theirs and not _are_equal(mine, theirs):
-                return f"{mine} and then {theirs}"
-    return None
-
-
-def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
-        and bool(torch.equal(one.isnan(), other.isnan()))
-    )

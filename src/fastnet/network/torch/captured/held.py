@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dis
 import functools
 import inspect
 import random
@@ -31,10 +30,11 @@ from fastnet._baked import Seen, first_other
 from fastnet._watch import Contents, Lookout, writes
 from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
+from fastnet.network.torch.captured.global_names import ABSENT, Globals, is_library
 from fastnet.types import is_op
 from fastnet.util.numbers import same_constant
 
-__all__ = ["Held", "TooMuch", "is_library"]
+__all__ = ["Held", "TooMuch"]
 
 # what lies behind a program's own objects may be all of its data
 _MOST_NODES = 20_000
@@ -59,7 +59,6 @@ _PLAIN = (
     torch.memory_format,
 )
 _WHOLE = (type, ModuleType, BuiltinFunctionType, torch.Tensor, torch.Generator)
-_LIBRARIES = frozenset({"torch", "numpy", "fastnet"})
 # of the ops' own keeping, which modes and data sets are for
 _OF_OPS = frozenset({"mode", "ds_id"})
 # and which the library's own do not read in a step
@@ -73,12 +72,8 @@ _FACTS = frozenset(
 _OF_CLASSES = frozenset({"__doc__", "__annotations__", "__dict__", "__weakref__"})
 # of Python's own what keeps things for itself, and is the same to whoever uses it
 _CACHING = frozenset({"logging", "typing", "builtins", "abc", "_abc"})
-_ABSENT: Any = object()
 # which every module of torch has
 _TABLES = frozenset(vars(torch.nn.Module()))
-# which every module of Python has
-_NEVER = frozenset({"__builtins__", "__name__", "__file__", "__doc__", "__package__", "__spec__"})
-_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL")
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
 
 Name = tuple[str, ...]
@@ -121,7 +116,7 @@ class _Node(Seen):
             cells = self.owner.__code__.co_freevars
             names = ["__code__", "__defaults__", "__kwdefaults__", *cells]
             return list(zip(names, values, strict=False))
-        if isinstance(self.owner, _Globals):
+        if isinstance(self.owner, Globals):
             return list(zip(self.owner.names, values, strict=True))
         if self.kind not in ("attributes", "mapping"):
             return list(enumerate(values))
@@ -134,81 +129,6 @@ class _Node(Seen):
                 and (name in self.passed_over or (not self.private and name.startswith("_")))
             )
         ]
-
-
-class _Globals:
-    """The globals that code reads, and what it reads of modules among them.
-
-    Args:
-        code: The code.
-        table: The table of its globals.
-        names: The names to read there; None for those that the code has.
-    """
-
-    def __init__(
-        self, code: CodeType, table: dict[str, Any], names: Sequence[str] | None = None
-    ) -> None:
-        self._code = code
-        self.table = table
-        read = _names(code)[0] if names is None else names
-        self.names = sorted(name for name in read if name not in _NEVER)
-        self.key = (code, id(table)) if names is None else (tuple(self.names), id(table))
-
-    def read(self) -> list[Any]:
-        """List their values, and something else for those that are not there."""
-        return [self.table.get(name, _ABSENT) for name in self.names]
-
-    def inner(self) -> list[_Globals]:
-        """List what the code reads of modules of the program's own."""
-        modules = [one for one in self.read() if isinstance(one, ModuleType)]
-        return [
-            _Globals(self._code, vars(one), [*_names(self._code)[1]])
-            for one in modules
-            if not is_library(one.__name__)
-        ]
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """List the globals that code reads, with the functions inside, and the attributes."""
-    read, attributes = set[str](), set[str]()
-    for one in dis.get_instructions(code):
-        if one.opname in _OF_GLOBALS:
-            read.add(str(one.argval))
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.add(str(one.argval))
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            names = _names(inner)
-            read |= names[0]
-            attributes |= names[1]
-    return frozenset(read), frozenset(attributes)
-
-
-def functions_of_torch(names: Iterable[str]) -> tuple[str, Any]:
-    """Return what compares functions of `torch.nn.functional`, which a program may have replaced.
-
-    Args:
-        names: Their names.
-    """
-    functional = torch.nn.functional
-    return "torch.nn.functional", _Globals(_NO_CODE, vars(functional), [*names])
-
-
-_NO_CODE = functions_of_torch.__code__
-
-
-def replaced_function_of_torch() -> str | None:
-    """Name a function of torch that a program has put its own in the place of; None without one.
-
-    torch may call its functions by their names again while they are traced, and would call that
-    program's function twice.
-    """
-    for module in (torch, torch.nn.functional):
-        for name, value in vars(module).items():
-            if isinstance(value, FunctionType) and not is_library(value.__module__):
-                return f"{module.__name__}.{name}"
-    return None
 
 
 class Held:
@@ -253,7 +173,7 @@ class Held:
         self._is_replaced = False
         waiting: deque[tuple[Any, Name]] = deque((value, (name,)) for name, value in self._roots)
         waiting.extend(
-            (_Globals(code, table), ("the code of the ops",)) for code, table in self._codes
+            (Globals(code, table), ("the code of the ops",)) for code, table in self._codes
         )
         while waiting:
             value, way = waiting.popleft()
@@ -278,8 +198,8 @@ class Held:
                 parts = node.pairs(node.values)
             waiting.extend((_whole(value, part), (*way, str(name))) for name, part in parts)
             if isinstance(value, FunctionType):
-                waiting.append((_Globals(value.__code__, value.__globals__), way))
-            elif isinstance(value, _Globals):
+                waiting.append((Globals(value.__code__, value.__globals__), way))
+            elif isinstance(value, Globals):
                 waiting.extend((inner, way) for inner in value.inner())
             if node.kind == "attributes" or isinstance(node.kind, _Slots):
                 waiting.extend(self._look_at_class(type(value), way))
@@ -292,11 +212,11 @@ class Held:
             self._nodes[id(called)] = _Node(
                 called, kind, ("the classes of modules, or their hooks",)
             )
-        self._globals = [node for node in self._nodes.values() if isinstance(node.owner, _Globals)]
+        self._globals = [node for node in self._nodes.values() if isinstance(node.owner, Globals)]
         self._seen: list[Seen] = [
             node
             for node in self._nodes.values()
-            if not isinstance(node.owner, (tuple, frozenset, _Globals))
+            if not isinstance(node.owner, (tuple, frozenset, Globals))
         ]
         # what a module has in turn: parameters, parts, hooks
         self._of_modules = {
@@ -349,11 +269,11 @@ class Held:
             return _Node(value, kind, way)
         if isinstance(value, dict):
             return _Node(value, "mapping", way)
-        if isinstance(value, _Globals):
+        if isinstance(value, Globals):
             if value.key in self._tables or not value.names:
                 return None
             self._tables.add(value.key)
-            return _Node(value, _Globals.read, way)
+            return _Node(value, Globals.read, way)
         if isinstance(value, GeneratorType) and _has_not_begun(value):
             return _Node(value, _place_in, way)
         if isinstance(value, ContextVar):
@@ -450,7 +370,7 @@ class Held:
         """Put back what has changed, wherever that can be written to."""
         for node in self._globals:
             for name, value in node.pairs(node.values):
-                if value is not _ABSENT:
+                if value is not ABSENT:
                     node.owner.table[name] = value
                 else:
                     node.owner.table.pop(name, None)
@@ -496,7 +416,7 @@ class Held:
         return [
             name
             for name in {**before, **after}
-            if not self._alike(before.get(name, _ABSENT), after.get(name, _ABSENT))
+            if not self._alike(before.get(name, ABSENT), after.get(name, ABSENT))
         ]
 
     def _alike(self, then: Any, now: Any) -> bool:
@@ -522,17 +442,6 @@ _OF_STEPS = frozenset(
 )
 
 
-@functools.lru_cache(maxsize=4096)
-def is_library(module: str | None) -> bool:
-    """Return whether a module is torch's, numpy's, fastnet's or Python's own.
-
-    Args:
-        module: Its name.
-    """
-    package = (module or "builtins").partition(".")[0]
-    return package in _LIBRARIES or (package != "__main__" and package in sys.stdlib_module_names)
-
-
 def _told(way: Name) -> str:
     names = [name for name in way[1:] if name not in ("_modules", "_parameters", "_buffers")]
     return way[0] + (f", `{'.'.join(names)}`" if names else "")
@@ -554,7 +463,7 @@ def _is_plain_list(owner: Any) -> bool:
 
 def _whole(owner: Any, part: Any) -> Any:
     """Return what to look at for a value: of a module that is held all that is in it."""
-    if isinstance(part, ModuleType) and not isinstance(owner, _Globals):
+    if isinstance(part, ModuleType) and not isinstance(owner, Globals):
         return part if is_library(part.__name__) else vars(part)
     return part
 
@@ -615,7 +524,7 @@ class _Slots:
             try:
                 found.append(slot.__get__(value))
             except AttributeError:
-                found.append(_ABSENT)
+                found.append(ABSENT)
         return found
 
 
@@ -657,7 +566,7 @@ def _place_in(value: Any) -> list[Any]:
 
 
 def _of_context(value: Any) -> list[Any]:
-    return [value.get(_ABSENT)]
+    return [value.get(ABSENT)]
 
 
 def _settings(value: Any) -> list[Any]:

@@ -30,6 +30,10 @@ _BACKWARD = frozenset(
 class Steps(Protocol):
     """The steps of a layout, compiled where that can be."""
 
+    @property
+    def run_op_by_op(self) -> bool:
+        """Whether none of them is compiled, nor will be."""
+
     def step(
         self, step_of: Callable[[BoundPlan], RunStep], bound: BoundPlan, make: None
     ) -> RunStep:
@@ -162,6 +166,9 @@ class Compiled(TensorOp):
         steps: Their steps.
         stretch: What they have to do with the ops around them.
         give_up: Called when gradients would have to go through them.
+
+    Attributes:
+        steps: Their steps.
     """
 
     def __init__(
@@ -173,7 +180,7 @@ class Compiled(TensorOp):
         self._stretch = stretch
         self._give_up = give_up
         self._bound = [place for place, key in enumerate(self.outputs) if key in stretch.bound]
-        self._steps = steps
+        self.steps = steps
         self._eager: RunStep | None = None
         self._run: RunStep | None = None
 
@@ -185,7 +192,7 @@ class Compiled(TensorOp):
         """
         bound = BoundPlan(self._layout.plan, state)
         self._eager = bound.run
-        self._run = self._steps.step(_run_of, bound, None)
+        self._run = self.steps.step(_run_of, bound, None)
 
     def forward(self, data: list[Any], state: State) -> list[Any]:
         """Run the ops.
@@ -257,6 +264,10 @@ class Parts:
         for op in self._ops:
             op.open(state)
         return BoundPlan(self._plan, state)
+
+    def run_op_by_op(self) -> bool:
+        """Return whether no part is compiled, nor will be."""
+        return all(op.steps.run_op_by_op for op in self._ops)
 
     def lacks(self, batch: Mapping[str, Any]) -> bool:
         """Return whether a batch has not all that is read of it.

@@ -19,11 +19,12 @@ from fastnet.backend.torch._internals import (
     note_step,
     set_grad_enabled,
 )
-from fastnet.network.torch.captured.capture import KIND, Capture
+from fastnet.network.torch.captured.capture import Capture
 from fastnet.network.torch.captured.lowering import Lowered
 from fastnet.network.torch.captured.merging import Phase
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.stand_ins import State
+from fastnet.network.torch.captured.values import KIND
 
 __all__ = ["NoFit", "Program", "SharedMemory"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastnet._trace import Length, Slot, Trace, TracedStep, map_form
-from fastnet.network.torch.captured.capture import KIND
+from fastnet.network.torch.captured.values import KIND
 
 __all__ = ["Rows", "of_all", "open_forms", "that_differ"]
 

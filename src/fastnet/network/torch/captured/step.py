@@ -22,7 +22,7 @@ from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Handling, Layout
 from fastnet.network.records import Records
-from fastnet.network.torch.captured.capture import KIND, capture
+from fastnet.network.torch.captured.capture import capture
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Ran, Uncapturable
@@ -31,6 +31,7 @@ from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
 from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_differ
 from fastnet.network.torch.captured.stand_ins import State
 from fastnet.network.torch.captured.updates import waits_for_state
+from fastnet.network.torch.captured.values import KIND
 from fastnet.network.updates import updates_in
 from fastnet.types import RunStep
 
@@ -139,6 +140,12 @@ class CapturedStep:
         """Why steps run op by op from now on; None if they need not."""
         return self._refused
 
+    @property
+    def run_op_by_op(self) -> bool:
+        """Whether no step is compiled, nor will be, not even a part of it."""
+        refused = self._refused is not None and not self._programs
+        return refused and self._alone is None and self._parts is None
+
     def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
         """Have all steps run op by op.
 
@@ -178,9 +185,11 @@ class CapturedStep:
         self._current = None
         eager = step_of(bound)
         self._in_parts = None
+        if self._parts is not None and self._parts.run_op_by_op():
+            self._parts = None
         if self._parts is not None:
             self._in_parts = step_of(self._parts.open(bound.state))
-        elif self._refused is not None and not self._programs and self._alone is None:
+        elif self.run_op_by_op:
             return eager
         return partial(self._run, eager, called, told)
 
