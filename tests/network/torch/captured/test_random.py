@@ -64,6 +64,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "center": lambda value: value - value.mean(0) / 2,
     "share": lambda value: value * 4 / value.shape[0],
     "many": lambda value: value * 0.5 if value.shape[0] > 6 else value + 0.1,
+    "column": lambda value: value + value[:, :1],
     "each": lambda value: value * len(value) / 5,
     "clip": lambda value: torch.where(value > 0.5, value * 0.9, value),
 }

@@ -304,3 +304,23 @@ def test_inductor_for_images_of_any_number() -> None:
 def test_conditions_that_inductor_finds_on_disk_are_compared() -> None:
     for sizes in ((9, 9, 8, 8, 6), (3, 3, 2, 2, 6, 9), (9, 9, 8, 8, 3, 2)):
         _run(lambda x: x.sum(0) * 2 if x.shape[0] > 4 else x - 1, _rows(*sizes), True)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x[:, None] * 2,
+        lambda x: x[:, 1:3] + 1,
+        lambda x: x[:, [1, 0]],
+        lambda x: x[: x.shape[0] // 2],
+        lambda x: x[::2],
+        lambda x: x[-1:],
+    ],
+)
+def test_slices_of_rows_are_of_any_size(fn: Any) -> None:
+    data = [{"x": torch.randn(size, 4)} for size in (4, 4, 5, 6, 9, 2)]
+    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
+    with network("infer", 1):
+        for batch in data:
+            assert torch.equal(network.run_step(batch)["y"], fn(batch["x"]))
+    assert _reasons(network) == ["first step", SIZE]

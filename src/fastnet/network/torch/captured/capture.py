@@ -18,7 +18,7 @@ from fastnet._trace import map_form
 from fastnet.backend.facts import name_of
 from fastnet.backend.torch._internals import Tools, module_hook_tables
 from fastnet.network.layout import Layout
-from fastnet.network.torch.captured.comparing import difference
+from fastnet.network.torch.captured.comparing import difference, drop_whole_slices
 from fastnet.network.torch.captured.followers import noting, require_once
 from fastnet.network.torch.captured.global_names import (
     functions_of_torch,
@@ -305,6 +305,7 @@ class _Tracer:
             graph: torch.fx.GraphModule = self._tools.make_graph(found.graph, tracing_mode="real")(
                 *other.examples
             )
+        drop_whole_slices(graph)
         return graph
 
     def trace(self, observer: Observer | None, opened: bool = False) -> _Found:

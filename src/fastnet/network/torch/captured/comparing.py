@@ -6,7 +6,24 @@ from typing import Any
 
 import torch
 
-__all__ = ["difference"]
+__all__ = ["difference", "drop_whole_slices"]
+
+
+def drop_whole_slices(graph: torch.fx.GraphModule) -> None:
+    """Take out the slices of a graph that are all there is.
+
+    `x[:, 1]` slices an axis whose size is open, and leaves one alone whose size is known.
+
+    Args:
+        graph: The graph, of known sizes.
+    """
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.aten.slice.Tensor:
+            whole = node.args[0]
+            if node.meta["val"].shape == whole.meta["val"].shape:
+                node.replace_all_uses_with(whole)
+                graph.graph.erase_node(node)
+    graph.recompile()
 
 
 def difference(one: torch.fx.GraphModule, other: torch.fx.GraphModule) -> str | None:
