@@ -300,12 +300,16 @@ class _Tracer:
         self._saved.clear()
 
     def close(self, found: Capture, other: Capture) -> torch.fx.GraphModule:
-        """Trace what was traced with an open size again, for the one size of another trace."""
+        """Trace what was traced with an open size again, for the one size of another trace.
+
+        That one is made comparable with it.
+        """
         with other.mode, self._tools.dispatcher(), torch.no_grad():
             graph: torch.fx.GraphModule = self._tools.make_graph(found.graph, tracing_mode="real")(
                 *other.examples
             )
-        drop_whole_slices(graph)
+        for one in (graph, other.graph):
+            drop_whole_slices(one)
         return graph
 
     def trace(self, observer: Observer | None, opened: bool = False) -> _Found:
