@@ -35,14 +35,18 @@ class CompileOptions:
         cuda_graphs: Whether a compiled step on a CUDA device is recorded as a CUDA graph, and
             replayed. It is not where it is for any number of rows, nor where another compiler than
             Inductor makes it.
+        memory_budget: How much of what a compiled step of torch would hold in memory when it holds
+            the most (for its way back through the model, beside weights, states, the batch and
+            results) it may hold, from 0 to 1. What it lacks then it works out again, the cheapest
+            first: less memory for more time.
 
     Raises:
         TypeError: If one of them is of another type.
-        ValueError: If `most_kinds` is less than 1.
+        ValueError: If `most_kinds` is less than 1, or `memory_budget` is not from 0 to 1.
 
     >>> CompileOptions(backend="eager")
     CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None,
-                   cuda_graphs=True)
+                   cuda_graphs=True, memory_budget=1.0)
     """
 
     backend: str | Callable[[Any, list[Any]], Any] | None = None
@@ -50,6 +54,7 @@ class CompileOptions:
     fallback_random: bool = False
     dynamic: bool | None = None
     cuda_graphs: bool = True
+    memory_budget: float = 1.0
 
     def __post_init__(self) -> None:
         named = self.backend is None or isinstance(self.backend, str)
@@ -71,6 +76,14 @@ class CompileOptions:
             )
         if not isinstance(self.cuda_graphs, bool):
             raise TypeError(f"CompileOptions has cuda_graphs={shown(self.cuda_graphs)}, no bool.")
+        if isinstance(self.memory_budget, bool) or not isinstance(self.memory_budget, (int, float)):
+            raise TypeError(
+                f"CompileOptions has memory_budget={shown(self.memory_budget)}, no number."
+            )
+        if not 0 <= self.memory_budget <= 1:
+            raise ValueError(
+                f"CompileOptions has memory_budget={self.memory_budget}; it is from 0 to 1."
+            )
         if not isinstance(self.dynamic, bool | None):
             raise TypeError(
                 f"CompileOptions has dynamic={shown(self.dynamic)}; it is None, True or False."
@@ -103,7 +116,8 @@ def require_xla(options: CompileOptions | None) -> None:
         options: The options of a network of TensorFlow, or None.
 
     Raises:
-        ValueError: If they name another backend, or ask for programs for any number of rows.
+        ValueError: If they name another backend, or ask for programs for any number of rows or for
+            less memory.
     """
     if options is not None and options.backend not in (None, "xla"):
         raise ValueError(
@@ -114,4 +128,9 @@ def require_xla(options: CompileOptions | None) -> None:
         raise ValueError(
             "CompileOptions has dynamic=True, but XLA compiles a program for each size of a batch. "
             "Leave it out, and see `most_kinds`."
+        )
+    if options is not None and options.memory_budget != 1:
+        raise ValueError(
+            f"CompileOptions has memory_budget={options.memory_budget}, but XLA decides by itself "
+            "what it keeps. Leave it out."
         )

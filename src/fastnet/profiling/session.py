@@ -144,7 +144,7 @@ def profile(
         skip: How many steps to run before any is measured: the first ones of a process are slow.
             None for 5, and in a block for 0. What tracing and compiling took in them is told beside
             the steps.
-        eager: Whether to run op by op even where a graph could be used (TensorFlow only).
+        eager: Whether to run op by op even where a graph, or a compiled program, could be used.
         desired_output_keys: The keys wanted back. None or empty for all that ops write.
         nvtx: Whether to name ops to NVTX too (torch on CUDA only). While `torch.profiler` or
             TensorFlow's profiler is on, ops have their names there without being asked.

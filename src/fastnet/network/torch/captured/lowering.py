@@ -10,6 +10,7 @@ import torch
 
 from fastnet.backend.torch._internals import Tools
 from fastnet.network.compiling import CompileOptions
+from fastnet.network.torch.captured.budget import keep_within
 from fastnet.network.torch.captured.capture import Capture
 from fastnet.network.torch.captured.cuda_graphs import Graphed, reason_against, recorder_of
 from fastnet.network.torch.captured.observing import Uncapturable
@@ -95,6 +96,8 @@ def lower(
             tracing_mode="real",
         )(*sizes, *plain)
     graph.graph.eliminate_dead_code()
+    if options.memory_budget < 1:
+        keep_within(graph, options.memory_budget, partial(_length, tools, size), tools)
     used: list[int] = []
     written: list[int] = []
     examples: list[Any] = [*sizes]
