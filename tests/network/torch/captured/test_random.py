@@ -200,7 +200,8 @@ def run(program: dict[str, Any], backend: str, seen: Counter[str] | None = None)
                     torch.testing.assert_close(one[key], value, rtol=1e-4, atol=1e-5, msg=key)
             assert sides[0].models[0].training is sides[1].models[0].training
     for model, expected in zip(sides[0].models, sides[1].models, strict=True):
-        assert_same_weights(model, expected, rtol=1e-3)
+        # with two rows what a norm divides by is mostly rounding
+        assert_same_weights(model, expected, rtol=1e-3, of_largest=1e-5)
     traces = sides[0].network.traces
     assert program["looking"] or any(one.fallback is None for one in traces)
     for one in traces if seen is not None else ():
