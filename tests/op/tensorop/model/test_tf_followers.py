@@ -101,9 +101,9 @@ class ByHand:
             )
 
 
-def assert_same(model: Any, twin: Any, rtol: float = 1e-5) -> None:
+def assert_same(model: Any, twin: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     for own, other in zip(model.weights, twin.weights, strict=True):
-        np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=rtol, atol=1e-6)
+        np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=rtol, atol=atol)
 
 
 @EITHER_WAY
@@ -167,9 +167,10 @@ def test_a_step_that_overflows_is_none(
     norms = [float(one["norm"]) for one, did in zip(results, stepped, strict=True) if did]
     expected = [one for one, did in zip(by_hand.norms, stepped, strict=True) if did]
     np.testing.assert_allclose(norms, expected, rtol=1e-2)
-    assert_same(model, twin, rtol=1e-3)
+    # some processors add up in float16, and a graph then rounds at other places
+    assert_same(model, twin, rtol=1e-2, atol=1e-4)
     for own, other in zip(ema.averaged.trainable_variables, by_hand.mean, strict=True):
-        np.testing.assert_allclose(own.numpy(), other, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(own.numpy(), other, rtol=1e-2, atol=1e-4)
 
 
 @EITHER_WAY
