@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
 from typing import Any
@@ -122,6 +123,26 @@ def test_what_a_function_has_that_never_runs_does_not_count() -> None:
         assert torch.equal(network.run_step({"x": X})["y"], X + 4)
         op.table = False
         assert torch.equal(network.run_step({"x": X})["y"], X * 2)
+
+
+def test_a_function_whose_result_is_kept_counts_though_it_does_not_run() -> None:
+    held = {"scale": 2.0}
+
+    @functools.cache
+    def scale() -> float:
+        return held["scale"]
+
+    network = network_of(lambda x: x * scale())
+    with network("infer", 1):
+        for _ in range(3):
+            assert torch.equal(network.run_step({"x": X})["y"], X * 2)
+        held["scale"] = 3.0
+        # what is kept counts until it is cleared, as without compiling
+        assert torch.equal(network.run_step({"x": X})["y"], X * 2)
+        held["scale"] = 4.0
+        scale.cache_clear()
+        for _ in range(3):
+            assert torch.equal(network.run_step({"x": X})["y"], X * 4)
 
 
 def test_a_function_that_runs_later_counts_from_then_on() -> None:

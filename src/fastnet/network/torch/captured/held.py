@@ -74,6 +74,7 @@ _OF_CLASSES = frozenset({"__doc__", "__annotations__", "__dict__", "__weakref__"
 _CACHING = frozenset({"logging", "typing", "builtins", "abc", "_abc"})
 # which every module of torch has
 _TABLES = frozenset(vars(torch.nn.Module()))
+_CACHE = type(functools.cache(len))
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
 
 Name = tuple[str, ...]
@@ -169,6 +170,7 @@ class Held:
         self.tensors: dict[int, torch.Tensor] = {}
         self._tables: set[tuple[Any, int]] = set()
         self._nodes: dict[int, _Node] = {}
+        self._cached: set[Any] = set()
         # whether a container was found in the place of another one of the same values
         self._is_replaced = False
         waiting: deque[tuple[Any, Name]] = deque((value, (name,)) for name, value in self._roots)
@@ -177,6 +179,9 @@ class Held:
         )
         while waiting:
             value, way = waiting.popleft()
+            if isinstance(value, _CACHE):
+                # it need not have run, and runs when a program has cleared the cache
+                self._cached.add(getattr(value.__wrapped__, "__code__", None))
             if isinstance(value, torch.Tensor):
                 self.tensors[id(value)] = value
             if isinstance(value, type):
@@ -281,7 +286,8 @@ class Held:
         if isinstance(value, (Iterator, *_DRAWING)):
             raise TooMuch(way, f"{{}} is of type {type(value).__name__}, which goes on in itself")
         if isinstance(value, FunctionType):
-            if is_library(value.__module__) or not self._has_run(value.__code__):
+            counts = self._has_run(value.__code__) or value.__code__ in self._cached
+            if is_library(value.__module__) or not counts:
                 return None
             return _Node(value, "function", way)
         if isinstance(value, MethodType):
