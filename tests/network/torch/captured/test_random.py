@@ -242,7 +242,7 @@ def test_random_programs(part: int) -> None:
     # what it is to find has happened
     assert ran >= count
     print(f"{ran} programs", *seen.most_common(), sep="\n")
-    assert seen["a batch is of another size"]
+    assert any(reason.startswith("a batch is of another size") for reason in seen)
 
 
 @by_inductor
