@@ -121,7 +121,10 @@ def _compiled(network: Explained, mode: str) -> str:
     told = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
     if not told:
         return "are compiled when the first one has come"
-    why = told[-1].fallback
+    whole = [trace for trace in told if trace.part is None] or told
+    why = whole[-1].fallback
+    if any(trace.part is not None and trace.fallback is None for trace in told):
+        return f"are compiled in parts, because {why}"
     if why is None:
         return f"are compiled, which took {sum(one.compile_seconds for one in told):.1f} s"
     if any(one.fallback is None for one in told):

@@ -30,6 +30,8 @@ class TraceRecord:
             run of that.
         fallback: Why steps do not run compiled though `compile` asks for it; None where they do, or
             where it does not ask.
+        part: The first and the last of the ops that are told of, where these are not all of a step;
+            None where they are.
     """
 
     number: int
@@ -39,6 +41,7 @@ class TraceRecord:
     seconds: float = 0.0
     compile_seconds: float = 0.0
     fallback: str | None = None
+    part: str | None = None
 
 
 class Records:
@@ -87,15 +90,13 @@ class Records:
         """
         number = self.kept[-1].number + 1 if self.kept else 1
         mode, epoch = str(context["mode"]), int(context["epoch"])
-        if self._of is not None:
-            reason = f"{reason} ({self._of})"
         self.kept.append(
-            TraceRecord(number, mode, epoch, reason, seconds, compile_seconds, fallback)
+            TraceRecord(number, mode, epoch, reason, seconds, compile_seconds, fallback, self._of)
         )
         if fallback is not None and fallback not in self._told:
             self._told.add(fallback)
             warn(
-                f"{'Steps' if self._of is None else self._of.capitalize()} of mode '{mode}' run "
+                f"{'Steps' if self._of is None else self._of} of mode '{mode}' run "
                 f"{self._instead}, and not as one compiled program: "
                 f"{fallback}. network.traces tells of all such reasons; open the network with "
                 "eager=True, or make it without `compile`, to have no such warning.",

@@ -15,7 +15,7 @@ from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
-from fastnet.network.metering import Ranges, StepMeter, tells_traces, titles
+from fastnet.network.metering import Ranges, StepMeter, op_title, tells_traces, titles
 from fastnet.network.opening import Opening, Runner
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
@@ -139,7 +139,14 @@ class TorchRunner(Runner):
 
     def ranges(self) -> Ranges:
         """Return the object that names the ops to torch's profiler."""
-        return op_ranges(partial(titles, self.opening.layout.ops))
+        return op_ranges(self._titles)
+
+    def _titles(self) -> list[str]:
+        found = titles(self.opening.layout.ops)
+        if self._captured is not None:
+            for place, op in self._captured.at_places().items():
+                found[place] = op_title(op)
+        return found
 
     def waiter(self) -> Callable[[], None] | None:
         """Return the function that waits for the stream of the caller; None without copies."""

@@ -104,7 +104,10 @@ def both(
 
 
 def told(network: TorchNetwork) -> list[tuple[str, bool]]:
-    return [(trace.reason, trace.fallback is None) for trace in network.traces]
+    return [
+        (f"{trace.reason}: {trace.part or 'all'}", trace.fallback is None)
+        for trace in network.traces
+    ]
 
 
 def at(key: str) -> LambdaOp:
@@ -114,7 +117,7 @@ def at(key: str) -> LambdaOp:
 def test_an_op_at_the_end_leaves_the_training_step_captured() -> None:
     network = both(lambda: {"end": [at("accuracy")]}, batches(5))
     first, second = told(network)
-    assert first == ("first step", False)
+    assert first == ("first step: all", False)
     reason, captured = second
     assert captured
     assert "LambdaOp (op 0" in reason
@@ -329,6 +332,7 @@ def test_another_opening_goes_on_in_parts() -> None:
             for batch in batches(3):
                 network.run_step(batch)
     assert [captured for _, captured in told(network)] == [False, True]
+    assert "steps are compiled in parts, because LambdaOp (op 7" in str(network.explain("train"))
     SEEN.clear()
     with network("train", 4, eager=True):
         network.run_step(batches(1)[0])
@@ -360,3 +364,26 @@ def test_ops_of_which_none_can_run_as_without_compiling_from_the_next_opening_on
     names = [row.name for row in found.rows]
     assert names.count("LambdaOp[noted](x) -> x") == 3
     assert not any(name.startswith("Compiled") for name in names)
+
+
+def test_a_profile_of_a_network_that_has_not_run_shows_the_part_too() -> None:
+    network = TorchNetwork(training(built(), end=[at("accuracy")]), compile=QUICK)
+    found = fastnet.profile(network, batches(12), mode="train")
+    names = [row.name for row in found.rows]
+    assert any(name.startswith("Compiled(x, y) ->") for name in names)
+    assert not any(name.startswith("ModelOp") for name in names)
+
+
+def test_torchs_profiler_names_the_part() -> None:
+    network = TorchNetwork(training(built(), end=[at("accuracy")]), compile=QUICK)
+    data = batches(6)
+    with network("train", 1):
+        for batch in data:
+            network.run_step(batch)
+    with torch.profiler.profile() as profiled, network("train", 2):
+        for batch in data:
+            network.run_step(batch)
+    counts = {event.key: event.count for event in profiled.key_averages()}
+    assert [count for name, count in counts.items() if name.startswith("Compiled(x, y)")] == [6]
+    assert counts["LambdaOp[noted](accuracy) -> accuracy"] == 6
+    assert "LambdaOp[halved](x) -> x" not in counts

@@ -249,8 +249,8 @@ class Parts:
             later = {key for spec in layout.specs[places.stop :] for key in spec.item.inputs}
             part = layout.part(places, wanted | later)
             self._ops.append(Compiled(part, steps(part, places), stretch, give_up))
-        places_of = [stretch.places for stretch in found]
-        self._plan = layout.plan_of_parts(zip(places_of, self._ops, strict=True))
+        self._places = [stretch.places for stretch in found]
+        self._plan = layout.plan_of_parts(zip(self._places, self._ops, strict=True))
 
     def open(self, state: State) -> BoundPlan:
         """Get ready for the steps of an opening.
@@ -264,6 +264,10 @@ class Parts:
         for op in self._ops:
             op.open(state)
         return BoundPlan(self._plan, state)
+
+    def at_places(self) -> dict[int, TensorOp]:
+        """Return what is in the place of compiled ops, by the place of the first of these."""
+        return {places.start: op for places, op in zip(self._places, self._ops, strict=True)}
 
     def run_op_by_op(self) -> bool:
         """Return whether no part is compiled, nor will be."""

@@ -33,6 +33,7 @@ from fastnet.network.torch.captured.stand_ins import State
 from fastnet.network.torch.captured.updates import waits_for_state
 from fastnet.network.torch.captured.values import KIND
 from fastnet.network.updates import updates_in
+from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import RunStep
 
 __all__ = ["CapturedStep", "never_captured"]
@@ -145,6 +146,15 @@ class CapturedStep:
         """Whether no step is compiled, nor will be, not even a part of it."""
         refused = self._refused is not None and not self._programs
         return refused and self._alone is None and self._parts is None
+
+    def at_places(self) -> dict[int, TensorOp]:
+        """Return what is in the place of ops that are compiled by themselves.
+
+        Returns:
+            It by the place of the first of these ops; nothing where steps are compiled as a whole,
+            or not at all.
+        """
+        return {} if self._parts is None else self._parts.at_places()
 
     def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
         """Have all steps run op by op.
@@ -278,7 +288,7 @@ class CapturedStep:
     ) -> dict[str, Any]:
         """Run a step op by op, which settles all that ops work out in it, and see to the next."""
         if self._refused is not None and not self._programs:
-            return self._run_to_divide(eager, told is not None, batch)
+            return self._run_to_divide(eager, batch)
         ran = Ran()
         # a program is for steps such as this one is, and not such as the next one
         again = nullcontext() if self._merging is None else self._merging.again()
@@ -300,19 +310,20 @@ class CapturedStep:
                 return eager(batch)  # which says what is missing
             raise
 
-    def _run_to_divide(
-        self, eager: RunStep, is_metered: bool, batch: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Run a step op by op, and see which of its ops can be compiled by themselves."""
+    def _run_to_divide(self, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a step op by op, and see which of its ops can be compiled by themselves.
+
+        A profile has no rows of the ops in that step.
+        """
         alone = self._alone
-        if alone is None or is_metered or sys.getprofile() is not None:
+        if alone is None or sys.getprofile() is not None:
             return eager(batch)
         assert self._bound is not None
         assert self._step_of is not None
         gradients = Gradients()
         plan = self._layout.plan_with(gradients.wrap, handles=True)
         with gradients.watching():
-            result = self._step_of(BoundPlan(plan, self._bound.state))(batch)
+            result = BoundPlan(plan, self._bound.state).step(batch)
         self._alone = None
         found = stretches(self._layout, alone, gradients)
         if found:
