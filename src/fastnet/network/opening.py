@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fastnet._execute import BoundPlan
+from fastnet._execute import BoundPlan, Plan
 from fastnet.network.layout import Layout
 from fastnet.network.metering import Around, Ranges, StepMeter
 from fastnet.types import RunStep, State
@@ -110,21 +110,22 @@ class Runner:
         Returns:
             The function.
         """
-        return self.step_of(meter, self.bound)
+        return self.step_of(meter, self.bound, self.bound.plan)
 
-    def step_of(self, meter: StepMeter | None, bound: BoundPlan) -> RunStep:
+    def step_of(self, meter: StepMeter | None, bound: BoundPlan, timed_as: Plan) -> RunStep:
         """Return the function that runs a minibatch by a plan.
 
         Args:
             meter: What takes the times of its parts, or None.
             bound: The plan: that of the opening, or another one for the same ops.
+            timed_as: The plan whose parts are timed: this one, or another one of as many parts.
 
         Returns:
             The function.
         """
         if meter is None:
             return bound.step
-        first, log = meter.plan_rows(bound.plan), meter.log
+        first, log = meter.plan_rows(timed_as), meter.log
         around = -1 if self.context is None else meter.row(*self.context)
         places = bound.plan.places
         # and what is put off has the place after the last op's

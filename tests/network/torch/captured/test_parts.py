@@ -371,7 +371,8 @@ def test_a_profile_of_a_network_that_has_not_run_shows_the_part_too() -> None:
     found = fastnet.profile(network, batches(12), mode="train")
     names = [row.name for row in found.rows]
     assert any(name.startswith("Compiled(x, y) ->") for name in names)
-    assert not any(name.startswith("ModelOp") for name in names)
+    # of a step or two that ran before there were parts
+    assert "ModelOp(x) -> pred" in names
 
 
 def test_torchs_profiler_names_the_part() -> None:

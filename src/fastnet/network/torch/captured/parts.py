@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from fastnet._execute import BoundPlan
+from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap, leaves_of
 from fastnet.network.layout import Layout
 from fastnet.op.tensorop.tensorop import TensorOp
@@ -35,7 +35,7 @@ class Steps(Protocol):
         """Whether none of them is compiled, nor will be."""
 
     def step(
-        self, step_of: Callable[[BoundPlan], RunStep], bound: BoundPlan, make: None
+        self, step_of: Callable[[BoundPlan, Plan], RunStep], bound: BoundPlan, make: None
     ) -> RunStep:
         """Return the function that runs the steps of an opening."""
 
@@ -289,5 +289,5 @@ def _need_gradients(values: list[Any]) -> bool:
     return any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves_of(values))
 
 
-def _run_of(bound: BoundPlan) -> RunStep:
+def _run_of(bound: BoundPlan, timed_as: Plan) -> RunStep:
     return bound.run

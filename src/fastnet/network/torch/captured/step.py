@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastnet._execute import BoundPlan
+from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
@@ -129,7 +129,7 @@ class CapturedStep:
         self._misses = 0
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
-        self._step_of: Callable[[BoundPlan], RunStep] | None = None
+        self._step_of: Callable[[BoundPlan, Plan], RunStep] | None = None
         # the place of an op that cannot be captured, while others perhaps can
         self._alone: int | None = None
         self._parts: Parts | None = None
@@ -169,7 +169,7 @@ class CapturedStep:
 
     def step(
         self,
-        step_of: Callable[[BoundPlan], RunStep],
+        step_of: Callable[[BoundPlan, Plan], RunStep],
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
@@ -178,7 +178,7 @@ class CapturedStep:
         """Return the function that runs the steps of an opening.
 
         Args:
-            step_of: Returns what runs them by a plan.
+            step_of: Returns what runs them by a plan, and is timed as another one is.
             bound: The plan that runs them op by op.
             make: Makes what is entered around the ops of each step, or None.
             called: Called after a program has run, or None.
@@ -193,12 +193,13 @@ class CapturedStep:
             self._merging = merging if merging.updates else None
         # an opening has its own context: what ops find out of it in its first step they find then
         self._current = None
-        eager = step_of(bound)
+        eager = step_of(bound, bound.plan)
         self._in_parts = None
         if self._parts is not None and self._parts.run_op_by_op():
             self._parts = None
         if self._parts is not None:
-            self._in_parts = step_of(self._parts.open(bound.state))
+            inner = self._parts.open(bound.state)
+            self._in_parts = step_of(inner, inner.plan)
         elif self.run_op_by_op:
             return eager
         return partial(self._run, eager, called, told)
@@ -311,10 +312,7 @@ class CapturedStep:
             raise
 
     def _run_to_divide(self, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a step op by op, and see which of its ops can be compiled by themselves.
-
-        A profile has no rows of the ops in that step.
-        """
+        """Run a step op by op, and see which of its ops can be compiled by themselves."""
         alone = self._alone
         if alone is None or sys.getprofile() is not None:
             return eager(batch)
@@ -323,12 +321,13 @@ class CapturedStep:
         gradients = Gradients()
         plan = self._layout.plan_with(gradients.wrap, handles=True)
         with gradients.watching():
-            result = BoundPlan(plan, self._bound.state).step(batch)
+            result = self._step_of(BoundPlan(plan, self._bound.state), self._bound.plan)(batch)
         self._alone = None
         found = stretches(self._layout, alone, gradients)
         if found:
             self._parts = Parts(self._layout, found, self._steps_of, partial(self._give_up, alone))
-            self._in_parts = self._step_of(self._parts.open(self._bound.state))
+            inner = self._parts.open(self._bound.state)
+            self._in_parts = self._step_of(inner, inner.plan)
         return result
 
     def _steps_of(self, layout: Layout, places: range) -> CapturedStep:
