@@ -58,8 +58,9 @@ def _copied(graph: fx.GraphModule) -> fx.Graph:
 
 def _hold_less(values: _Values, share: float) -> None:
     held = values.held()
-    most = share * sum(map(values.bytes_of, held))
-    while sum(map(values.bytes_of, held)) > most:
+    taken = sum(map(values.bytes_of, held))
+    most = share * taken
+    while taken > most:
         costs = {}
         for one in held:
             cost = values.cost(one)
@@ -69,6 +70,7 @@ def _hold_less(values: _Values, share: float) -> None:
             break
         cheapest = min(costs, key=lambda one: costs[one])
         held.remove(cheapest)
+        taken -= values.bytes_of(cheapest)
         values.gone.add(cheapest)
     if values.gone:
         values.repeat()

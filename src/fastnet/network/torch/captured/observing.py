@@ -8,8 +8,8 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from fastnet._calls import Calls
 
-__all__ = ["Observer", "Ran", "Uncapturable"]
+__all__ = ["Observer", "Ran", "Uncapturable", "code_told"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FASTNET = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))) + os.sep
@@ -87,6 +87,23 @@ class Uncapturable(Exception):
         self.place = place
 
 
+@contextmanager
+def code_told(see: Callable[[CodeType], bool]) -> Iterator[None]:
+    """Tell of the code that runs in this thread; nobody else may look on.
+
+    Args:
+        see: Called with code that is about to run. Returns whether once is enough for it.
+    """
+    calls = Calls(lambda frame, code, by_c: see(code), lambda code: True, [])
+    # what a backward pass calls is called in this thread
+    with torch.autograd.set_multithreading_enabled(False):
+        calls.watch()
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
 class Ran:
     """What code runs in a step, in this thread."""
 
@@ -100,21 +117,11 @@ class Ran:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Look on, unless somebody else does."""
-        if sys.getprofile() is not None:
+        with nullcontext() if sys.getprofile() is not None else code_told(self._see):
             yield
-            return
-        calls = Calls(self._see, lambda code: True, [])
-        # what a backward pass calls is called in this thread
-        with torch.autograd.set_multithreading_enabled(False):
-            calls.watch()
-            try:
-                yield
-            finally:
-                sys.setprofile(None)
 
-    def _see(self, frame: FrameType, called: Any, by_c: bool) -> bool:
-        if not by_c:
-            self._codes.add(called)
+    def _see(self, code: CodeType) -> bool:
+        self._codes.add(code)
         return True
 
 

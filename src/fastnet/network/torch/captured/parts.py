@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap, leaves_of
 from fastnet.network.layout import Layout
+from fastnet.network.torch.captured.observing import code_told
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, RunStep, State
 
@@ -55,14 +55,9 @@ class Gradients:
         self.waiting: set[int] = set()
         self._at = -1
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Look on while a step is run; nobody else may."""
-        sys.setprofile(self._see)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
+        return code_told(self._see)
 
     def wrap(self, op: Any, place: int, forward: Forward) -> Forward:
         """Look on at an op.
@@ -87,9 +82,11 @@ class Gradients:
 
         return run
 
-    def _see(self, frame: FrameType, event: str, called: Any) -> None:
-        if event == "call" and frame.f_code in _BACKWARD:
-            self.taking.add(self._at)
+    def _see(self, code: CodeType) -> bool:
+        if code not in _BACKWARD:
+            return True
+        self.taking.add(self._at)
+        return False  # another op may run it, too
 
 
 class Stretch(NamedTuple):
@@ -269,8 +266,9 @@ class Parts:
         """Return what is in the place of compiled ops, by the place of the first of these."""
         return {places.start: op for places, op in zip(self._places, self._ops, strict=True)}
 
+    @property
     def run_op_by_op(self) -> bool:
-        """Return whether no part is compiled, nor will be."""
+        """Whether no part is compiled, nor will be."""
         return all(op.steps.run_op_by_op for op in self._ops)
 
     def lacks(self, batch: Mapping[str, Any]) -> bool:

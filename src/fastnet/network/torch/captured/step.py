@@ -195,7 +195,7 @@ class CapturedStep:
         self._current = None
         eager = step_of(bound, bound.plan)
         self._in_parts = None
-        if self._parts is not None and self._parts.run_op_by_op():
+        if self._parts is not None and self._parts.run_op_by_op:
             self._parts = None
         if self._parts is not None:
             inner = self._parts.open(bound.state)
