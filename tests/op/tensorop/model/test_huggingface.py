@@ -15,6 +15,7 @@ from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import built, run_all, same_weights, sgd, twins
 from tests.network.torch.captured.steps import QUICK
+from tests.op.tensorop.model.test_names import network_of
 
 pytestmark = pytest.mark.slow  # to import transformers takes seconds
 SMALL = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -43,21 +44,6 @@ def classifier(transformers: Any) -> nn.Module:
     return model
 
 
-def classifying(model: Any, compile: Any = False) -> TorchNetwork:
-    return TorchNetwork(
-        [
-            ModelOp(
-                model,
-                # in another order than the arguments
-                inputs={"labels": "t", "attention_mask": "mask", "input_ids": "ids"},
-                outputs={"logits": "y", "loss": "loss"},
-            ),
-            UpdateOp(model, "loss"),
-        ],
-        compile=compile,
-    )
-
-
 def classified_by_hand(twin: Any, data: list[dict[str, Any]]) -> list[Any]:
     """Train with the model's own loss; give what it returned in each step."""
     optimizer = sgd()(twin.parameters())
@@ -75,7 +61,7 @@ def classified_by_hand(twin: Any, data: list[dict[str, Any]]) -> list[Any]:
 def test_training_with_the_models_own_loss(transformers: Any) -> None:
     """To the bit, with the dropout that the model has by itself."""
     model, twin = twins(lambda: classifier(transformers))
-    network, data = classifying(built(model, sgd())), sentences(5)
+    network, data = network_of(built(model, sgd())), sentences(5)
     torch.manual_seed(1)
     results = run_all(network, data)
     torch.manual_seed(1)
@@ -142,7 +128,7 @@ def test_a_batch_of_a_tokenizer(transformers: Any) -> None:
 def test_compiled_steps(transformers: Any, options: CompileOptions) -> None:
     """With the dropout of eager steps."""
     model, twin = twins(lambda: classifier(transformers))
-    network, data = classifying(built(model, sgd()), options), sentences(4)
+    network, data = network_of(built(model, sgd()), options), sentences(4)
     torch.manual_seed(1)
     results = run_all(network, data)
     assert [trace.fallback for trace in network.traces] == [None]
