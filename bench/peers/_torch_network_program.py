@@ -11,7 +11,7 @@ import torch
 
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
-from bench.workloads.compiled import AdversarialPair, Chain, Compiled
+from bench.workloads.compiled import AdversarialPair, Chain, Compiled, Divided
 from bench.workloads.growth import Fused, ManyKeys
 from bench.workloads.identity_chain import IdentityChain
 from bench.workloads.live_tensors import Census, LiveTensors
@@ -107,11 +107,17 @@ class TorchNetworkPrograms:
         package = self._module("network")
         optimizer = workload.optimizer_of if isinstance(workload, Compiled) else _sgd
         model = package.build(model_fn=workload.model, optimizer_fn=optimizer)
+
+        def count(pred: torch.Tensor, y: torch.Tensor) -> int:
+            return int((pred.argmax(-1) == y).sum().item())
+
+        metric = self._module("op.tensorop").LambdaOp(count, ("pred", "y"), "correct")
         network = package.Network(
             [
                 modules.ModelOp(model=model, inputs="x", outputs="pred"),
                 losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
                 modules.UpdateOp(model=model, loss_name="loss"),
+                *([metric] if isinstance(workload, Divided) else []),
             ],
             **({"compile": True} if isinstance(workload, Compiled) else {}),
         )

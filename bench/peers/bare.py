@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from bench.peers._dispatch import by_hand
 from bench.peers._torch_device import DEVICE
 from bench.program import Program
-from bench.workloads.compiled import AdversarialPair, Chain
+from bench.workloads.compiled import AdversarialPair, Chain, Divided
 from bench.workloads.dispatch import Dispatch
 from bench.workloads.foreign import ForeignBatch
 from bench.workloads.growth import DeepNest, Fused, ManyKeys
@@ -48,6 +48,8 @@ def make(workload: Workload) -> Program | None:
             return _identity_chain(workload)
         case ForeignBatch():
             return _foreign(workload)
+        case Divided():
+            return _divided(workload)
         case Supervised(training=True):
             return _train(workload)
         case Supervised():
@@ -135,6 +137,18 @@ def _train(workload: Supervised) -> Program:
         return {**batch, "pred": pred.detach(), "loss": loss.detach()}
 
     return Program(step, workload.batch(), model=model)
+
+
+def _divided(workload: Divided) -> Program:
+    """Train on one batch, and count in Python how many predictions are right."""
+    train = _train(workload)
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        results = train.step(batch)
+        right = results["pred"].argmax(-1) == batch["y"]
+        return {**results, "correct": int(right.sum().item())}
+
+    return Program(step, train.argument, model=train.model)
 
 
 def _foreign(workload: ForeignBatch) -> Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.workloads import lenet, many_modules, mlp
@@ -62,6 +63,32 @@ class Compiled(Supervised):
 
         for one, other in zip(expected.parameters(), result.parameters(), strict=True):
             torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Divided(Compiled):
+    """A train step with a metric in Python's numbers, `correct`, which divides its ops."""
+
+    only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet"})
+
+    @property
+    def wanted(self) -> set[str]:
+        """The keys that a step adds to its batch."""
+        return {"pred", "loss", "correct"}
+
+
+@dataclass(frozen=True)
+class Sentences(Compiled):
+    """A step of a model of Hugging Face's that reads sentences."""
+
+    words: ClassVar[int] = 100
+    only: ClassVar[frozenset[str] | None] = _WAYS - {"jax_step"}
+
+    def batch(self) -> dict[str, torch.Tensor]:
+        """Return a batch, the same every time."""
+        import torch
+
+        return {**super().batch(), "x": torch.arange(8 * 16).reshape(8, 16) % self.words}
 
 
 @dataclass(frozen=True)
@@ -176,6 +203,36 @@ def _lenet(name: str, title: str, training: bool) -> Compiled:
     return Compiled(name, title, training, lenet.layers, (32, 1, 28, 28), 10, Goal(1.00))
 
 
+def _bert() -> nn.Module:
+    """Return a classifier of sentences, as `transformers` makes it: 2 layers of 32."""
+    import transformers
+    from torch import nn
+
+    config = transformers.BertConfig(
+        vocab_size=Sentences.words, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, num_labels=4, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+    )  # fmt: skip
+
+    class Logits(nn.Module):
+        """What the model says of each class."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = transformers.BertForSequenceClassification(config)
+
+        def forward(self, ids: torch.Tensor) -> Any:
+            return self.model(input_ids=ids).logits
+
+    return Logits()
+
+
+_OF_TRANSFORMERS = (
+    Sentences(
+        "compiled_bert_adam", "BERT of 2 layers, train step, Adam", True, _bert, (8, 16), 4,
+        adam=True,
+    ),
+)  # fmt: skip
+
 WORKLOADS = (
     _mlp("compiled_mlp_sgd", "MLP train step, SGD", True, 0.35),
     _mlp("compiled_mlp_adam", "MLP train step, Adam", True, 0.25, adam=True),
@@ -187,4 +244,7 @@ WORKLOADS = (
     _lenet("compiled_lenet_infer", "LeNet infer step", False),
     AdversarialPair("compiled_pair", "GAN pair, deferred updates, Adam"),
     Chain("compiled_chain_50", "50 elementwise ops"),
-)
+    Divided("compiled_divided", "MLP train step and a metric that looks at values, Adam", True,
+            mlp.layers, (8, 16), 4, adam=True),
+    *(_OF_TRANSFORMERS if find_spec("transformers") else ()),
+)  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
+from bench.memory import most_memory
 from fastnet import CompileOptions
 from fastnet.network.compiling import require_xla
 from tests.network.torch.captured.steps import (
@@ -53,18 +53,6 @@ def data(count: int, size: int = 256) -> list[dict[str, torch.Tensor]]:
         }
         for _ in range(count)
     ]
-
-
-def most_memory(step: Callable[[], Any]) -> int:
-    """Return the bytes that a step has taken when it had taken the most."""
-    with profile(profile_memory=True, activities=[ProfilerActivity.CPU]) as profiled:
-        step()
-    events = [one for one in profiled.profiler.kineto_results.events() if one.name() == "[memory]"]
-    now = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
 
 
 def trained(make: Callable[[], nn.Module], budget: float, backend: str) -> tuple[Any, int]:
