@@ -424,6 +424,7 @@ def environment(device: str) -> tuple[Any, ...] | None:
         torch.is_grad_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_autocast_dtype(device) if autocast else None,
+        torch.is_autocast_cache_enabled(),
     )
     return found if device == "cpu" else (*found, *_around_cuda())
 

@@ -299,6 +299,39 @@ def test_mixed_precision_on_the_cpu() -> None:
     assert_same_weights(model, other, rtol=3e-2)
 
 
+@pytest.mark.parametrize("caches", [True, False])
+def test_weights_are_cast_once_a_step_as_autocast_does_it(caches: bool) -> None:
+    """What runs after an update within the same step has the weights of before it."""
+    found = []
+    torch.set_autocast_cache_enabled(caches)
+    try:
+        for compile in (QUICK, False):
+            torch.manual_seed(0)
+            model = build(mlp, optimizer_fn=OPTIMIZERS["sgd"], mixed_precision="bfloat16")
+            network = TorchNetwork(
+                [
+                    ModelOp(model, "x", "pred"),
+                    CrossEntropy(["pred", "y"], "loss", from_logits=True),
+                    UpdateOp(model, "loss"),
+                    ModelOp(model, "x", "again"),
+                    CrossEntropy(["again", "y"], "loss", from_logits=True),
+                    UpdateOp(model, "loss"),
+                ],
+                compile=compile,
+            )
+            with network("train", 1):
+                results = [network.run_step(batch) for batch in batches(20)]
+            if compile:
+                assert captured(network) == 1
+            found.append((model, results))
+    finally:
+        torch.set_autocast_cache_enabled(True)
+    (model, results), (other, expected) = found
+    for own, one in zip(results, expected, strict=True):
+        torch.testing.assert_close(own["again"], one["again"], rtol=1e-2, atol=1e-3)
+    assert_same_weights(model, other)
+
+
 def test_random_numbers_are_those_of_steps_op_by_op() -> None:
     runs = []
     for compile in (QUICK, False):

@@ -354,7 +354,11 @@ class _Tracer:
             merging = self._phase.traced(self._state.stand_ins(fakes), merged)
         taken = [*fakes, numbers, *inputs, *merged]
 
+        # which make_fx turns off: a weight is cast once a step, although it is updated meanwhile
+        caches = torch.is_autocast_cache_enabled()
+
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            torch.set_autocast_cache_enabled(caches)
             with _looking_on(tools, self._saved), self._around():
                 results = BoundPlan(self._plan, self._context, self._make).run(batch)
             return [*self._take_out(results, batch, found, fakes), *left_merged()]
