@@ -46,6 +46,7 @@ __all__ = [
     "put_versions",
     "reduces_in_another_type",
     "run_backward",
+    "scaler_records",
     "scaler_tensors",
     "scheduler_has_wrapped",
     "set_grad_enabled",
@@ -368,6 +369,19 @@ def scaler_tensors(scaler: torch.amp.GradScaler) -> list[torch.Tensor] | None:
     """
     found = [read(scaler, "_scale"), read(scaler, "_growth_tracker")]
     return found if all(isinstance(one, torch.Tensor) for one in found) else None
+
+
+def scaler_records(scaler: torch.amp.GradScaler) -> dict[int, Any] | None:
+    """Return what a scaler has seen of the gradients of optimizers since its last update.
+
+    Args:
+        scaler: The scaler.
+
+    Returns:
+        It by the ids of the optimizers; None where that cannot be had, and steps are not captured.
+    """
+    found = read(scaler, "_per_optimizer_states")
+    return found if isinstance(found, dict) else None
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:

@@ -403,6 +403,7 @@ class _Tracer:
         found.device, found.fixed = self._state.device, len(reals)
         if self._state.settings_read:
             raise Uncapturable("an op reads, or sets, the settings of an optimizer")
+        self._state.require_settled()
         require_once(found.followed, self._layout.ops, self._state.taken)
         for key, place in sorted(self._read):
             what = "the epoch" if key == "epoch" else f"'{key}' of the state of the step"

@@ -17,6 +17,7 @@ from fastnet.backend.torch._internals import (
     grad_hooks,
     hook_tables,
     note_step,
+    scaler_records,
     set_grad_enabled,
 )
 from fastnet.network.torch.captured.capture import Capture
@@ -169,7 +170,9 @@ class Program:
             tables += hook_tables(optimizer)
             scaler = getattr(optimizer, "scaler", None)
             if scaler is not None:
-                tables.append(vars(scaler))
+                records = scaler_records(scaler)
+                assert records is not None
+                tables += [vars(scaler), records]
         self._steps = [(one, type(one).step) for one in self._optimizers()]
         self._of_optimizers = Contents(entries, tables, lists, absent, self._optimizers())
 
@@ -219,13 +222,12 @@ class Program:
 
     def _rebind(self) -> bool:
         """Go along with numbers that were set, and with states that were loaded."""
-        fresh: list[torch.Tensor] = []
         try:
             for one in self._state.remembered.values():
                 again = type(one)(one.optimizer, one.first)
                 if again.settings != one.settings or again.places_told() != one.told:
                     return False
-                fresh += again.tensors()
+            fresh = self._state.tensors_remembered()
         except (Uncapturable, KeyError):
             return False
         known = len(self._state.tensors) - len(fresh)

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from fastnet.backend.torch._internals import scaler_tensors
+from fastnet.backend.torch._internals import is_torchs, scaler_records, scaler_tensors
 from fastnet.backend.torch.gradients import owned
 from fastnet.network.torch.captured.observing import Uncapturable
 
 __all__ = ["RefusedScaler", "ScalerInTrace", "numbers_of", "tensors_of"]
+
+TakeStep = Callable[[torch.Tensor | None], None]
+# which a step calls
+_METHODS = ("scale", "unscale_", "step", "update", "get_scale")
 
 
 def tensors_of(scaler: Any) -> list[torch.Tensor]:
     """List what a scaler remembers: its scale, and for how many steps in a row all was finite.
 
     Args:
-        scaler: The scaler, None for none.
+        scaler: The scaler.
 
     Raises:
-        Uncapturable: If it is not torch's own, or remembers nothing yet.
+        Uncapturable: If it is not torch's own, or remembers nothing yet, or has still to be told
+            that a step is over.
     """
-    if scaler is None:
-        return []
-    if type(scaler) is not torch.amp.GradScaler:
-        raise Uncapturable(f"the loss is scaled by a {type(scaler).__name__}")
+    kind = type(scaler)
+    if kind is not torch.amp.GradScaler:
+        raise Uncapturable(f"the loss is scaled by a {kind.__name__}")
+    replaced = [name for name in vars(scaler) if hasattr(kind, name)]
+    replaced += [name for name in _METHODS if not is_torchs(getattr(kind, name))]
+    if replaced:
+        raise Uncapturable(f"`{replaced[0]}` of the scaler of the loss was replaced")
     if not scaler.is_enabled():
         raise Uncapturable("the loss is scaled by a scaler that is not enabled")
-    found = scaler_tensors(scaler)
-    if found is None:
+    found, unsettled = scaler_tensors(scaler), scaler_records(scaler)
+    if found is None or unsettled is None:
         raise Uncapturable("what the scaler of the loss remembers is out of reach")
+    if unsettled:
+        raise Uncapturable("the scaler of the loss has looked at gradients since its last update")
     return found
 
 
@@ -39,10 +50,8 @@ def numbers_of(scaler: Any) -> list[float]:
     """List the numbers that a scaler goes by.
 
     Args:
-        scaler: The scaler, None for none.
+        scaler: The scaler.
     """
-    if scaler is None:
-        return []
     return [
         float(scaler.get_growth_factor()),
         float(scaler.get_backoff_factor()),
@@ -51,24 +60,29 @@ def numbers_of(scaler: Any) -> list[float]:
 
 
 class ScalerInTrace:
-    """Stands for a scaler while ops are traced.
+    """Stands for a scaler while ops are traced, whichever optimizers share it.
 
     Args:
         remembered: Tensors in the places of what it remembers.
         numbers: The numbers of all optimizers and scalers, and the place of the first of its own.
-        update: Takes the optimizer's step, but where it is given a tensor that is True.
     """
 
-    def __init__(
-        self,
-        remembered: list[torch.Tensor],
-        numbers: tuple[torch.Tensor, int],
-        update: Callable[[torch.Tensor | None], None],
-    ) -> None:
+    def __init__(self, remembered: list[torch.Tensor], numbers: tuple[torch.Tensor, int]) -> None:
         self._scale, self._tracker = remembered
         self._numbers = numbers
-        self._update = update
-        self._overflown: torch.Tensor | None = None
+        self._takes: dict[int, TakeStep] = {}
+        # by the ids of optimizers, since the last update
+        self._overflown: dict[int, torch.Tensor] = {}
+        self._stepped: set[int] = set()
+
+    def scales_for(self, optimizer: Any, take: TakeStep) -> None:
+        """Have an optimizer use it.
+
+        Args:
+            optimizer: The optimizer.
+            take: Takes its step, but where it is given a tensor that is True.
+        """
+        self._takes[id(optimizer)] = take
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Scale a loss."""
@@ -77,28 +91,40 @@ class ScalerInTrace:
     @torch.no_grad()
     def unscale_(self, optimizer: Any) -> None:
         """Scale the gradients down, and see whether all of them are finite."""
+        if id(optimizer) not in self._takes:
+            raise Uncapturable("the scaler of a loss is given another optimizer than its own")
+        if id(optimizer) in self._overflown:
+            raise Uncapturable("gradients are scaled down a second time")
         inverse = self._scale.double().reciprocal().float()
-        overflown = torch.zeros((), dtype=torch.bool)
+        overflown: torch.Tensor | None = None
         for parameter in owned(optimizer):
             if parameter.grad is not None:
                 of = parameter.grad.layout, parameter.grad.dtype
                 if of[0] is not torch.strided or of[1] is torch.float16:
                     raise Uncapturable(f"a scaled gradient is of {of[1]}, {of[0]}")
-                overflown = overflown | ~parameter.grad.isfinite().all()
+                one = ~parameter.grad.isfinite().all()
+                overflown = one if overflown is None else overflown | one
                 parameter.grad = parameter.grad * inverse.to(parameter.grad.dtype)
-        self._overflown = overflown
+        if overflown is None:
+            raise Uncapturable("there are no gradients to scale down")
+        self._overflown[id(optimizer)] = overflown
 
     def step(self, optimizer: Any) -> None:
         """Take the optimizer's step, unless a gradient has overflown."""
-        if self._overflown is None:
+        if id(optimizer) in self._stepped:
+            raise Uncapturable("a scaled step is taken a second time")
+        if id(optimizer) not in self._overflown:
             self.unscale_(optimizer)
-        self._update(self._overflown)
+        self._takes[id(optimizer)](self._overflown[id(optimizer)])
+        self._stepped.add(id(optimizer))
 
     @torch.no_grad()
     def update(self) -> None:
         """Go on with the scale: less after an overflow, more after many steps without one."""
-        overflown = self._overflown
-        assert overflown is not None
+        if not self._overflown:
+            raise Uncapturable("a scale is to be updated, but no gradients were looked at")
+        # a single one that has overflown makes the scale less
+        overflown = functools.reduce(torch.logical_or, self._overflown.values())
         numbers, first = self._numbers
         growth, backoff, interval = (numbers[first + at] for at in range(3))
         count = self._tracker + 1
@@ -109,7 +135,17 @@ class ScalerInTrace:
         zero = torch.zeros_like(count)
         self._scale.copy_(torch.where(overflown, less, grown))
         self._tracker.copy_(torch.where(overflown | is_time, zero, count))
-        self._overflown = None
+        self._overflown.clear()
+        self._stepped.clear()
+
+    def require_settled(self) -> None:
+        """Refuse what a step would leave to the next one.
+
+        Raises:
+            Uncapturable: If it has looked at gradients since its last update.
+        """
+        if self._overflown:
+            raise Uncapturable("the ops look at scaled gradients without updating the scale")
 
     def get_scale(self) -> torch.Tensor:
         """Return the scale as it is now."""

@@ -36,7 +36,7 @@ class Remembered:
         optimizer: The optimizer.
         rule: How it updates.
         first: That place.
-        scaler: What scales the loss, or None.
+        scaler: What scales the loss, or None. Others may share it.
         settings: What must stay as it is, for each group.
         told: What it remembers of which parameter.
 
@@ -63,17 +63,17 @@ class Remembered:
         ]
 
     def numbers(self) -> list[float]:
-        """List the numbers of its groups, as they are now, and then those of its scaler."""
+        """List the numbers of its groups, as they are now."""
         groups = map(self.rule.numbers_of, self.optimizer.param_groups)
-        return [*chain.from_iterable(groups), *numbers_of(self.scaler)]
+        return list(chain.from_iterable(groups))
 
     def tensors(self) -> list[torch.Tensor]:
-        """List what it remembers of its parameters, as it is now, after what its scaler does.
+        """List what it remembers of its parameters, as it is now.
 
         Raises:
             Uncapturable: If something else than tensors is among that.
         """
-        found = tensors_of(self.scaler)
+        found: list[torch.Tensor] = []
         for parameter, name in self.places():
             value = self.optimizer.state[parameter][name]
             if type(value) is not torch.Tensor:
@@ -111,7 +111,7 @@ class State:
 
     Attributes:
         device: Where the step runs.
-        tensors: The parameters and buffers, and then what optimizers remember.
+        tensors: The parameters and buffers, and then what optimizers and scalers remember.
         parameters: The parameters among them.
         remembered: What is taken of the optimizers, by their ids.
         refused: Why an optimizer cannot be captured, by its id.
@@ -165,13 +165,29 @@ class State:
         for optimizer in self._optimizers:
             try:
                 remembered = Remembered(optimizer, numbers)
-                self.tensors += remembered.tensors()
+                remembered.tensors()
+                if remembered.scaler is not None:
+                    tensors_of(remembered.scaler)
             except Uncapturable as error:
                 self.refused[id(optimizer)] = str(error)
                 continue
             numbers += len(remembered.numbers())
             self.remembered[id(optimizer)] = remembered
+        scalers = [one.scaler for one in self.remembered.values() if one.scaler is not None]
+        # each once, whichever optimizers share it
+        self._scalers = list({id(one): one for one in scalers}.values())
+        self._scalers_in_trace: dict[int, ScalerInTrace] = {}
+        self.tensors += self.tensors_remembered()
         self._require_plain(len(known))
+
+    def tensors_remembered(self) -> list[torch.Tensor]:
+        """List what optimizers remember, and then what their scalers do, as it is now.
+
+        Raises:
+            Uncapturable: If something of it cannot be captured.
+        """
+        optimizers = [one.tensors() for one in self.remembered.values()]
+        return list(chain.from_iterable([*optimizers, *map(tensors_of, self._scalers)]))
 
     def _optimizers_now(self) -> list[Any]:
         return [getattr(holder, "current_optimizer", None) for holder in self._holders]
@@ -215,8 +231,9 @@ class State:
         return {id(tensor): fake for tensor, fake in zip(self.tensors, fakes, strict=True)}
 
     def numbers(self) -> list[float]:
-        """List the numbers of all optimizers, as they are now."""
-        return [number for one in self.remembered.values() for number in one.numbers()]
+        """List the numbers of all optimizers, and then of their scalers, as they are now."""
+        optimizers = [one.numbers() for one in self.remembered.values()]
+        return list(chain.from_iterable([*optimizers, *map(numbers_of, self._scalers)]))
 
     @contextmanager
     def swapped(self, fakes: list[torch.Tensor], numbers: torch.Tensor) -> Iterator[None]:
@@ -233,11 +250,26 @@ class State:
                 # in its place in the order of the table, too
                 stack.callback(table.__setitem__, name, tensor)
                 table[name] = by_id[id(tensor)]
+            place = len(self.numbers())
+            self._scalers_in_trace = {}
+            for scaler in reversed(self._scalers):
+                place -= len(numbers_of(scaler))
+                inside = [by_id[id(one)] for one in tensors_of(scaler)]
+                self._scalers_in_trace[id(scaler)] = ScalerInTrace(inside, (numbers, place))
             for optimizer in self._optimizers:
                 self._swap_optimizer(stack, optimizer, by_id, numbers)
             for optimizer in self._others:
                 self._swap_groups(stack, optimizer, optimizer.param_groups)
             yield
+
+    def require_settled(self) -> None:
+        """Refuse what running the ops would leave to the next step, while others were there.
+
+        Raises:
+            Uncapturable: If there is something.
+        """
+        for scaler in self._scalers_in_trace.values():
+            scaler.require_settled()
 
     def first_replaced(self, fakes: list[torch.Tensor]) -> str | None:
         """Name a parameter or a buffer that running the ops has replaced, while others are there.
@@ -275,9 +307,7 @@ class State:
     ) -> None:
         remembered = self.remembered.get(id(optimizer))
         states: dict[int, dict[str, torch.Tensor]] = {}
-        last = 0
         if remembered is not None:
-            last = remembered.first + len(remembered.numbers())
             for parameter, name in remembered.places():
                 real = optimizer.state[parameter][name]
                 states.setdefault(id(by_id[id(parameter)]), {})[name] = by_id[id(real)]
@@ -306,8 +336,8 @@ class State:
         if remembered is None:
             own["scaler"] = RefusedScaler(self.refused[id(optimizer)])
             return
-        scale = [by_id[id(one)] for one in tensors_of(scaler)]
-        own["scaler"] = ScalerInTrace(scale, (numbers, last - len(numbers_of(scaler))), step)
+        own["scaler"] = self._scalers_in_trace[id(scaler)]
+        own["scaler"].scales_for(optimizer, step)
 
 
 class _Noticing(dict[Any, Any]):
