@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fastnet
+from fastnet.backend.precision import Precision
 from fastnet.network import TorchNetwork
 from fastnet.network.torch.captured import parts
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
@@ -52,6 +53,10 @@ def noted(x: torch.Tensor) -> torch.Tensor:
     return x * 1
 
 
+def weighed(pred: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(pred.float(), y) * weight
+
+
 def accuracy(pred: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (pred.argmax(1) == y).float().mean()
 
@@ -79,13 +84,15 @@ def both(
     data: list[dict[str, torch.Tensor]],
     mode: str = "train",
     optimizer: str = "adam",
+    precision: Precision = False,
 ) -> TorchNetwork:
     """Run the same steps captured and op by op, and compare all of it."""
     results, models, seen = [], [], []
     network = None
     for compile in (False, QUICK):
         SEEN.clear()
-        model = built(optimizer=OPTIMIZERS[optimizer])
+        torch.manual_seed(0)
+        model = fastnet.build(mlp, OPTIMIZERS[optimizer], mixed_precision=precision)
         network = TorchNetwork(training(model, **where()), compile=compile)
         with network(mode, 1):
             results.append([network.run_step(dict(batch)) for batch in data])
@@ -97,6 +104,7 @@ def both(
         for key in own:
             torch.testing.assert_close(own[key], other[key], rtol=1e-5, atol=1e-6)
             assert not other[key].requires_grad
+            assert own[key].dtype is other[key].dtype
     assert_same_weights(*models)
     assert len(seen[0]) == len(seen[1]) > 0
     assert seen[0] == pytest.approx(seen[1], rel=1e-4, abs=1e-5)
@@ -272,6 +280,108 @@ def test_updates_that_wait_run_after_all_ops() -> None:
             with network(mode, 1):
                 losses.append([network.run_step(batch)["after"] for batch in batches(5)])
         torch.testing.assert_close(*losses)
+
+
+HALVES: list[Precision] = ["bfloat16", "float16"]
+
+
+@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize(
+    ("where", "key", "rows"),
+    [("end", "accuracy", 1), ("first", "x", 1), ("loss", "pred", 2), ("twice", "accuracy", 2)],
+)
+def test_mixed_precision(precision: Precision, where: str, key: str, rows: int) -> None:
+    more = [LambdaOp(halved, "more", "more")]
+    for mode, count in (("train", rows), ("eval", 1 if where in ("end", "first") else 2)):
+        network = both(
+            lambda: {"end": more, where: [at(key), *(more if where == "end" else [])]},
+            batches(6),
+            mode,
+            precision=precision,
+        )
+        captured = [one for _, one in told(network)]
+        assert captured == [False, *[True] * count]
+    names = [row.name for row in fastnet.profile(network, batches(6), mode="eval").rows]
+    assert sum(name.startswith("Compiled") for name in names) == count
+
+
+def test_a_scaler_in_several_rows() -> None:
+    """An overflow in one row counts in the next, which shares the scaler."""
+    scales, networks, models = [], [], []
+    for compile in (QUICK, False):
+        torch.manual_seed(0)
+        one, two = (
+            fastnet.build(mlp, OPTIMIZERS[name], mixed_precision="float16")
+            for name in ("adam", "momentum")
+        )
+        one.optimizer.scaler.set_growth_interval(3)
+        two.optimizer.scaler = one.optimizer.scaler
+        ops: list[Any] = []
+        for model, key in ((one, "x"), (two, "z")):
+            ops += [
+                ModelOp(model, key, f"pred {key}"),
+                LambdaOp(weighed, [f"pred {key}", f"y {key}", f"weight {key}"], f"loss {key}"),
+                UpdateOp(model, f"loss {key}"),
+                at(f"seen {key}"),
+            ]
+        network = TorchNetwork(ops, compile=compile)
+        with network("train", 1):
+            for place, batch in enumerate(batches(24)):
+                for key, overflows in (("x", (0, 9, 10)), ("z", (1, 10, 17))):
+                    weight = torch.tensor(float("inf") if place in overflows else 1.0)
+                    own = {"": batch["x"], "y ": batch["y"], "weight ": weight, "seen ": weight}
+                    batch |= {f"{name}{key}": value for name, value in own.items()}
+                network.run_step(batch)
+                scales.append(one.optimizer.scaler.state_dict())
+        networks.append(network)
+        models += [one, two]
+    assert scales[:24] == scales[24:]
+    # the ops behind the first one that cannot are found to have another one in their turn
+    assert [captured for _, captured in told(networks[0])] == [False, True, False, True]
+    for model, other in zip(models[:2], models[2:], strict=True):
+        assert_same_weights(model, other)
+
+
+@pytest.mark.parametrize("precision", [False, "bfloat16"])
+@pytest.mark.parametrize("where", ["row", "op", "within"])
+def test_weights_that_are_read_after_an_update(precision: Precision, where: str) -> None:
+    """Autocast goes on with what it has cast before; see that parts do."""
+    found = []
+    for compile in (QUICK, False):
+        torch.manual_seed(0)
+        model = fastnet.build(mlp, OPTIMIZERS["sgd"], mixed_precision=precision)
+        again = [
+            ModelOp(model, "x", "again"),
+            CrossEntropy(["again", "y"], "after", from_logits=True),
+        ]
+
+        def look(x: torch.Tensor, model: Any = model) -> torch.Tensor:
+            with torch.no_grad():
+                SEEN.append(float(model(x).sum()))
+                return x * SEEN[-1]
+
+        ops = [
+            LambdaOp(halved, "x", "x"),
+            LambdaOp(shifted, "x", "x"),
+            at("x"),
+            ModelOp(model, "x", "pred"),
+            CrossEntropy(["pred", "y"], "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+            *(again if where == "within" else []),
+            *([LambdaOp(look, "x", "looked")] if where == "op" else [at("loss")]),
+            *(again if where == "row" else []),
+        ]
+        SEEN.clear()
+        network = TorchNetwork(ops, compile=compile)
+        with network("train", 1):
+            results = [network.run_step(batch) for batch in batches(12)]
+        found.append((results, list(SEEN), network))
+    (results, seen, network), (expected, of_eager, _) = found
+    for own, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+    assert seen == pytest.approx(of_eager, rel=1e-4, abs=1e-5)
+    rows = {"row": 3, "op": 2, "within": 2}[where] if not precision else {"within": 2}.get(where, 1)
+    assert [captured for _, captured in told(network)].count(True) == rows
 
 
 def test_an_op_that_takes_gradients_by_itself() -> None:

@@ -21,6 +21,8 @@ __all__ = ["Gradients", "Parts", "Stretch", "stretches"]
 FEWEST = 4
 """The ops without a model that are compiled by themselves: a call costs as much as these do."""
 
+Autocast = Callable[[], torch.autocast]
+
 _BACKWARD = frozenset(
     getattr(one, "__code__", None)
     for one in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
@@ -35,7 +37,10 @@ class Steps(Protocol):
         """Whether none of them is compiled, nor will be."""
 
     def step(
-        self, step_of: Callable[[BoundPlan, Plan], RunStep], bound: BoundPlan, make: None
+        self,
+        step_of: Callable[[BoundPlan, Plan], RunStep],
+        bound: BoundPlan,
+        make: Callable[[], Any] | None,
     ) -> RunStep:
         """Return the function that runs the steps of an opening."""
 
@@ -47,12 +52,14 @@ class Gradients:
         giving: The places of ops that read, or write, tensors that need gradients.
         taking: The places of those whose own code takes gradients.
         waiting: The places of those after which an update is put off.
+        codes: The code that has run.
     """
 
     def __init__(self) -> None:
         self.giving: set[int] = set()
         self.taking: set[int] = set()
         self.waiting: set[int] = set()
+        self.codes: set[CodeType] = set()
         self._at = -1
 
     def watching(self) -> AbstractContextManager[None]:
@@ -83,6 +90,7 @@ class Gradients:
         return run
 
     def _see(self, code: CodeType) -> bool:
+        self.codes.add(code)
         if code not in _BACKWARD:
             return True
         self.taking.add(self._at)
@@ -180,16 +188,20 @@ class Compiled(TensorOp):
         self.steps = steps
         self._eager: RunStep | None = None
         self._run: RunStep | None = None
+        self._autocast: str | None = None
 
-    def open(self, state: State) -> None:
+    def open(self, state: State, autocast: Autocast | None) -> None:
         """Get ready for the steps of an opening.
 
         Args:
             state: The context that ops are given.
+            autocast: Makes what they run within, which is on when they are called; None for
+                nothing.
         """
-        bound = BoundPlan(self._layout.plan, state)
+        bound = BoundPlan(self._layout.plan, state, autocast)
         self._eager = bound.run
-        self._run = self.steps.step(_run_of, bound, None)
+        self._run = self.steps.step(_run_of, bound, autocast)
+        self._autocast = None if autocast is None else autocast().device
 
     def forward(self, data: list[Any], state: State) -> list[Any]:
         """Run the ops.
@@ -210,7 +222,7 @@ class Compiled(TensorOp):
                 self._give_up()
             else:
                 data = _DETACH(data)
-        result = run(dict(zip(self.inputs, data, strict=True)))
+        result = self._run_alone(run, dict(zip(self.inputs, data, strict=True)))
         values = [result[key] for key in self.outputs]
         # of a program they never do
         if _need_gradients(values):
@@ -218,6 +230,16 @@ class Compiled(TensorOp):
                 return _DETACH(values)
             self._give_up()
         return values
+
+    def _run_alone(self, run: RunStep, batch: dict[str, Any]) -> dict[str, Any]:
+        """Run the ops without autocast around them: a program has it in it, and ops make it."""
+        if self._autocast is None:
+            return run(batch)
+        torch.set_autocast_enabled(self._autocast, False)
+        try:
+            return run(batch)
+        finally:
+            torch.set_autocast_enabled(self._autocast, True)
 
 
 class Parts:
@@ -249,18 +271,19 @@ class Parts:
         self._places = [stretch.places for stretch in found]
         self._plan = layout.plan_of_parts(zip(self._places, self._ops, strict=True))
 
-    def open(self, state: State) -> BoundPlan:
+    def open(self, state: State, autocast: Autocast | None) -> BoundPlan:
         """Get ready for the steps of an opening.
 
         Args:
             state: The context that ops are given.
+            autocast: Makes what is entered around the ops of each step, or None.
 
         Returns:
-            The plan of the parts with it.
+            The plan of the parts with both.
         """
         for op in self._ops:
-            op.open(state)
-        return BoundPlan(self._plan, state)
+            op.open(state, autocast)
+        return BoundPlan(self._plan, state, autocast)
 
     def at_places(self) -> dict[int, TensorOp]:
         """Return what is in the place of compiled ops, by the place of the first of these."""

@@ -23,6 +23,7 @@ from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Handling, Layout
 from fastnet.network.records import Records
 from fastnet.network.torch.captured.capture import capture
+from fastnet.network.torch.captured.casting import that_cast_alike
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Ran, Uncapturable
@@ -198,7 +199,7 @@ class CapturedStep:
         if self._parts is not None and self._parts.run_op_by_op:
             self._parts = None
         if self._parts is not None:
-            inner = self._parts.open(bound.state)
+            inner = self._parts.open(bound.state, make)
             self._in_parts = step_of(inner, inner.plan)
         elif self.run_op_by_op:
             return eager
@@ -321,12 +322,15 @@ class CapturedStep:
         gradients = Gradients()
         plan = self._layout.plan_with(gradients.wrap, handles=True)
         with gradients.watching():
-            result = self._step_of(BoundPlan(plan, self._bound.state), self._bound.plan)(batch)
+            bound = BoundPlan(plan, self._bound.state, self._make)
+            result = self._step_of(bound, self._bound.plan)(batch)
         self._alone = None
         found = stretches(self._layout, alone, gradients)
+        if self._make is not None:
+            found = that_cast_alike(self._layout, found, gradients.codes.__contains__)
         if found:
             self._parts = Parts(self._layout, found, self._steps_of, partial(self._give_up, alone))
-            inner = self._parts.open(self._bound.state)
+            inner = self._parts.open(self._bound.state, self._make)
             self._in_parts = self._step_of(inner, inner.plan)
         return result
 
@@ -434,8 +438,7 @@ class CapturedStep:
                 traced = failed.traced or ended
                 self._programs.clear()
                 self._refused = str(failed)
-                # within autocast what is cast once counts for all ops
-                self._alone = failed.place if self._make is None else None
+                self._alone = failed.place
                 seconds = traced - started, ended - traced
                 self._records.add(context, reason, *seconds, fallback=self._refused)
                 return reason, *seconds
