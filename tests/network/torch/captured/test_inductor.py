@@ -15,6 +15,8 @@ import torch
 
 from fastnet import CompileOptions
 from fastnet.backend.torch import _internals
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
 from tests.network.torch.captured.steps import (
     OPTIMIZERS,
     assert_same_weights,
@@ -142,6 +144,27 @@ def test_a_label_out_of_range_is_an_error_that_changes_nothing() -> None:
 
 
 @by_inductor
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_tanh_is_as_exact_as_that_of_torch(kind: torch.dtype) -> None:
+    values = torch.cat(
+        [
+            torch.linspace(-12, 12, 100_003, dtype=torch.float64),
+            torch.logspace(-30, 1, 100_003, dtype=torch.float64),
+            torch.tensor([0.0, -0.0, 1e-40, float("inf"), -float("inf"), float("nan")]),
+        ]
+    ).to(kind)
+    network = TorchNetwork([LambdaOp(torch.tanh, "x", "y")], compile=True)
+    with network("infer", 1):
+        for _ in range(3):
+            found = network.run_step({"x": values})["y"]
+    assert captured(network) == 1
+    rtol = 1.3 * torch.finfo(kind).eps
+    exact = torch.tanh(values.double()).to(kind)
+    torch.testing.assert_close(found, exact, rtol=rtol, atol=1e-45, equal_nan=True)
+    ends = ~values.isnan()
+    assert torch.equal(found[ends].signbit(), values[ends].signbit())
+
+
 def test_the_instructions_are_those_that_torch_picks() -> None:
     from torch._inductor import cpu_vec_isa
 

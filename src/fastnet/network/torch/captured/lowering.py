@@ -21,6 +21,16 @@ __all__ = ["Lowered", "lower"]
 # multiplications, of which these many take less time than calling a function for them does
 _SMALL_PRODUCT = 16_384
 
+# of tanh(x) / x - 1 over x ** 2, by powers of that, up to where it is used
+_TANH = (
+    -5.70498872745e-3,
+    2.06390887954e-2,
+    -5.37397155531e-2,
+    1.33314422036e-1,
+    -3.33332819422e-1,
+)
+_NEAR = 0.625
+
 Call = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
@@ -83,6 +93,7 @@ def lower(
         decompositions = {
             **{op: way for op, way in decompositions.items() if op not in left},
             **_small_products(decompositions, partial(_length, tools, size)),
+            torch.ops.aten.tanh.default: _tanh,
         }
     with mode, torch.no_grad():
         plain = [
@@ -240,6 +251,24 @@ def _small_products(others: dict[Any, Any], length: Callable[[Any], int]) -> dic
         return (one.unsqueeze(2) * other.unsqueeze(0)).sum(1) + start
 
     return {product: mm, sum_and_product: addmm}
+
+
+def _tanh(one: torch.Tensor) -> Any:
+    """Take a tanh apart on the CPU, as loops over Inductor's own take twice the time or more.
+
+    It is that of Cephes, up to 1.2 units in the last place of float32: near 0 a polynomial, which
+    is exact there, and else by a single exponential.
+    """
+    if one.device.type != "cpu" or one.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return NotImplemented
+    wide = one.float()
+    size, square = wide.abs(), wide * wide
+    series: Any = _TANH[0]
+    for factor in _TANH[1:]:
+        series = series * square + factor
+    far = 1 - 2 / ((size + size).exp() + 1)
+    found = torch.where(size < _NEAR, series * square * size + size, far)
+    return torch.copysign(found, wide).to(one.dtype)
 
 
 def _compile(
