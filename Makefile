@@ -54,12 +54,15 @@ test: setup  ## set up, check style and types, run the tests and doctests
 	wait $$lint && exit $$doctests
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not slow" --ignore=tests/integrations
 
-test-slow: setup  ## run the tests that build, install, train or start processes for more than a few seconds
-	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m slow --ignore=tests/integrations
+# The files that have tests with a mark of their own, and not by way of another module: collecting
+# all files takes half a minute.
+marked = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | grep -v ^tests/integrations/)
 
-# Only the files that have such tests are collected.
+test-slow: setup  ## run the tests that build, install, train or start processes for more than a few seconds
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m slow $(call marked,slow)
+
 test-fast: setup  ## run the tests that touch every public name, within a minute
-	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $$(grep -rl --include='test_*.py' 'mark\.fast' tests)
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $(call marked,fast)
 
 test-public: setup  ## run the tests of conformance without any private name of torch, TensorFlow or Keras
 	FASTNET_PUBLIC_ONLY=1 $(ONE_THREAD) $(BIN)/python $(PYTEST) tests/conformance

@@ -33,7 +33,7 @@ from tests.network.torch.captured.steps import (
 )
 from tests.network.torch.captured.test_inductor import by_inductor
 
-PROGRAMS = int(os.environ.get("FASTNET_PROGRAMS", "100"))
+PROGRAMS = int(os.environ.get("FASTNET_PROGRAMS", "200"))
 PARTS = 4
 
 # one row has no variance
