@@ -229,6 +229,23 @@ def test_what_is_in_the_place_of_a_container_counts_in_its_turn(name: str) -> No
     assert len(network.traces) == 2
 
 
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_a_list_that_was_replaced_while_something_else_differed() -> None:
+    first, second = Holding([2.0], lambda one: one[0]), Holding(1.0, lambda one: one)
+    second.inputs = ["y"]
+    network = TorchNetwork([first, second], compile=QUICK)
+
+    def run() -> list[float]:
+        with network("infer", 1):
+            return [network.run_step({"x": torch.ones(1)})["y"].item() for _ in range(3)]
+
+    assert run() == [2.0] * 3
+    first.held, second.held = [2.0], 2.0
+    assert run() == [4.0] * 3
+    first.held[0], second.held = 5.0, 1.0
+    assert run() == [5.0] * 3
+
+
 def _layer() -> torch.nn.Module:
     return torch.nn.Linear(1, 1, bias=False).requires_grad_(False)
 

@@ -353,14 +353,15 @@ class Held:
             node = self._seen[place]
             assert isinstance(node, _Node)
             now = node.read(node.owner)
+            before, self._is_replaced = self._is_replaced, False
             names = self._differences(node, node.pairs(now))
-            if names:
-                are_same = False
-                for name in names:
-                    yield _told((*node.way, str(name)))
-            else:
+            if not names and not self._is_replaced:
                 # so that the next look need not compare what does not matter
                 node.values = tuple(now)
+            self._is_replaced |= before
+            for name in names:
+                are_same = False
+                yield _told((*node.way, str(name)))
             place = first_other(self._seen, place + 1)
         for node in self._globals:
             for name in self._differences(node, node.pairs(node.read(node.owner))):
