@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+
+from fastnet.util.code_names import names_in
 
 __all__ = [
     "ABSENT",
@@ -25,7 +26,6 @@ ABSENT: Any = object()
 _LIBRARIES = frozenset({"torch", "numpy", "fastnet"})
 # which every module of Python has
 _NEVER = frozenset({"__builtins__", "__name__", "__file__", "__doc__", "__package__", "__spec__"})
-_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL")
 
 
 class Globals:
@@ -42,7 +42,7 @@ class Globals:
     ) -> None:
         self._code = code
         self.table = table
-        read = _names(code)[0] if names is None else names
+        read = names_in(code).read if names is None else names
         self.names = sorted(name for name in read if name not in _NEVER)
         self.key = (code, id(table)) if names is None else (tuple(self.names), id(table))
 
@@ -54,27 +54,10 @@ class Globals:
         """List what the code reads of modules of the program's own."""
         modules = [one for one in self.read() if isinstance(one, ModuleType)]
         return [
-            Globals(self._code, vars(one), [*_names(self._code)[1]])
+            Globals(self._code, vars(one), [*names_in(self._code).attributes])
             for one in modules
             if not is_library(one.__name__)
         ]
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """List the globals that code reads, with the functions inside, and the attributes."""
-    read, attributes = set[str](), set[str]()
-    for one in dis.get_instructions(code):
-        if one.opname in _OF_GLOBALS:
-            read.add(str(one.argval))
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.add(str(one.argval))
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            names = _names(inner)
-            read |= names[0]
-            attributes |= names[1]
-    return frozenset(read), frozenset(attributes)
 
 
 def functions_of_torch(names: Iterable[str]) -> tuple[str, Any]:
