@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -45,15 +45,15 @@ class Doing(TensorOp):
         return self.fn(data, state)
 
 
-def noting(inputs: str, outputs: str) -> tuple[Doing, deque[None]]:
+def noting(inputs: str, outputs: str) -> tuple[Doing, SimpleQueue[None]]:
     """Return an op that hands its input through, and notes runs where no graph looks for changes.
 
     A count in the op is a change to it, when the op was run one by one between two graphs.
     """
-    runs: deque[None] = deque()
+    runs: SimpleQueue[None] = SimpleQueue()
 
     def note(data: Any, state: Any) -> Any:
-        runs.append(None)
+        runs.put(None)
         return data
 
     return Doing(note, inputs, outputs), runs

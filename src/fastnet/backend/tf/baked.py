@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import sys
+import zlib
+from argparse import Namespace
+from collections import UserDict, UserList, deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from types import FunctionType, MethodType, SimpleNamespace
+from contextvars import ContextVar
+from functools import cache, cached_property, lru_cache, partial
+from types import (
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 import tensorflow as tf
@@ -23,19 +36,26 @@ from fastnet.backend.tf._keras_internals import (
 from fastnet.types import is_op
 
 __all__ = [
-    "CLASS",
+    "GLOBALS",
+    "Globals",
     "Look",
+    "attributes_beside",
+    "is_of_program",
     "is_plain",
     "is_variable",
     "look_at",
+    "look_at_class",
     "looks_at_variables",
     "own_classes",
+    "parts_of_class",
 ]
 
-# larger containers are compared by what is in them, but not by what is in that; larger arrays by
-# which they are
-_MOST_ITEMS = 1_000
+# larger containers are compared by what is in them, but not by what is in that
+_MOST_ITEMS = 100_000
+# arrays up to the first are compared by their bytes, up to the second by a sum of these, and larger
+# ones by which they are
 _MOST_BYTES = 1 << 16
+_MOST_SUMMED = 1 << 24
 
 _PLAIN = (
     int,
@@ -54,6 +74,9 @@ _PLAIN = (
 
 _KERAS = frozenset({"keras", "tf_keras"})
 _LIBRARIES = _KERAS | {"tensorflow", "numpy", "torch", "fastnet", "fastestimator", "h5py"}
+# which hold none of the attributes of what derives from their classes
+_BARE = frozenset({"builtins", "abc", "typing"})
+_ABSENT: Any = object()
 
 Kind = Literal["attributes", "mapping", "sequence", "function"]
 
@@ -69,6 +92,8 @@ class Look:
         private_passed_over: Whether no name matters that begins with an underscore.
         by_value: Whether another object in its place, with the same values, is as good.
         goes_on: Whether what is in it is to be looked at as well.
+        named: Whether only those names matter that code of the program reads.
+        has_names: Whether what a callable `kind` reads are names, and then their values.
     """
 
     kind: Kind | Callable[[Any], list[Any]]
@@ -77,6 +102,13 @@ class Look:
     private_passed_over: bool = False
     by_value: bool = False
     goes_on: bool = True
+    named: bool = False
+    has_names: bool = False
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether what is read are names, and then their values."""
+        return self.has_names or self.kind in ("attributes", "mapping")
 
     def names(self, owner: Any, values: Sequence[Any]) -> list[tuple[str, Any]]:
         """Return the values that matter, each with its name, if it has one.
@@ -92,7 +124,7 @@ class Look:
             cells = owner.__code__.co_freevars
             names: Sequence[Any] = ["__code__", "__defaults__", "__kwdefaults__", *cells]
             return list(zip(names, values, strict=False))
-        if self.kind not in ("attributes", "mapping"):
+        if not self.is_paired:
             return [("", value) for value in values]
         half = len(values) // 2
         pairs = zip(values[:half], values[half:], strict=False)
@@ -168,20 +200,87 @@ def look_at(value: Any, called: bool = False) -> Look | None:
         return _large(look) if len(value) > _MOST_ITEMS else look
     if look is _FUNCTION:
         return None if _is_library(value.__module__) else look
+    if look is _MODULE:
+        return look if is_of_program(value.__name__) else None
     if look is _ARRAY:
-        return look if value.nbytes <= _MOST_BYTES and not value.dtype.hasobject else None
-    if look is not None or not hasattr(value, "__dict__"):
+        return _look_at_array(value)
+    if look is not None:
         return look
+    kind: Any = type(value)
+    if _slots_of(kind):
+        return _of_slots(kind)
+    if not hasattr(value, "__dict__"):
+        return None
     if is_op(value):
-        return _OWN_OP if _package(type(value)) == "fastnet" else _OP
+        return _OWN_OP if _package(kind) == "fastnet" else _OP
+    if is_of_program(kind.__module__):
+        return _NAMED_OBJECT if _is_bare(kind) else _OBJECT
     # whatever it is: a function, with what it remembers
-    if (called or callable(value)) and not _is_library(type(value).__module__):
+    if (called or callable(value)) and not _is_library(kind.__module__):
         return _OBJECT
     return None
 
 
+def attributes_beside(value: Any, look: Look) -> dict[str, Any] | None:
+    """Find the attributes of a function, or of a container of a class of the program.
+
+    Args:
+        value: The object.
+        look: How it is looked at.
+
+    Returns:
+        The attributes, where they are not what is looked at; None without any.
+    """
+    if look is _FUNCTION or (look.kind in ("sequence", "mapping") and own_classes(value.__class__)):
+        return getattr(value, "__dict__", None)
+    return None
+
+
+def _look_at_array(value: Any) -> Look | None:
+    if value.dtype.hasobject:
+        return _OBJECTS if value.size <= _MOST_ITEMS else None
+    if value.nbytes <= _MOST_BYTES:
+        return _ARRAY
+    return _SUMMED if value.nbytes <= _MOST_SUMMED else None
+
+
+def look_at_class(kind: type) -> Look:
+    """Find how to look at a class that the user has written.
+
+    Args:
+        kind: The class, one of `own_classes`.
+    """
+    return _NAMED_CLASS if _is_bare(kind) else _CLASS
+
+
+def parts_of_class(kind: type, reads: Callable[[str], bool]) -> list[tuple[str, Any]]:
+    """List what is to be looked at of a class that the user has written.
+
+    Args:
+        kind: The class.
+        reads: Tells of a name whether code of the program reads it.
+
+    Returns:
+        Pairs of names and values. Of functions these are the ones that may run when ops do.
+    """
+    if not is_of_program(kind.__module__):
+        return []
+    libraries = [base for base in kind.__mro__ if _is_library(base.__module__)]
+    named = look_at_class(kind).named
+    found = []
+    for name, part in vars(kind).items():
+        is_called = name.startswith("__") and name not in _BEFORE
+        if reads(name) or (
+            is_called or any(hasattr(base, name) for base in libraries if name not in _BEFORE)
+            if isinstance(part, _CODE)
+            else not named
+        ):
+            found.append((name, part))
+    return found
+
+
 @lru_cache(maxsize=1024)
-def _look_at(kind: type) -> Look | None:
+def _look_at(kind: Any) -> Look | None:
     for base, look in _KINDS:
         if issubclass(kind, base):
             return look
@@ -193,8 +292,45 @@ def _look_at(kind: type) -> Look | None:
         return _MODEL if hasattr(kind, "train_step") else _KERAS_OBJECT
     if issubclass(kind, (tf.Module, SimpleNamespace)) or dataclasses.is_dataclass(kind):
         has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
-        return _OBJECT if has_dict else None
+        return _OBJECT if has_dict and not _slots_of(kind) else None
     return None
+
+
+@lru_cache(maxsize=1024)
+def _is_bare(kind: type) -> bool:
+    """Return whether whatever reads attributes of a class is the program's code."""
+    return all(base.__module__ in _BARE or is_of_program(base.__module__) for base in kind.__mro__)
+
+
+@lru_cache(maxsize=1024)
+def _slots_of(kind: type) -> tuple[tuple[str, Any], ...]:
+    """List the slots that classes of the program have, and what reads them."""
+    return tuple(
+        (name, part)
+        for base in kind.__mro__
+        if is_of_program(base.__module__)
+        for name, part in vars(base).items()
+        if isinstance(part, MemberDescriptorType)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _of_slots(kind: type) -> Look:
+    slots = _slots_of(kind)
+
+    def read(value: Any) -> list[Any]:
+        own = getattr(value, "__dict__", {})
+        found = {**own, **{name: _slot(part, value) for name, part in slots}}
+        return [*found, *found.values()]
+
+    return Look(read, has_names=True)
+
+
+def _slot(slot: Any, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return _ABSENT
 
 
 @lru_cache(maxsize=1024)
@@ -218,6 +354,35 @@ def _is_library(module: str | None) -> bool:
     return package in _LIBRARIES or (package != "__main__" and package in sys.stdlib_module_names)
 
 
+@lru_cache(maxsize=1024)
+def is_of_program(module: str | None) -> bool:
+    """Return whether a module is neither a library nor installed, but the program's own.
+
+    Args:
+        module: Its name.
+    """
+    if _is_library(module):
+        return False
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & {*file.replace("\\", "/").split("/")}
+
+
+class Globals:
+    """The globals that functions read.
+
+    Args:
+        table: The table of their module.
+    """
+
+    def __init__(self, table: dict[str, Any]) -> None:
+        self.table = table
+        self.names: list[str] = []
+
+    def read(self) -> list[Any]:
+        """List their names, and then their values."""
+        return [*self.names, *[self.table.get(name, _ABSENT) for name in self.names]]
+
+
 def _partial(value: Any) -> list[Any]:
     return [value.func, *value.args, *value.keywords, *value.keywords.values()]
 
@@ -228,6 +393,39 @@ def _method(value: Any) -> list[Any]:
 
 def _array(value: Any) -> list[Any]:
     return [f"{value.dtype.str} {value.shape}", value.tobytes()]
+
+
+def _summed(value: Any) -> list[Any]:
+    whole: Any = np.ascontiguousarray(value).reshape(-1).view("u1")
+    return [f"{value.dtype.str} {value.shape}", zlib.crc32(whole)]
+
+
+def _objects(value: Any) -> list[Any]:
+    return [f"{value.shape}", *value.flat]
+
+
+def _bytes(value: Any) -> list[Any]:
+    return [f"{type(value)}", bytes(value)]
+
+
+def _wrapped(value: Any) -> list[Any]:
+    return [
+        getattr(value, name)
+        for name in ("__func__", "__wrapped__", "fget", "func")
+        if hasattr(value, name)
+    ]
+
+
+def _in_context(value: Any) -> list[Any]:
+    return [value.get(_ABSENT)]
+
+
+def _referred(value: Any) -> list[Any]:
+    return [value()]
+
+
+def _items(value: Any) -> list[Any]:
+    return [*value, *value.values()]
 
 
 _OBJECT = Look("attributes", passed_over=TRACKING)
@@ -245,8 +443,28 @@ _PARTIAL = Look(_partial, by_value=True)
 _METHOD = Look(_method, by_value=True)
 _ARRAY = Look(_array, by_value=True, goes_on=False)
 _VARIABLE = Look("attributes", only=OF_VARIABLES)
-CLASS = Look("attributes", passed_over=frozenset({"__doc__", "__annotations__"}), goes_on=False)
-"""How to look at a class that the user has written."""
+_NAMED_OBJECT = Look("attributes", passed_over=TRACKING, named=True)
+_OBJECTS = Look(_objects, by_value=True)
+_SUMMED = Look(_summed, by_value=True, goes_on=False)
+_BYTES = Look(_bytes, by_value=True, goes_on=False)
+_DEQUE = Look(list, by_value=True)
+_WRAPPER = Look(_wrapped, by_value=True)
+_CONTEXT = Look(_in_context)
+_REFERENCE = Look(_referred)
+_VIEW = Look(_items, by_value=True, has_names=True)
+_MODULE = Look("attributes", passed_over=frozenset({"__builtins__"}), named=True)
+_OF_CLASSES = frozenset({"__doc__", "__annotations__", "__weakref__", "__dict__"})
+_CLASS = Look("attributes", passed_over=_OF_CLASSES, goes_on=False)
+_NAMED_CLASS = dataclasses.replace(_CLASS, named=True)
+GLOBALS = Look(Globals.read, has_names=True, goes_on=False)
+"""How to look at `Globals`."""
+
+# what runs before an object is there, or when it is shown, saved or gone
+_BEFORE = frozenset(
+    {"__init__", "__new__", "__del__", "__repr__", "__str__", "__getstate__", "__setstate__"}
+)
+_CACHE = type(cache(len))
+_CODE = (FunctionType, property, staticmethod, classmethod, cached_property, _CACHE)
 
 _KINDS: tuple[tuple[type, Look], ...] = (
     (tf.Variable, _VARIABLE),
@@ -259,6 +477,15 @@ _KINDS: tuple[tuple[type, Look], ...] = (
     (FunctionType, _FUNCTION),
     (MethodType, _METHOD),
     (partial, _PARTIAL),
+    (ModuleType, _MODULE),
+    (deque, _DEQUE),
+    (bytearray, _BYTES),
+    (array.array, _BYTES),
+    (MappingProxyType, _VIEW),
+    (ContextVar, _CONTEXT),
+    (ref, _REFERENCE),
+    *((kind, _WRAPPER) for kind in _CODE[1:]),
+    *((kind, _OBJECT) for kind in (UserDict, UserList, Namespace)),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from fastnet._resolve import same_items
@@ -13,6 +14,8 @@ from fastnet.types import Model, is_op
 __all__ = ["GraphState"]
 
 _MOST_NAMES = 4
+# of Keras, which layers and losses read when they are called
+_SETTINGS = ("floatx", "epsilon", "image_data_format")
 
 
 class GraphState:
@@ -32,11 +35,16 @@ class GraphState:
         self._layers = [
             [(layer, bool(layer.trainable)) for layer in all_layers(model)] for model in models
         ]
+        self._settings = _settings_now()
         self._fingerprint = Fingerprint([*models, *self._optimizers, *ops])
 
     def holds(self) -> bool:
         """Return whether nothing has changed since."""
-        return same_items(self._optimizers_now(), self._optimizers) and self._fingerprint.holds()
+        return (
+            same_items(self._optimizers_now(), self._optimizers)
+            and not self._other_settings()
+            and self._fingerprint.holds()
+        )
 
     def ran(self, after: GraphState) -> None:
         """Have the states of other graphs go along with what running the ops has changed.
@@ -52,7 +60,7 @@ class GraphState:
         Returns:
             The difference, in words; nothing if there is none.
         """
-        sentences: list[str] = []
+        sentences = [f"Keras has another `{name}`" for name in self._other_settings()]
         told, switched = set(), set()
         for model, optimizer, current in zip(
             self._models, self._optimizers, self._optimizers_now(), strict=True
@@ -87,6 +95,10 @@ class GraphState:
         ]
         return " and ".join(sentences[:_MOST_NAMES])
 
+    def _other_settings(self) -> list[str]:
+        now = _settings_now()
+        return [name for name, value in self._settings.items() if now[name] != value]
+
     def _tell(self, change: Change) -> tuple[str, str]:
         """Name what has changed: the nearest op, layer, model or optimizer, and the attribute."""
         root = change[0][0]
@@ -112,6 +124,13 @@ class GraphState:
         if not self._training:
             return [None] * len(self._models)
         return [fact(model, "current_optimizer") for model in self._models]
+
+
+def _settings_now() -> dict[str, Any]:
+    backend = getattr(sys.modules.get("keras"), "backend", None)
+    if backend is None:
+        return {}
+    return {name: getattr(backend, name)() for name in _SETTINGS}
 
 
 def _model(model: Model) -> str:

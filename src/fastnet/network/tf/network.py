@@ -38,8 +38,10 @@ class TFNetwork(BaseNetwork):
     another trace. What a graph was made of is compared at each opening: ops and their attributes,
     layers, variables and optimizers that were changed or replaced count from the next opening on.
     A counter in an op is no change where it was tracing that counted; it is one where the op ran by
-    itself, or a `tf.py_function` in it. Globals that a function reads, and what is in objects that
-    are none of these, are not looked at.
+    itself, or a `tf.py_function` in it. So do closures, globals, and what is in containers, arrays,
+    objects, classes and modules of the program's own, as far as its code reads their names. Arrays
+    over 16 MiB changed in place, environment variables, and objects of installed packages that are
+    no functions are not looked at.
 
     Args:
         ops: The ops, in order; None, and schedulers of ops, may be among them.
