@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -298,11 +298,11 @@ class TestPython:
         assert capfd.readouterr().err.count("in the graph: [1 2]\n") == 3
 
     def test_a_python_function_in_the_graph_runs_in_each_step(self) -> None:
-        # what is in a list of a closure would be part of the graph
-        calls: deque[Any] = deque()
+        # what is in a container of a closure would be part of the graph
+        calls: SimpleQueue[Any] = SimpleQueue()
 
         def note(x: Any) -> Any:
-            calls.append(x.numpy().tolist())
+            calls.put(x.numpy().tolist())
             return x
 
         network = TFNetwork(LambdaOp(lambda x: tf.py_function(note, [x], tf.float32), "x", "y"))
@@ -310,7 +310,7 @@ class TestPython:
             for number in range(3):
                 y = network.run_step({"x": tf.fill([number], 1.0)})["y"]
                 assert y.numpy().tolist() == [1.0] * number
-        assert list(calls) == [[], [1.0], [1.0, 1.0]]
+        assert [calls.get() for _ in range(3)] == [[], [1.0], [1.0, 1.0]]
         assert len(network.traces) == 2
 
 

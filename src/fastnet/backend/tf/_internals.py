@@ -328,11 +328,24 @@ def _executes(function: Any) -> bool:
 _execute: Any = look_up("tensorflow.python.eager.execute.quick_execute", _executes)
 
 
+def _is_on(find: Any) -> bool:
+    return find() is True
+
+
+_wraps_ops: Any = look_up(
+    "tensorflow.python.eager.context.run_eager_op_as_function_enabled", _is_on
+)
+_set_wrapping: Any = look_up(
+    "tensorflow.python.pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction", callable
+)
+
+
 def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
     """Find the shortest way to call a function that XLA compiles.
 
-    Saves what TensorFlow does to find out, in each call, that a function is to be compiled: a
-    quarter of the time of a small step. Without it the function is called.
+    Saves what TensorFlow does to find out, in each call, that a function is to be compiled, and to
+    run an operation as a function of its own: near half of the time of a small step. Without it the
+    function is called.
 
     Args:
         concrete: A concrete function of flat tensors, which returns a list of tensors, made with
@@ -358,14 +371,27 @@ def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] |
     )
     execute, context = _execute, _find_context()
     captured, count = direct.captured, direct.results
+    handle = read(context, "_handle")
+    can_set = _wraps_ops is not None and _set_wrapping is not None and handle is not None
+    set_wrapping: Callable[[Any, bool], None] = _set_wrapping if can_set else _leave
 
     def launch(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        results: list[tf.Tensor] = execute(
-            "XlaLaunch", count, tensors + captured, attributes, context
-        )
+        # to run an operation TensorFlow makes a function of it and runs that, which takes a fifth
+        # of the time of a small step; other threads may run theirs either way meanwhile
+        set_wrapping(handle, False)
+        try:
+            results: list[tf.Tensor] = execute(
+                "XlaLaunch", count, tensors + captured, attributes, context
+            )
+        finally:
+            set_wrapping(handle, True)
         return results
 
     return launch
+
+
+def _leave(handle: Any, wraps: bool) -> None:
+    """Leave TensorFlow as it is."""
 
 
 def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:

@@ -369,3 +369,48 @@ def test_weights_that_are_kept_on_average() -> None:
     assert is_compiled(compiled)
     np.testing.assert_allclose(made[0].mean, made[1].mean, 1e-4, 1e-6)
     assert_same_weights(ours, other)
+
+
+def test_other_threads_run_operations_meanwhile() -> None:
+    network = TFNetwork(LambdaOp(lambda x: tf.reduce_sum(x * x), "x", "y"), compile=True)
+    wrong: list[Any] = []
+    done = threading.Event()
+
+    def others() -> None:
+        number = tf.constant(0, tf.int32)
+        count = 0
+        while not done.is_set():
+            number, count = number + 1, count + 1
+            if number.numpy() != count:
+                wrong.append((number, count))
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        with network(mode="infer", epoch=1):
+            for _ in range(300):
+                found = network.run_step({"x": tf.fill([4], 2.0)})["y"]
+                assert found.numpy() == 16.0
+    finally:
+        done.set()
+        thread.join()
+    assert wrong == []
+    assert is_compiled(network)
+
+
+def test_an_error_leaves_tensorflow_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastnet.backend.tf import _internals
+
+    if _internals._set_wrapping is None or _internals._wraps_ops is None:
+        pytest.skip("there is nothing to put back")
+    told: list[bool] = []
+    monkeypatch.setattr(_internals, "_set_wrapping", lambda handle, wraps: told.append(wraps))
+    run = tf.function(lambda x: [x + 1.0], jit_compile=True).get_concrete_function(
+        tf.TensorSpec((2,), tf.float32)
+    )
+    launch = _internals.launch_call(run)
+    assert launch is not None
+    assert launch([tf.ones(2)])[0].numpy().tolist() == [2.0, 2.0]
+    with pytest.raises(tf.errors.OpError):
+        launch([tf.ones(2), tf.ones(2)])
+    assert told == [False, True, False, True]

@@ -239,7 +239,8 @@ class CompiledStep:
 
     def _results(self, found: Any, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         results: list[tf.Tensor] = found
-        if not self._checked or results.pop():
+        # of a tensor that is asked for its truth by itself it takes twice as long
+        if not self._checked or results.pop().numpy():
             return results
         # all variables are as they were
         again = self._plain(tensors)
