@@ -11,6 +11,7 @@ import pytest
 
 import fastnet
 from fastnet.backend.facts import fact
+from fastnet.backend.tf import _internals
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -399,8 +400,6 @@ def test_other_threads_run_operations_meanwhile() -> None:
 
 
 def test_an_error_leaves_tensorflow_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastnet.backend.tf import _internals
-
     if _internals._set_wrapping is None or _internals._wraps_ops is None:
         pytest.skip("there is nothing to put back")
     told: list[bool] = []
