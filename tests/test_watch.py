@@ -378,6 +378,14 @@ class TestContents:
         with pytest.raises(AttributeError, match="__dict__"):
             Contents([], [], owners=[1])
 
+    def test_an_object_of_another_class(self) -> None:
+        owner = Plain()
+        contents = Contents([], [vars(owner)], owners=[owner])
+        owner.__class__ = type("Other", (Plain,), {})
+        assert not contents.are_still()
+        owner.__class__ = Plain
+        assert contents.are_still()
+
     def test_a_table_that_was_empty(self) -> None:
         table: dict[str, Any] = {}
         contents = Contents([], [table])

@@ -39,6 +39,7 @@ cdef class Seen:
 
     Attributes:
         owner: The object.
+        cls: Its class.
         values: What it was like: for attributes and mappings the names, and then their values in
             the same order; for a function its code, its defaults, those by name, and what is in the
             cells of its closure.
@@ -48,12 +49,14 @@ cdef class Seen:
     """
 
     cdef readonly object owner
+    cdef readonly object cls
     cdef public tuple values
     cdef Kind kind
     cdef object reader
 
     def __init__(self, owner, kind):
         self.owner = owner
+        self.cls = type(owner)
         self.reader = None
         if kind == "attributes":
             self.kind = ATTRIBUTES
@@ -95,13 +98,15 @@ cdef class Seen:
         return self.reader(owner)
 
     def same(self):
-        """Return whether the owner holds the very objects that it held before."""
+        """Return whether the owner is of the class, and holds the very objects, of before."""
         return self.is_same()
 
     cdef bint is_same(self) except -1:
         cdef object now = self.owner
         cdef tuple closure
         cdef Py_ssize_t place
+        if <PyObject*> class_of(now) != <PyObject*> self.cls:
+            return False
         if self.kind == ATTRIBUTES:
             now = now.__dict__
         if type(now) is dict:
@@ -169,7 +174,7 @@ cdef bint same_list(list now, tuple values) noexcept:
 
 
 def first_other(list seen not None, Py_ssize_t start=0):
-    """Find the first object that no longer holds the very objects that it held before.
+    """Find the first object of another class, or that holds other objects than before.
 
     Args:
         seen: A `Seen` for each object.

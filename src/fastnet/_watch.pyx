@@ -310,7 +310,7 @@ cdef class Contents:
         tables: The dicts of which every value counts, their order, and keys other than numbers.
         lists: The lists of which every item counts, and their order.
         absent: A dict and names that it does not have, for each dict that must have none of them.
-        owners: The objects that must keep the dict of their attributes.
+        owners: The objects that must keep the dict of their attributes, and their class.
 
     Raises:
         AttributeError: If an object has no such dict.
@@ -370,7 +370,7 @@ cdef class Contents:
                 self._absent += (table, name)
         self._owners = []
         for owner in owners or ():
-            self._owners += (owner, owner.__dict__)
+            self._owners += (owner, owner.__dict__, type(owner))
 
     def __dealloc__(self):
         PyMem_Free(self._tables)
@@ -380,7 +380,8 @@ cdef class Contents:
 
         Returns:
             Whether each entry, each key and value of each table and each item of each list is the
-            same object as before, no dict has a name that it had not, and no object another dict.
+            same object as before, no dict has a name that it had not, and no object another dict
+            or class.
         """
         cdef PyObject* found
         cdef Py_ssize_t place
@@ -393,9 +394,9 @@ cdef class Contents:
             found = PyObject_GenericGetDict(at[0], NULL)
             # the one that it was is held here too
             Py_XDECREF(found)
-            if found != at[1]:
+            if found != at[1] or <PyObject*> Py_TYPE(<object> at[0]) != at[2]:
                 return False
-            at += 2
+            at += 3
         at, end = items_of(self._entries), items_of(self._entries) + len(self._entries)
         while at != end:
             found = PyDict_GetItemWithError(at[0], at[1])

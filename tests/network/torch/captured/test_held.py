@@ -75,6 +75,30 @@ class Behind:
         return type(self)._scale
 
 
+class Two:
+    def read(self) -> float:
+        return 2.0
+
+
+class Three(Two):
+    def read(self) -> float:
+        return 3.0
+
+
+class SlotsOfTwo(Slots):
+    __slots__ = ()
+
+    def read(self) -> float:
+        return 2.0
+
+
+class SlotsOfThree(Slots):
+    __slots__ = ()
+
+    def read(self) -> float:
+        return 3.0
+
+
 class Member(enum.Enum):
     ONE = 1
 
@@ -144,6 +168,10 @@ CASES = {
     "attributes_beside_slots": Case(Both, _get, _set),
     "class": Case(lambda: Child, _get, lambda h: _set(Parent)),
     "metaclass": Case(lambda: OfKind, _get, lambda h: _set(Kind)),
+    "class_of_an_object": Case(Two, lambda h: h.read(), lambda h: setattr(h, "__class__", Three)),
+    "class_of_an_object_with_slots": Case(
+        SlotsOfTwo, lambda h: h.read(), lambda h: setattr(h, "__class__", SlotsOfThree)
+    ),
     "property": Case(Behind, _get, lambda h: setattr(Behind, "_scale", 3.0)),
     "enum": Case(lambda: _with_scale(Member.ONE), _get, _set),
     "list_with_attributes": Case(lambda: _with_scale(Listed()), _get, _set),
@@ -262,6 +290,11 @@ class Scaled(torch.nn.Module):
         return self.layer(x) * self.scale
 
 
+class Doubled(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) * 2
+
+
 def _exchange(table: dict[str, Any], *names: str) -> None:
     """Let values in the same order have other names."""
     values = dict(table)
@@ -299,6 +332,7 @@ def _refill(table: dict[str, Any]) -> None:
         (lambda m: _refill(m._modules), lambda m: setattr(m, "layer", _layer())),
         (lambda m: None, lambda m: setattr(m, "__dict__", {**vars(m), "scale": 2.0})),
         (lambda m: None, lambda m: _exchange(vars(m), "scale", "other")),
+        (lambda m: None, lambda m: setattr(m.layer, "__class__", Doubled)),
     ],
 )
 def test_tables_of_modules_that_are_replaced_or_refilled(

@@ -348,6 +348,9 @@ class Held:
             The names that lead to it.
         """
         are_same, self._is_replaced = True, False
+        for node in self._of_other_classes():
+            are_same = False
+            yield _told((*node.way, "__class__"))
         place = first_other(self._seen)
         while place >= 0:
             node = self._seen[place]
@@ -373,8 +376,16 @@ class Held:
         elif are_same:
             self._look_quickly()
 
+    def _of_other_classes(self) -> Iterator[_Node]:
+        for node in self._seen:
+            assert isinstance(node, _Node)
+            if type(node.owner) is not node.cls:
+                yield node
+
     def put_back(self) -> None:
         """Put back what has changed, wherever that can be written to."""
+        for node in self._of_other_classes():
+            node.owner.__class__ = node.cls
         for node in self._globals:
             for name, value in node.pairs(node.values):
                 if value is not ABSENT:
@@ -465,7 +476,7 @@ def _has_table(node: Seen) -> bool:
 
 def _is_plain_list(owner: Any) -> bool:
     """Return whether what an object has is what is in it as a list, in this order."""
-    return isinstance(owner, list) and type(owner).__iter__ is list.__iter__
+    return type(owner) is list
 
 
 def _whole(owner: Any, part: Any) -> Any:
