@@ -338,7 +338,8 @@ class _Tracer:
                     inputs.append(tools.open_like(mode, value))
                     found.size = _size_of(inputs[-1], found.size)
                 else:
-                    inputs.append(mode.from_tensor(value, static_shapes=True))
+                    # one tensor in two places is two inputs, and so is a buffer of a model
+                    inputs.append(mode.from_tensor(value.detach(), static_shapes=True))
                 return inputs[-1]
             return value
 
