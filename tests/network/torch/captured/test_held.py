@@ -11,6 +11,7 @@ import enum
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -21,7 +22,8 @@ import torch
 
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from tests.network.torch.captured.steps import QUICK
+from fastnet.schedule import EpochScheduler
+from tests.network.torch.captured.steps import QUICK, falls_back
 
 
 class Holding(TensorOp):
@@ -73,6 +75,26 @@ class Behind:
     @property
     def scale(self) -> float:
         return type(self)._scale
+
+
+class Number(float):
+    """A number with attributes."""
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Property:
+    """Reads what is in a closure."""
+
+    def __init__(self) -> None:
+        self.scales = scales = [2.0]
+        self.inner: Any = type("Inner", (), {"scale": property(lambda self: scales[0])})()
+
+
+class Key:
+    scale = 2.0
 
 
 class Two:
@@ -162,6 +184,7 @@ class Case(NamedTuple):
     change: Callable[[Any], Any]
 
 
+TABLE = {"scale": 2.0}
 CASES = {
     "slots": Case(Slots, _get, _set),
     "slots_beside_attributes": Case(Both, lambda h: h.slot, lambda h: setattr(h, "slot", 3.0)),
@@ -173,6 +196,33 @@ CASES = {
         SlotsOfTwo, lambda h: h.read(), lambda h: setattr(h, "__class__", SlotsOfThree)
     ),
     "property": Case(Behind, _get, lambda h: setattr(Behind, "_scale", 3.0)),
+    "closure_of_a_property": Case(Property, lambda h: h.inner.scale, lambda h: _put(h.scales)),
+    "property_of_a_closure": Case(
+        lambda: Property().inner,
+        _get,
+        lambda h: _put(type(h).scale.fget.__closure__[0].cell_contents),
+    ),
+    "number": Case(lambda: _with_scale(Number(1)), _get, _set),
+    "enum_of_numbers": Case(lambda: _with_scale(Level.LOW), _get, _set),
+    "keys": Case(
+        lambda: {Key(): None}, lambda h: sum(one.scale for one in h), lambda h: _set(next(iter(h)))
+    ),
+    "values_of_a_dict": Case(TABLE.values, lambda h: sum(h), lambda h: _put_named(TABLE)),
+    "method_of_c": Case(lambda: TABLE.get, lambda h: h("scale"), lambda h: _put_named(TABLE)),
+    "operator_of_c": Case(lambda: [2.0].__getitem__, lambda h: h(0), lambda h: _put(h.__self__)),
+    "length": Case(lambda: [1, 2].__len__, lambda h: h(), lambda h: h.__self__.append(3)),
+    "partial_with_attributes": Case(lambda: _with_scale(functools.partial(_function)), _get, _set),
+    "record_of_numpy": Case(
+        lambda: np.array([(2.0,)], dtype=[("scale", "f8")])[0],
+        lambda h: float(h["scale"]),
+        _put_named,
+    ),
+    "distribution": Case(lambda: _with_scale(torch.distributions.Normal(0.0, 1.0)), _get, _set),
+    "schedule": Case(
+        lambda: EpochScheduler({1: 2.0}),
+        lambda h: h.epoch_dict[1],
+        lambda h: h.epoch_dict.update({1: 3.0}),
+    ),
     "enum": Case(lambda: _with_scale(Member.ONE), _get, _set),
     "list_with_attributes": Case(lambda: _with_scale(Listed()), _get, _set),
     "dict_with_attributes": Case(lambda: _with_scale(Mapped()), _get, _set),
@@ -209,7 +259,6 @@ CASES = {
     ),
     "array_of_numpy": Case(lambda: np.array([2.0]), lambda h: float(h[0]), _put),
 }
-TABLE = {"scale": 2.0}
 
 
 @pytest.mark.filterwarnings("ignore:Steps of mode")
@@ -228,6 +277,31 @@ def test_what_an_op_holds_counts_in_the_next_step(name: str, monkeypatch: Any) -
                 case.change(held)
             found = network.run_step({"x": torch.ones(1)})["y"].item()
             assert found == (2.0 if place < 5 else 3.0)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_what_only_a_weak_reference_leads_to_is_not_kept_alive(is_kept: bool) -> None:
+    held = [Key()]
+    op = Holding(weakref.ref(held[0]), lambda h: 3.0 if h() is None else h().scale)
+    if is_kept:
+        op.beside = held[0]  # type: ignore[attr-defined]
+    network = TorchNetwork([op], compile=QUICK)
+
+    def steps(wanted: float) -> None:
+        for _ in range(4):
+            assert network.run_step({"x": torch.ones(1)})["y"].item() == wanted
+
+    if is_kept:
+        with network("infer", 1):
+            steps(2.0)
+            held[0].scale = 4.0
+            steps(4.0)
+        assert [one.fallback for one in network.traces] == [None, None]
+    else:
+        with falls_back(network, "is a weak reference", "infer"):
+            steps(2.0)
+            held.clear()
+            steps(3.0)
 
 
 REPLACED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {

@@ -7,6 +7,7 @@ import functools
 import inspect
 import random
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from types import (
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
     SimpleNamespace,
 )
@@ -31,6 +33,7 @@ from fastnet._watch import Contents, Lookout, writes
 from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
 from fastnet.network.torch.captured.global_names import ABSENT, Globals, is_library
+from fastnet.schedule.schedule import EpochScheduler
 from fastnet.types import is_op
 from fastnet.util.numbers import same_constant
 
@@ -51,14 +54,17 @@ _PLAIN = (
     type(...),
     range,
     slice,
-    np.generic,
+    np.number,
+    np.bool_,
+    np.character,
+    np.datetime64,
     torch.dtype,
     torch.device,
     torch.Size,
     torch.layout,
     torch.memory_format,
 )
-_WHOLE = (type, ModuleType, BuiltinFunctionType, torch.Tensor, torch.Generator)
+_WHOLE = (type, ModuleType, torch.Tensor, torch.Generator)
 # of the ops' own keeping, which modes and data sets are for
 _OF_OPS = frozenset({"mode", "ds_id"})
 # and which the library's own do not read in a step
@@ -76,6 +82,10 @@ _CACHING = frozenset({"logging", "typing", "builtins", "abc", "_abc"})
 _TABLES = frozenset(vars(torch.nn.Module()))
 _CACHE = type(functools.cache(len))
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
+_OF_C = (BuiltinFunctionType, MethodWrapperType)
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+# of torch's own classes of objects those that ops hold, and read in a step
+_OF_TORCH = ("torch.distributions.", "torch.nn.utils.")
 
 Name = tuple[str, ...]
 
@@ -173,6 +183,7 @@ class Held:
         self._cached: set[Any] = set()
         # whether a container was found in the place of another one of the same values
         self._is_replaced = False
+        weak: list[tuple[weakref.ref[Any], Name]] = []
         waiting: deque[tuple[Any, Name]] = deque((value, (name,)) for name, value in self._roots)
         waiting.extend(
             (Globals(code, table), ("the code of the ops",)) for code, table in self._codes
@@ -186,6 +197,10 @@ class Held:
                 self.tensors[id(value)] = value
             if isinstance(value, type):
                 waiting.extend(self._look_at_class(value, way))
+            elif isinstance(value, _PLAIN) and not is_library(type(value).__module__):
+                waiting.extend(self._look_at_class(type(value), way))
+            elif isinstance(value, weakref.ref):
+                weak.append((value, way))
             beside = _beside(value)
             if beside is not None:
                 waiting.append((beside, way))
@@ -202,12 +217,19 @@ class Held:
             else:
                 parts = node.pairs(node.values)
             waiting.extend((_whole(value, part), (*way, str(name))) for name, part in parts)
+            if node.kind == "mapping":
+                waiting.extend((name, way) for name, _ in parts if not isinstance(name, str))
             if isinstance(value, FunctionType):
                 waiting.append((Globals(value.__code__, value.__globals__), way))
             elif isinstance(value, Globals):
                 waiting.extend((inner, way) for inner in value.inner())
             if node.kind == "attributes" or isinstance(node.kind, _Slots):
                 waiting.extend(self._look_at_class(type(value), way))
+        for one, way in weak:
+            # nothing is kept alive that a program lets go
+            held = one()
+            if not (held is None or isinstance(held, _WHOLE) or id(held) in self._nodes):
+                raise TooMuch(way, "{} is a weak reference to what nothing else here holds")
         modules = [
             node.owner for node in self._nodes.values() if isinstance(node.owner, torch.nn.Module)
         ]
@@ -221,7 +243,7 @@ class Held:
         self._seen: list[Seen] = [
             node
             for node in self._nodes.values()
-            if not isinstance(node.owner, (tuple, frozenset, Globals))
+            if not isinstance(node.owner, (tuple, frozenset, MethodType, *_OF_C, Globals))
         ]
         # what a module has in turn: parameters, parts, hooks
         self._of_modules = {
@@ -265,11 +287,12 @@ class Held:
                 continue
             self._nodes[id(base)] = _Node(base, "attributes", way, _OF_CLASSES)
             for name, part in vars(base).items():
-                if name not in _OF_CLASSES and not isinstance(part, property):
-                    yield part, (*way, str(name))
+                if name not in _OF_CLASSES:
+                    read = part.fget if isinstance(part, property) else part
+                    yield read, (*way, str(name))
 
     def _look_at(self, value: Any, way: Name) -> _Node | None:
-        if isinstance(value, (list, tuple, deque, set, frozenset)):
+        if isinstance(value, (list, tuple, deque, set, frozenset, *_VIEWS)):
             kind = "sequence" if isinstance(value, (list, tuple)) else list
             return _Node(value, kind, way)
         if isinstance(value, dict):
@@ -292,6 +315,11 @@ class Held:
             return _Node(value, "function", way)
         if isinstance(value, MethodType):
             return _Node(value, _method, way)
+        if isinstance(value, _OF_C):
+            # what goes on by itself cannot be called in a step
+            bound = value.__self__
+            goes_on = isinstance(bound, (Iterator, *_DRAWING, ModuleType))
+            return None if goes_on else _Node(value, _bound, way)
         if isinstance(value, functools.partial):
             return _Node(value, _partial, way)
         if isinstance(value, (staticmethod, classmethod)):
@@ -330,6 +358,8 @@ class Held:
         if isinstance(value, (SimpleNamespace, argparse.Namespace)) or not is_library(
             kind.__module__
         ):
+            return _Node(value, "attributes", way)
+        if kind.__module__.startswith(_OF_TORCH) or kind.__module__ == EpochScheduler.__module__:
             return _Node(value, "attributes", way)
         if self._everything and kind.__module__.startswith("fastnet."):
             return _Node(value, "attributes", way, _OF_STEPS)
@@ -488,12 +518,12 @@ def _whole(owner: Any, part: Any) -> Any:
 
 def _beside(value: Any) -> dict[str, Any] | None:
     """Return the attributes that there are of what is compared in another way, or not at all."""
-    if isinstance(value, (torch.Tensor, FunctionType)):
+    if isinstance(value, (torch.Tensor, FunctionType, functools.partial)):
         return getattr(value, "__dict__", None) or None
     kind = type(value)
     if is_library(kind.__module__):
         return None
-    if isinstance(value, (list, tuple, deque, set, frozenset, dict)) or _slots_of(kind):
+    if isinstance(value, (list, tuple, deque, set, frozenset, dict, *_PLAIN)) or _slots_of(kind):
         return getattr(value, "__dict__", None)
     return None
 
@@ -564,6 +594,10 @@ def _items(value: Any) -> list[Any]:
 
 def _method(value: Any) -> list[Any]:
     return [value.__self__, value.__func__]
+
+
+def _bound(value: Any) -> list[Any]:
+    return [value.__self__]
 
 
 def _partial(value: Any) -> list[Any]:
