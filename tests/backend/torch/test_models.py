@@ -57,6 +57,16 @@ class TestTrainingSwitch:
         switch.set(True)
         assert model[1].training
 
+    def test_a_layer_with_another_dict_of_attributes(self) -> None:
+        model = nn.Sequential(nn.Dropout())
+        switch = TrainingSwitch(model)
+        switch.set(True)
+        model[0].__dict__ = dict(vars(model[0]))
+        switch.set(True)
+        model[0].training = False
+        switch.set(True)
+        assert model[0].training
+
     def test_a_layer_that_was_replaced_added_or_taken_away(self) -> None:
         model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
         switch = TrainingSwitch(model)

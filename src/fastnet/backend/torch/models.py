@@ -96,7 +96,7 @@ class TrainingSwitch:
                 else:
                     entries.append((vars(module), PARTS))
                     tables.append(table)
-            self._are_still = Contents(entries, tables).are_still
+            self._are_still = Contents(entries, tables, owners=modules).are_still
             self._mode = training
         # else a scripted module keeps its flag where it cannot be seen
 
