@@ -19,11 +19,18 @@ class CodeNames(NamedTuple):
         read: Those of globals.
         attributes: Those of attributes.
         strings: Those that may be names: its strings, such as `getattr` takes.
+        imports: Those of modules that it imports itself.
     """
 
     read: frozenset[str]
     attributes: frozenset[str]
     strings: frozenset[str]
+    imports: frozenset[str]
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it may read attributes by other names."""
+        return not (self.read | self.attributes).isdisjoint(("getattr", "vars", "__dict__"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -33,18 +40,21 @@ def names_in(code: CodeType) -> CodeNames:
     Args:
         code: The code.
     """
-    read, attributes, strings = set[str](), set[str](), set[str]()
+    read, attributes, strings, imports = set[str](), set[str](), set[str](), set[str]()
     for one in dis.get_instructions(code):
         if one.opname in _OF_GLOBALS:
             read.add(str(one.argval))
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"):
             attributes.add(str(one.argval))
+        elif one.opname == "IMPORT_NAME":
+            imports.add(str(one.argval))
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             names = names_in(inner)
             read |= names.read
             attributes |= names.attributes
             strings |= names.strings
+            imports |= names.imports
         elif isinstance(inner, str) and inner.isidentifier():
             strings.add(inner)
-    return CodeNames(frozenset(read), frozenset(attributes), frozenset(strings))
+    return CodeNames(*map(frozenset, (read, attributes, strings, imports)))

@@ -177,7 +177,7 @@ def capture(
             np.random.set_state(arrays)
             put_torch_states(own, state.device)
         roots += ((f"the context variable '{one.name}'", one) for one in observer.variables)
-        roots.append(functions_of_torch(observer.functions))
+        roots += functions_of_torch(observer.functions, observer.seen())
         found.held = _hold(layout, roots, observer.has_run, codes=observer.codes())
         tracer.bind_others(found)
     return found

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from collections.abc import Iterable, Sequence
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Iterable, Iterator, Sequence, Set
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+from fastnet.network.torch.captured.observing import is_own_file
 from fastnet.util.code_names import names_in
 
 __all__ = [
     "ABSENT",
     "Globals",
+    "attributes_in",
     "functions_of_torch",
     "is_library",
     "replaced_function_of_torch",
@@ -23,6 +26,7 @@ __all__ = [
 ABSENT: Any = object()
 """Stands for what is not there."""
 
+_OF_MODULES = os.path.dirname(torch.nn.__file__) + os.sep
 _LIBRARIES = frozenset({"torch", "numpy", "fastnet"})
 # which every module of Python has
 _NEVER = frozenset({"__builtins__", "__name__", "__file__", "__doc__", "__package__", "__spec__"})
@@ -35,39 +39,89 @@ class Globals:
         code: The code.
         table: The table of its globals.
         names: The names to read there; None for those that the code has.
+
+    Attributes:
+        is_library: Whether these are of a module of a library, of which only the names count, and
+            not what is behind them.
     """
 
     def __init__(
         self, code: CodeType, table: dict[str, Any], names: Sequence[str] | None = None
     ) -> None:
         self._code = code
+        self._is_of_code = names is None
         self.table = table
+        self.is_library = names is not None and is_library(table.get("__name__"))
         read = names_in(code).read if names is None else names
         self.names = sorted(name for name in read if name not in _NEVER)
-        self.key = (code, id(table)) if names is None else (tuple(self.names), id(table))
+        self.key = code, tuple(self.names), id(table)
+
+    def __bool__(self) -> bool:
+        return bool(self.names or (self._is_of_code and names_in(self._code).imports))
 
     def read(self) -> list[Any]:
         """List their values, and something else for those that are not there."""
         return [self.table.get(name, ABSENT) for name in self.names]
 
-    def inner(self) -> list[Globals]:
-        """List what the code reads of modules of the program's own."""
-        modules = [one for one in self.read() if isinstance(one, ModuleType)]
-        return [
-            Globals(self._code, vars(one), [*names_in(self._code).attributes])
-            for one in modules
-            if not is_library(one.__name__)
-        ]
+    def inner(self, attributes: Set[str]) -> list[Globals]:
+        """List what code reads of modules: those here, and those that the code itself imports.
+
+        Args:
+            attributes: The names of all attributes that a program's own code reads, which may be
+                given the modules.
+        """
+        own, found = names_in(self._code), list[Globals]()
+        if self._is_of_code and own.imports:
+            found.append(Globals(self._code, sys.modules, [*self._imported(own.imports)]))
+        for module in self.read():
+            if not isinstance(module, ModuleType):
+                continue
+            table = vars(module)
+            if is_library(module.__name__):
+                names = table.keys() & own.attributes
+            elif own.looks_up:
+                names = {name for name in table if not name.startswith("__")}
+            else:
+                names = own.attributes | (table.keys() & attributes)
+            found.append(Globals(self._code, table, [*names]))
+        return found
+
+    def _imported(self, names: Iterable[str]) -> Iterator[str]:
+        """Go through the modules that may be imported by some names, perhaps relative ones."""
+        package = str(self.table.get("__package__") or "")
+        while True:
+            for name in names:
+                full = ".".join(filter(None, (package, name)))
+                if full in sys.modules:
+                    yield full
+            if not package:
+                return
+            package = package.rpartition(".")[0]
 
 
-def functions_of_torch(names: Iterable[str]) -> tuple[str, Any]:
-    """Return what compares functions of `torch.nn.functional`, which a program may have replaced.
+def attributes_in(codes: Iterable[CodeType]) -> frozenset[str]:
+    """Return the names of all attributes that code reads.
 
     Args:
-        names: Their names.
+        codes: The code.
     """
-    functional = torch.nn.functional
-    return "torch.nn.functional", Globals(_NO_CODE, vars(functional), [*names])
+    return frozenset().union(*(names_in(code).attributes for code in codes))
+
+
+def functions_of_torch(names: Iterable[str], codes: Iterable[CodeType]) -> list[tuple[str, Any]]:
+    """Return what compares functions of torch, which a program may have replaced.
+
+    Args:
+        names: The names of those of `torch.nn.functional`.
+        codes: The code of torch's that has run.
+    """
+    functions, every = torch.nn.functional, vars(torch)
+    of_c = {name for name, one in every.items() if isinstance(one, BuiltinFunctionType)}
+    called = of_c & attributes_in(one for one in codes if one.co_filename.startswith(_OF_MODULES))
+    return [
+        (functions.__name__, Globals(_NO_CODE, vars(functions), [*names])),
+        (torch.__name__, Globals(_NO_CODE, every, [*called])),
+    ]
 
 
 _NO_CODE = functions_of_torch.__code__
@@ -81,7 +135,10 @@ def replaced_function_of_torch() -> str | None:
     """
     for module in (torch, torch.nn.functional):
         for name, value in vars(module).items():
-            if isinstance(value, FunctionType) and not is_library(value.__module__):
+            if not isinstance(value, FunctionType):
+                continue
+            # what wraps another function says that it is of the module of that one
+            if not is_library(value.__module__) or is_own_file(value.__code__.co_filename):
                 return f"{module.__name__}.{name}"
     return None
 

@@ -32,7 +32,12 @@ from fastnet._baked import Seen, first_other
 from fastnet._watch import Contents, Lookout, writes
 from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
-from fastnet.network.torch.captured.global_names import ABSENT, Globals, is_library
+from fastnet.network.torch.captured.global_names import (
+    ABSENT,
+    Globals,
+    attributes_in,
+    is_library,
+)
 from fastnet.schedule.schedule import EpochScheduler
 from fastnet.types import is_op
 from fastnet.util.numbers import same_constant
@@ -183,6 +188,7 @@ class Held:
         self._cached: set[Any] = set()
         # whether a container was found in the place of another one of the same values
         self._is_replaced = False
+        attributes = attributes_in(code for code, _ in self._codes)
         weak: list[tuple[weakref.ref[Any], Name]] = []
         waiting: deque[tuple[Any, Name]] = deque((value, (name,)) for name, value in self._roots)
         waiting.extend(
@@ -216,13 +222,15 @@ class Held:
                 parts = [] if isinstance(value, np.ndarray) else node.pairs(node.values)
             else:
                 parts = node.pairs(node.values)
+            if isinstance(value, Globals) and value.is_library:
+                parts = [(name, part) for name, part in parts if type(part) in (dict, list, set)]
             waiting.extend((_whole(value, part), (*way, str(name))) for name, part in parts)
             if node.kind == "mapping":
                 waiting.extend((name, way) for name, _ in parts if not isinstance(name, str))
             if isinstance(value, FunctionType):
                 waiting.append((Globals(value.__code__, value.__globals__), way))
             elif isinstance(value, Globals):
-                waiting.extend((inner, way) for inner in value.inner())
+                waiting.extend((inner, way) for inner in value.inner(attributes))
             if node.kind == "attributes" or isinstance(node.kind, _Slots):
                 waiting.extend(self._look_at_class(type(value), way))
         for one, way in weak:
@@ -295,10 +303,12 @@ class Held:
         if isinstance(value, (list, tuple, deque, set, frozenset, *_VIEWS)):
             kind = "sequence" if isinstance(value, (list, tuple)) else list
             return _Node(value, kind, way)
+        if value is sys.modules:
+            raise TooMuch(way, "{} has all modules, which are too many to compare in each step")
         if isinstance(value, dict):
             return _Node(value, "mapping", way)
         if isinstance(value, Globals):
-            if value.key in self._tables or not value.names:
+            if value.key in self._tables or not value:
                 return None
             self._tables.add(value.key)
             return _Node(value, Globals.read, way)
@@ -418,10 +428,10 @@ class Held:
             node.owner.__class__ = node.cls
         for node in self._globals:
             for name, value in node.pairs(node.values):
-                if value is not ABSENT:
-                    node.owner.table[name] = value
-                else:
+                if value is ABSENT:
                     node.owner.table.pop(name, None)
+                elif node.owner.table.get(name, ABSENT) is not value:
+                    node.owner.table[name] = value
         place = first_other(self._seen)
         while place >= 0:
             at = self._seen[place]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+import importlib
 import os
 import random
 import sys
@@ -71,6 +72,7 @@ _OF_TENSORS = frozenset({"tolist", "numpy", "data_ptr", "untyped_storage", "__ar
 _FUNCTIONAL = torch.nn.functional.__file__
 _BY_C = vars(torch.nn.functional)
 _UNSET: Any = object()
+_IMPORT = importlib.import_module.__code__
 _READ_ENVIRONMENT = type(os.environ).__getitem__.__code__
 
 
@@ -174,6 +176,10 @@ class Observer:
         """Return whether code has run, be it whose it may."""
         return code in self._kinds
 
+    def seen(self) -> Iterator[CodeType]:
+        """Go through all code that has run, be it whose it may."""
+        yield from self._kinds
+
     def codes(self) -> Iterator[tuple[CodeType, dict[str, Any]]]:
         """Go through the program's own code that has run.
 
@@ -216,6 +222,10 @@ class Observer:
         elif code is _READ_ENVIRONMENT:
             if self._is_own(frame.f_back):
                 self._refuse(frame.f_back, "reads os.environ")
+            return False
+        elif code is _IMPORT:
+            if self._is_own(frame.f_back):
+                self._refuse(frame.f_back, "calls importlib.import_module")
             return False
         return True
 

@@ -1,0 +1,118 @@
+"""What ops read of modules is never an old value, in whatever way they come by the module."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from tests.network.torch.captured import settings
+from tests.network.torch.captured.steps import QUICK
+
+
+def _imported(x: torch.Tensor) -> Any:
+    import tests.network.torch.captured.settings
+
+    return x * tests.network.torch.captured.settings.scale
+
+
+def _imported_of_it(x: torch.Tensor) -> Any:
+    from tests.network.torch.captured.settings import scale
+
+    return x * scale
+
+
+def _relative(x: torch.Tensor) -> Any:
+    from . import settings as own
+
+    return x * own.table["scale"]
+
+
+def _relative_of_it(x: torch.Tensor) -> Any:
+    from .settings import scale
+
+    return x * scale
+
+
+def _given(module: Any) -> Any:
+    return module.scale
+
+
+def _steps(fn: Callable[[torch.Tensor], Any], change: Callable[[], None]) -> Iterator[TorchNetwork]:
+    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
+    x = torch.tensor([1.0, -1.0])
+    with network("infer", 1):
+        for place in range(8):
+            if place == 4:
+                before = fn(x)
+                change()
+                assert not torch.equal(fn(x), before)
+            assert torch.equal(network.run_step({"x": x})["y"], fn(x)), place
+    yield network
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize(
+    ("fn", "is_captured"),
+    [
+        (lambda x: x * settings.scale, True),
+        (lambda x: x * getattr(settings, "scale"), True),  # noqa: B009
+        (lambda x: x * vars(settings)["scale"], True),
+        (lambda x: x * _given(settings), True),
+        (_imported, True),
+        (_imported_of_it, True),
+        (_relative, True),
+        (_relative_of_it, True),
+        (lambda x: x * importlib.import_module(settings.__name__).scale, False),
+        (lambda x: x * sys.modules["tests.network.torch.captured.settings"].scale, False),
+    ],
+)
+def test_modules_of_a_programs_own(
+    fn: Callable[[torch.Tensor], Any], is_captured: bool, monkeypatch: Any
+) -> None:
+    def change() -> None:
+        monkeypatch.setattr(settings, "scale", 3.0)
+        monkeypatch.setitem(settings.table, "scale", 3.0)
+
+    for network in _steps(fn, change):
+        assert [one.fallback is None for one in network.traces] == [True] * 2 or not is_captured
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize(
+    ("fn", "module", "name"),
+    [
+        (lambda x: torch.relu(x), torch, "relu"),
+        (torch.nn.Sigmoid(), torch, "sigmoid"),
+        (lambda x: functional.gelu(x), functional, "gelu"),
+        (lambda x: x * math.pi, math, "pi"),
+    ],
+)
+def test_modules_of_libraries(
+    fn: Callable[[torch.Tensor], Any], module: Any, name: str, monkeypatch: Any
+) -> None:
+    other = 3.0 if name == "pi" else lambda x: x * 3
+    for network in _steps(fn, lambda: monkeypatch.setattr(module, name, other)):
+        assert network.traces[0].fallback is None
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_a_function_around_one_of_torchs_is_not_called_twice(monkeypatch: Any) -> None:
+    inner, factor = functional.relu, [2.0]
+
+    @functools.wraps(inner)
+    def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+        return inner(x) * factor[0]
+
+    monkeypatch.setattr(functional, "relu", relu)
+    for network in _steps(lambda x: functional.relu(x), lambda: factor.__setitem__(0, 3.0)):
+        assert "relu was replaced" in str(network.traces[0].fallback)
