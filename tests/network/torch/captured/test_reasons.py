@@ -487,6 +487,25 @@ def test_functions_of_torch_that_a_program_replaces(
             torch.testing.assert_close(loss, by_hand(other, other.optimizer, batch))
 
 
+def test_what_a_class_of_optimizers_is_given_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = built(), built()
+    network, eager = network_of(model), network_of(other, compile=False)
+    plain = torch.optim.Optimizer.zero_grad
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        self.param_groups[0]["lr"] *= 2
+        plain(self, set_to_none)
+
+    told = _warned_of("of the class SGD was replaced")
+    with told, network("train", 1), eager("train", 1):
+        for place, batch in enumerate(batches(8)):
+            if place == 4:
+                monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", zero_grad)
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, eager.run_step(batch)["loss"])
+    assert_same_weights(model, other)
+
+
 def test_an_optimizer_that_forgets() -> None:
     adam = OPTIMIZERS["adam"]
     model, other = built(optimizer=adam), built(optimizer=adam)

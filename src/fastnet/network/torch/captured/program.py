@@ -173,7 +173,7 @@ class Program:
                 records = scaler_records(scaler)
                 assert records is not None
                 tables += [vars(scaler), records]
-        self._steps = [(one, type(one).step) for one in self._optimizers()]
+        self._steps = [(one, _called_of(one)) for one in self._optimizers()]
         self._of_optimizers = Contents(entries, tables, lists, absent, self._optimizers())
 
     def _fill(self) -> None:
@@ -217,7 +217,7 @@ class Program:
 
     def _are_optimizers_still(self) -> bool:
         return self._of_optimizers.are_still() and all(
-            type(optimizer).step is step for optimizer, step in self._steps
+            _called_of(optimizer) == called for optimizer, called in self._steps
         )
 
     def _rebind(self) -> bool:
@@ -294,6 +294,11 @@ class Program:
             behind = bisect_right(begins, begin)
             if begins[behind] < begin + tensor.nbytes or (behind and begin < ends[behind - 1]):
                 raise SharedMemory
+
+
+def _called_of(optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    """Return what a step calls of the class of an optimizer."""
+    return type(optimizer).step, type(optimizer).zero_grad
 
 
 def _refuse(values: list[Any]) -> Trace:
