@@ -13,7 +13,7 @@ import torch
 
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
-from tests.network.torch.captured.steps import QUICK
+from tests.network.torch.captured.steps import QUICK, falls_back
 
 SCALE: ContextVar[float] = ContextVar("SCALE", default=2.0)
 X = torch.arange(3.0)
@@ -143,6 +143,31 @@ def test_a_function_whose_result_is_kept_counts_though_it_does_not_run() -> None
         scale.cache_clear()
         for _ in range(3):
             assert torch.equal(network.run_step({"x": X})["y"], X * 4)
+
+
+def test_nothing_without_values_gets_into_a_cache() -> None:
+    @functools.lru_cache(maxsize=1)
+    def ramp(size: int) -> torch.Tensor:
+        return torch.arange(float(size))
+
+    network = network_of(lambda x: x + ramp(2).sum() + ramp(3).sum())
+    with falls_back(network, "works out what a cache is to keep", "infer"):
+        for _ in range(3):
+            assert torch.equal(network.run_step({"x": X})["y"], X + 4)
+    assert torch.equal(ramp(3), torch.tensor([0.0, 1.0, 2.0]))
+
+
+def test_a_network_that_an_op_runs_is_another_one_in_the_next_step() -> None:
+    held = {"scale": 2.0}
+    inner = TorchNetwork([LambdaOp(lambda x: x * held["scale"], "x", "y")])
+    network = network_of(lambda x: inner.run_step({"x": x})["y"])
+    with (
+        inner("infer", 1),
+        falls_back(network, "calls run_step of a network", "infer"),
+    ):
+        for scale in (2.0, 2.0, 2.0, 3.0, 3.0):
+            held["scale"] = scale
+            assert torch.equal(network.run_step({"x": X})["y"], X * scale)
 
 
 def test_a_function_that_runs_later_counts_from_then_on() -> None:

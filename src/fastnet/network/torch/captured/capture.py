@@ -142,7 +142,7 @@ def capture(
         own = torch_states(state.device)
         leaves = [one for one in before.tensors.values() if one.is_leaf and one.requires_grad]
         gradients = [one.grad for one in leaves]
-        observer = Observer(tools.text_of_sizes)
+        observer = Observer(tools.text_of_sizes, before.cached)
         try:
             found = tracer.trace(observer, any(is_open))
             _refuse_changes(tracer, before)

@@ -162,6 +162,7 @@ class Held:
 
     Attributes:
         tensors: The tensors that were found on the way, by their ids.
+        cached: The code of functions whose results are cached.
 
     Raises:
         TooMuch: If there is more than can be compared in each step.
@@ -185,7 +186,7 @@ class Held:
         self.tensors: dict[int, torch.Tensor] = {}
         self._tables: set[tuple[Any, int]] = set()
         self._nodes: dict[int, _Node] = {}
-        self._cached: set[Any] = set()
+        self.cached: set[Any] = set()
         # whether a container was found in the place of another one of the same values
         self._is_replaced = False
         attributes = attributes_in(code for code, _ in self._codes)
@@ -198,7 +199,7 @@ class Held:
             value, way = waiting.popleft()
             if isinstance(value, _CACHE):
                 # it need not have run, and runs when a program has cleared the cache
-                self._cached.add(getattr(value.__wrapped__, "__code__", None))
+                self.cached.add(getattr(value.__wrapped__, "__code__", None))
             if isinstance(value, torch.Tensor):
                 self.tensors[id(value)] = value
             if isinstance(value, type):
@@ -319,7 +320,7 @@ class Held:
         if isinstance(value, (Iterator, *_DRAWING)):
             raise TooMuch(way, f"{{}} is of type {type(value).__name__}, which goes on in itself")
         if isinstance(value, FunctionType):
-            counts = self._has_run(value.__code__) or value.__code__ in self._cached
+            counts = self._has_run(value.__code__) or value.__code__ in self.cached
             if is_library(value.__module__) or not counts:
                 return None
             return _Node(value, "function", way)

@@ -9,7 +9,7 @@ import importlib
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from fastnet._calls import Calls
+from fastnet.network.base import BaseNetwork
 
 __all__ = ["Observer", "Ran", "Uncapturable", "code_told"]
 
@@ -73,6 +74,7 @@ _FUNCTIONAL = torch.nn.functional.__file__
 _BY_C = vars(torch.nn.functional)
 _UNSET: Any = object()
 _IMPORT = importlib.import_module.__code__
+_OF_NETWORKS = frozenset(one.__code__ for one in (BaseNetwork.run_step, BaseNetwork.transform))
 _READ_ENVIRONMENT = type(os.environ).__getitem__.__code__
 
 
@@ -132,6 +134,7 @@ class Observer:
 
     Args:
         text_of_sizes: The code that makes text of a size that is open, which text cannot be.
+        cached: The code of functions whose results a program caches.
 
     Attributes:
         reason: What the first call was that a captured step would not make again, or None.
@@ -140,8 +143,9 @@ class Observer:
             before.
     """
 
-    def __init__(self, text_of_sizes: CodeType) -> None:
+    def __init__(self, text_of_sizes: CodeType, cached: Collection[CodeType] = ()) -> None:
         self._text_of_sizes = text_of_sizes
+        self._cached = cached
         self.reason: str | None = None
         self.functions: set[str] = set()
         self.variables: dict[ContextVar[Any], Any] = {}
@@ -208,6 +212,9 @@ class Observer:
     def _see_code(self, frame: FrameType, code: CodeType) -> bool:
         kind = self._kind(code)
         if kind == "own":
+            if code in self._cached:
+                # before a tensor without values gets into the cache
+                self._refuse(frame, "works out what a cache is to keep")
             self._codes.setdefault(code, frame.f_globals)
         elif kind == "numpy":
             if self._is_own(frame.f_back):
@@ -223,6 +230,8 @@ class Observer:
             if self._is_own(frame.f_back):
                 self._refuse(frame.f_back, "reads os.environ")
             return False
+        elif code in _OF_NETWORKS:
+            self._refuse(frame.f_back, f"calls {code.co_name} of a network")
         elif code is _IMPORT:
             if self._is_own(frame.f_back):
                 self._refuse(frame.f_back, "calls importlib.import_module")
