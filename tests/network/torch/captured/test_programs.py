@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -43,6 +45,25 @@ def test_programs_of_plans_that_are_gone_are_freed() -> None:
     del network
     gc.collect()
     assert [one for one in gone if one() is not None] == []
+
+
+def test_networks_in_two_threads_are_traced_one_after_the_other() -> None:
+    models = [built(), built()]
+    networks = [network_of(model) for model in models]
+    start = threading.Barrier(2)
+
+    def run(network: TorchNetwork) -> None:
+        with network("train", 1):
+            start.wait()
+            for size in (5, 6, 7, 5, 6):
+                for batch in batches(4, size):
+                    network.run_step(batch)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run, networks))
+    # what a tracer does to modules of all threads is nobody's change
+    assert [captured(network) for network in networks] == [2, 2]
+    assert_same_weights(*models)
 
 
 def test_steps_and_openings_leave_no_objects_behind() -> None:

@@ -50,11 +50,12 @@ from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
 from fastnet.types import Forward
 
-__all__ = ["Capture", "capture"]
+__all__ = ["TRACING", "Capture", "capture"]
 
 _Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
-# stand-ins are in the places of parameters meanwhile, which two networks may share
-_TRACING = threading.RLock()
+TRACING = threading.RLock()
+"""Held while ops are traced: stand-ins are in the places of parameters, and torch's tracer in that
+of what modules of all threads call."""
 
 
 class Capture:
@@ -135,7 +136,7 @@ def capture(
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
     tracer = _Tracer(layout, bound, make, keys, values, state, tools, phase, is_open)
-    with _TRACING:
+    with TRACING:
         before = _hold(layout, roots, ran.__contains__, everything=True)
         generators = random_states()
         python, arrays = random.getstate(), np.random.get_state()

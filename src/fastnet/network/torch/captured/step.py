@@ -22,7 +22,7 @@ from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
 from fastnet.network.layout import Handling, Layout
 from fastnet.network.records import Records
-from fastnet.network.torch.captured.capture import capture
+from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.casting import that_cast_alike
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
@@ -296,7 +296,8 @@ class CapturedStep:
         again = nullcontext() if self._merging is None else self._merging.again()
         with ran.watching():
             result = eager(batch)
-        with again:
+        # another thread's tracer is not taken for something that has changed
+        with again, TRACING:
             self._get_ready(batch, reason, told, ran)
         return result
 
