@@ -58,10 +58,19 @@ cdef extern from *:
     #define fastnet_version(dict) 0
     #define fastnet_is_version(dict, then) 0
     #endif
+    /* each write to a class, or to one of its bases, takes its number away */
+    #if PY_VERSION_HEX < 0x030D0000
+    #define fastnet_tag(cls) \
+        (((cls)->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? (cls)->tp_version_tag : 0)
+    #else
+    #define fastnet_tag(cls) ((cls)->tp_version_tag)
+    #endif
     """
     unsigned long long version_of "fastnet_version" (PyObject* table) noexcept
     # whether a dict was not written to since it had a version; False where that cannot be told
     bint is_version "fastnet_is_version" (PyObject* table, unsigned long long version) noexcept
+    # of a class as it is a number that no other one has had before; 0 where it has none
+    unsigned int tag_of "fastnet_tag" (PyTypeObject* cls) noexcept
 
 # of all writes, and the last one to a list or a set that ops hold
 cdef unsigned long long count = 0
@@ -209,6 +218,8 @@ cdef class Lookout:
     cdef tuple _names
     cdef list _values
     cdef unsigned long long _since
+    # the number of each class when its attributes were last compared
+    cdef unsigned int* _tags
 
     def __init__(self, list watched not None, list classes not None, tuple names not None, since):
         cdef Watched each
@@ -222,6 +233,13 @@ cdef class Lookout:
         self._values = [
             find(cls, name) for cls in self._classes for name in names
         ]
+        PyMem_Free(self._tags)
+        self._tags = <unsigned int*> PyMem_Calloc(max(len(self._classes), 1), sizeof(unsigned int))
+        if self._tags == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self._tags)
 
     def is_still(self):
         """Return whether nothing was written since.
@@ -275,12 +293,17 @@ cdef class Lookout:
         self._since = since
 
     cdef bint _is_classes_still(self):
-        cdef Py_ssize_t place = 0, of_names, of_classes
+        cdef Py_ssize_t place, of_names, of_classes, count = len(self._names)
         cdef PyObject* cls
         cdef PyObject* found
+        cdef unsigned int tag
         for of_classes in range(len(self._classes)):
             cls = PyList_GET_ITEM(self._classes, of_classes)
-            for of_names in range(len(self._names)):
+            tag = tag_of(<PyTypeObject*> cls)
+            if tag != 0 and tag == self._tags[of_classes]:
+                continue
+            place = of_classes * count
+            for of_names in range(count):
                 found = _PyType_Lookup(
                     <PyTypeObject*> cls, PyTuple_GET_ITEM(<PyObject*> self._names, of_names)
                 )
@@ -289,6 +312,8 @@ cdef class Lookout:
                 if found != PyList_GET_ITEM(self._values, place):
                     return False
                 place += 1
+            if not FREE_THREADED:  # other threads compare by it
+                self._tags[of_classes] = tag
         return True
 
 

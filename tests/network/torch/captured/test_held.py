@@ -445,6 +445,43 @@ def test_what_is_put_into_all_modules_counts_in_the_next_step(what: str, monkeyp
     assert told == (["there are hooks around the passes of all modules"] if what == "hook" else [])
 
 
+TANH: Any = torch.nn.Tanh()
+
+
+def _convolved(module: Any, x: torch.Tensor, *parameters: Any) -> torch.Tensor:
+    return x * 5
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+@pytest.mark.parametrize(
+    ("cls", "name", "value", "fn"),
+    [
+        (torch.nn.Conv1d, "_conv_forward", _convolved, torch.nn.Conv1d(1, 1, 1)),
+        (torch.nn.Tanh, "scale", 3.0, lambda x: x * TANH.scale),
+        (torch.nn.Module, "scale", 3.0, lambda x: x * TANH.scale),
+        (torch.Tensor, "relu", lambda x: x * 3, lambda x: x.relu()),
+        (torch.Tensor, "scale", 3.0, lambda x: x * x.scale),
+    ],
+)
+def test_what_is_put_into_classes_of_torch_counts_in_the_next_step(
+    cls: Any, name: str, value: Any, fn: Any, monkeypatch: Any
+) -> None:
+    if name == "scale":
+        monkeypatch.setattr(cls, name, 2.0, raising=False)
+    if isinstance(fn, torch.nn.Module):
+        fn.requires_grad_(False)
+    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
+    x = torch.ones(1, 1, 1)
+    with network("infer", 1):
+        for place in range(8):
+            if place == 4:
+                before = fn(x)
+                monkeypatch.setattr(cls, name, value)
+                assert not torch.equal(fn(x), before)
+            assert torch.equal(network.run_step({"x": x})["y"], fn(x))
+    assert [one.fallback for one in network.traces] == [None, None]
+
+
 class Settings:
     """Settings as programs keep them."""
 
