@@ -26,6 +26,8 @@ __all__ = [
 ABSENT: Any = object()
 """Stands for what is not there."""
 
+# what torch writes down of graphs, which calls operations by names of their own
+_OF_GRAPHS = "<eval_with_key>"
 _OF_MODULES = os.path.dirname(torch.nn.__file__) + os.sep
 _LIBRARIES = frozenset({"torch", "numpy", "fastnet"})
 # which every module of Python has
@@ -71,6 +73,7 @@ class Globals:
                 given the modules.
         """
         own, found = names_in(self._code), list[Globals]()
+        read = _attributes(self._code)
         if self._is_of_code and own.imports:
             found.append(Globals(self._code, sys.modules, [*self._imported(own.imports)]))
         for module in self.read():
@@ -78,11 +81,11 @@ class Globals:
                 continue
             table = vars(module)
             if is_library(module.__name__):
-                names = table.keys() & own.attributes
+                names = table.keys() & read
             elif own.looks_up:
                 names = {name for name in table if not name.startswith("__")}
             else:
-                names = own.attributes | (table.keys() & attributes)
+                names = read | (table.keys() & attributes)
             found.append(Globals(self._code, table, [*names]))
         return found
 
@@ -99,13 +102,18 @@ class Globals:
             package = package.rpartition(".")[0]
 
 
+def _attributes(code: CodeType) -> frozenset[str]:
+    is_of_graph = code.co_filename.startswith(_OF_GRAPHS)
+    return frozenset() if is_of_graph else names_in(code).attributes
+
+
 def attributes_in(codes: Iterable[CodeType]) -> frozenset[str]:
     """Return the names of all attributes that code reads.
 
     Args:
         codes: The code.
     """
-    return frozenset().union(*(names_in(code).attributes for code in codes))
+    return frozenset().union(*map(_attributes, codes))
 
 
 def functions_of_torch(names: Iterable[str], codes: Iterable[CodeType]) -> list[tuple[str, Any]]:

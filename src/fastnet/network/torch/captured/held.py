@@ -520,7 +520,11 @@ def _has_table(node: Seen) -> bool:
 
 def _is_plain_list(owner: Any) -> bool:
     """Return whether what an object has is what is in it as a list, in this order."""
-    return type(owner) is list
+    kind = type(owner)
+    # a list of a program's own class can be given another one
+    return kind is list or (
+        isinstance(owner, list) and is_library(kind.__module__) and kind.__iter__ is list.__iter__
+    )
 
 
 def _whole(owner: Any, part: Any) -> Any:
