@@ -424,6 +424,45 @@ def test_tables_of_modules_that_are_replaced_or_refilled(
     assert [one.fallback for one in network.traces if one.fallback] == []
 
 
+class Chain(torch.nn.Module):
+    """Calls its parts in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleDict({"tanh": torch.nn.Tanh(), "sigmoid": torch.nn.Sigmoid()})
+        self.register_forward_hook(lambda module, inputs, output: output * 2)
+        self.register_forward_hook(lambda module, inputs, output: output + 1)
+        self.steps = {"double": lambda x: x * 2, "more": lambda x: x + 1}
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for part in (*self.parts.values(), *self.steps.values()):
+            x = part(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "table",
+    [lambda m: m.parts._modules, lambda m: m.steps, lambda m: m._forward_hooks],
+    ids=["modules", "dict", "hooks"],
+)
+def test_what_is_in_another_order_counts_in_the_next_step(table: Callable[[Any], Any]) -> None:
+    module = Chain()
+    network = TorchNetwork([LambdaOp(module, "x", "y")], compile=QUICK)
+    x = torch.ones(1)
+    with network("infer", 1):
+        for place in range(8):
+            if place == 4:
+                before, entries = module(x), table(module)
+                first = next(iter(entries))
+                if isinstance(entries, collections.OrderedDict):
+                    entries.move_to_end(first)
+                else:
+                    entries[first] = entries.pop(first)
+                assert not torch.equal(module(x), before)
+            assert torch.equal(network.run_step({"x": x})["y"], module(x))
+    assert [one.fallback for one in network.traces] == [None, None]
+
+
 @pytest.mark.filterwarnings("ignore:Steps of mode")
 @pytest.mark.parametrize("what", ["forward", "hook"])
 def test_what_is_put_into_all_modules_counts_in_the_next_step(what: str, monkeypatch: Any) -> None:

@@ -54,7 +54,7 @@ class Globals:
         self._is_of_code = names is None
         self.table = table
         self.is_library = names is not None and is_library(table.get("__name__"))
-        read = names_in(code).read if names is None else names
+        read: Iterable[str] = names_in(code).read if names is None else names
         self.names = sorted(name for name in read if name not in _NEVER)
         self.key = code, tuple(self.names), id(table)
 
@@ -80,6 +80,7 @@ class Globals:
             if not isinstance(module, ModuleType):
                 continue
             table = vars(module)
+            names: Iterable[str]
             if is_library(module.__name__):
                 names = table.keys() & read
             elif own.looks_up:

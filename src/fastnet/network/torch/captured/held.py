@@ -8,7 +8,7 @@ import inspect
 import random
 import sys
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import (
@@ -88,7 +88,7 @@ _TABLES = frozenset(vars(torch.nn.Module()))
 _CACHE = type(functools.cache(len))
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_C = (BuiltinFunctionType, MethodWrapperType)
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 # of torch's own classes of objects those that ops hold, and read in a step
 _OF_TORCH = ("torch.distributions.", "torch.nn.utils.")
 
@@ -184,7 +184,7 @@ class Held:
     def _walk(self) -> None:
         """Take down all there is."""
         self.tensors: dict[int, torch.Tensor] = {}
-        self._tables: set[tuple[Any, int]] = set()
+        self._tables: set[tuple[Any, ...]] = set()
         self._nodes: dict[int, _Node] = {}
         self.cached: set[Any] = set()
         # whether a container was found in the place of another one of the same values
@@ -265,7 +265,9 @@ class Held:
         }
         apart = {id(self._called), *map(id, self._hooks), *self._of_modules}
         self._others = [
-            node for node in self._seen if not _has_table(node) and id(node.owner) not in apart
+            node
+            for node in self._seen
+            if not _has_table(node) and (id(node.owner) not in apart or _can_be_moved(node.owner))
         ]
         self._look_quickly()
 
@@ -392,9 +394,9 @@ class Held:
             The names that lead to it.
         """
         are_same, self._is_replaced = True, False
-        for node in self._of_other_classes():
+        for other in self._of_other_classes():
             are_same = False
-            yield _told((*node.way, "__class__"))
+            yield _told((*other.way, "__class__"))
         place = first_other(self._seen)
         while place >= 0:
             node = self._seen[place]
@@ -475,11 +477,16 @@ class Held:
 
     def _differences(self, node: _Node, now: list[tuple[Any, Any]]) -> list[Any]:
         before, after = dict(node.pairs(node.values)), dict(now)
-        return [
+        names = [
             name
             for name in {**before, **after}
             if not self._alike(before.get(name, ABSENT), after.get(name, ABSENT))
         ]
+        if not names and node.kind == "mapping":
+            # what goes through it sees the order
+            moved = zip(before, after, strict=True)
+            names = [name for name, other in moved if name is not other and name != other]
+        return names
 
     def _alike(self, then: Any, now: Any) -> bool:
         if then is now:
@@ -516,6 +523,11 @@ def _has_table(node: Seen) -> bool:
         return False
     # what makes up its dict has no place for one
     return bool(type(node.owner).__dictoffset__) and type(vars(node.owner)) is dict
+
+
+def _can_be_moved(owner: Any) -> bool:
+    """Return whether an object has an order of its own, beside that of its entries."""
+    return isinstance(owner, OrderedDict) and len(owner) > 1
 
 
 def _is_plain_list(owner: Any) -> bool:

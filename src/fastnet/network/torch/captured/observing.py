@@ -273,7 +273,8 @@ class Observer:
         kind = self._kinds.get(code)
         if kind is None:
             kind = _kind_of(code.co_filename)
-            if code.co_filename == "<string>" and code.co_name.startswith("__"):
+            name = code.co_name
+            if code.co_filename == "<string>" and name.startswith("__") and name.endswith("__"):
                 kind = "python"  # of a dataclass, or a tuple with names
             self._kinds[code] = kind
         return kind
