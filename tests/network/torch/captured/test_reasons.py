@@ -33,6 +33,7 @@ from tests.network.torch.captured.steps import (
     built,
     by_hand,
     captured,
+    falls_back,
     mlp,
     network_of,
 )
@@ -634,6 +635,22 @@ def test_what_is_around_a_step_counts() -> None:
             network.run_step(batch)
     assert torch.nn.functional.linear in seen
     assert captured(network) == 2
+
+
+def test_a_mode_that_is_there_from_the_first_step_on_is_told_of(
+    request: pytest.FixtureRequest,
+) -> None:
+    network = TorchNetwork([LambdaOp(lambda x: x + torch.ones(2), "x", "y")], compile=QUICK)
+    request.addfinalizer(lambda: torch.set_default_device(None))
+    torch.set_default_device("cpu")
+    with falls_back(network, "a mode of torch, such as inference_mode or what", "infer"):
+        for _ in range(3):
+            assert torch.equal(network.run_step({"x": torch.ones(2)})["y"], torch.full((2,), 2.0))
+    torch.set_default_device(None)
+    with network("infer", 2):
+        for _ in range(3):
+            network.run_step({"x": torch.ones(2)})
+    assert [one.fallback is None for one in network.traces] == [False, True]
 
 
 def test_hooks_around_what_is_kept_for_backward_passes_are_called() -> None:

@@ -47,6 +47,10 @@ _IN_PROGRAM = (
     "This was in a compiled step, whose ops are one program. Open the network with eager=True to "
     "see in which op."
 )
+_LOOKED_AT = (
+    "something is around the steps: a mode of torch, such as inference_mode or what "
+    "set_default_device makes, a transform, hooks of saved tensors or the detection of anomalies"
+)
 _OTHER_KIND = "a batch is of another kind"
 _OTHER_SIZE = "a batch is of another size"
 _OTHER_PHASE = "gradients of another number of steps are merged"
@@ -136,6 +140,7 @@ class CapturedStep:
         self._parts: Parts | None = None
         self._in_parts: RunStep | None = None
         self._given_up = 0
+        self._is_looked_at = False
 
     @property
     def refused(self) -> str | None:
@@ -354,8 +359,14 @@ class CapturedStep:
         assert self._bound is not None
         context = self._bound.state
         around = environment(self._device.type)
-        if around is None or (self._layout.takes_gradients and not torch.is_grad_enabled()):
-            return  # for as long as somebody looks on
+        if self._layout.takes_gradients and not torch.is_grad_enabled():
+            return
+        if around is None:
+            # for as long as it is there, which may be for good
+            if not self._programs and not self._is_looked_at:
+                self._is_looked_at = True
+                self._records.add(context, "first step", fallback=_LOOKED_AT)
+            return
         if any(map(_waits, updates_in(self._layout.ops))):
             return  # for a step that does update
         if self._move is not None:
