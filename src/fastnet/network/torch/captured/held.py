@@ -32,6 +32,7 @@ from fastnet._baked import Seen, first_other
 from fastnet._watch import Contents, Lookout, writes
 from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
+from fastnet.network.torch.captured.called import Called, methods_run
 from fastnet.network.torch.captured.global_names import (
     ABSENT,
     Globals,
@@ -132,7 +133,7 @@ class _Node(Seen):
             cells = self.owner.__code__.co_freevars
             names = ["__code__", "__defaults__", "__kwdefaults__", *cells]
             return list(zip(names, values, strict=False))
-        if isinstance(self.owner, (Globals, _Called)):
+        if isinstance(self.owner, (Globals, Called)):
             return list(zip(self.owner.names, values, strict=True))
         if self.kind not in ("attributes", "mapping"):
             return list(enumerate(values))
@@ -243,10 +244,10 @@ class Held:
             node.owner for node in self._nodes.values() if isinstance(node.owner, torch.nn.Module)
         ]
         classes = set(map(type, modules))
-        self._called = _Called(classes, {*attributes, *_run_of(classes, self._has_run)})
+        self._called = Called(classes, {*attributes, *methods_run(classes, self._has_run)})
         self._hooks = module_hook_tables()
         for called in (self._called, *self._hooks):
-            kind = _Called.read if called is self._called else "mapping"
+            kind = Called.read if called is self._called else "mapping"
             self._nodes[id(called)] = _Node(
                 called, kind, ("the classes of modules, or their hooks",)
             )
@@ -567,39 +568,6 @@ def _slots_of(cls: type) -> tuple[Any, ...]:
         for part in vars(base).values()
         if isinstance(part, MemberDescriptorType)
     )
-
-
-class _Called:
-    """What is read of classes of libraries, which a program may put its own in the place of.
-
-    Args:
-        classes: The classes of modules.
-        attributes: The names of attributes that are read, perhaps of something else.
-    """
-
-    def __init__(self, classes: Iterable[Any], attributes: Iterable[str]) -> None:
-        self.classes = sorted(classes, key=lambda cls: str(cls.__qualname__))
-        self.classes.append(torch.Tensor)
-        there = {name for cls in self.classes for base in cls.__mro__ for name in vars(base)}
-        self.attributes = "forward", "__call__", *sorted(there.intersection(attributes))
-        self.names = [f"{cls.__name__}.{one}" for cls in self.classes for one in self.attributes]
-
-    def read(self) -> list[Any]:
-        """List it."""
-        return [_read_of(cls, name) for cls in self.classes for name in self.attributes]
-
-
-def _read_of(cls: type, name: str) -> Any:
-    """Return what a class has by a name, and is not bound to it."""
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), ABSENT)
-
-
-def _run_of(classes: Iterable[type], has_run: Callable[[CodeType], bool]) -> Iterator[str]:
-    """Go through the names of methods of modules that have run, and that not all modules have."""
-    for base in {base for cls in classes for base in cls.__mro__} - {*torch.nn.Module.__mro__}:
-        for name, part in vars(base).items():
-            if isinstance(part, FunctionType) and has_run(part.__code__):
-                yield name
 
 
 class _Slots:
