@@ -28,8 +28,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what test modules have imported: many tests call it."""
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_others() -> None:
+    """Spare the garbage collector, which many tests call, what modules before have left."""
     gc.collect()
     gc.freeze()
 

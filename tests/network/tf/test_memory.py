@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,10 @@ pytestmark = pytest.mark.tf
 
 
 @pytest.fixture(autouse=True)
-def only_what_a_test_makes() -> Iterator[None]:
+def only_what_a_test_makes() -> None:
     """Let the collector look at nothing that was there before, which takes a second each time."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def objects() -> list[Any]:

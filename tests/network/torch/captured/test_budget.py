@@ -25,7 +25,7 @@ from tests.network.torch.captured.test_inductor import by_inductor
 
 
 def deep() -> nn.Module:
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(8)]
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(6)]
     return nn.Sequential(nn.Linear(6, 64), *layers, nn.Linear(64, 3))
 
 

@@ -7,6 +7,8 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +118,67 @@ def test_a_function_around_one_of_torchs_is_not_called_twice(monkeypatch: Any) -
     monkeypatch.setattr(functional, "relu", relu)
     for network in _steps(lambda x: functional.relu(x), lambda: factor.__setitem__(0, 3.0)):
         assert "relu was replaced" in str(network.traces[0].fallback)
+
+
+class _Finder:
+    """Looks on at what is imported, and finds nothing."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        assert name not in sys.modules
+
+
+def test_what_looks_on_at_imports_is_none_of_the_ops(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "meta_path", [_Finder(), *sys.meta_path])
+
+    class Importing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            # there is no such module, as there are none of the packages that torch asks for
+            assert find_spec("torch.not_there_at_all") is None
+            return x * 2
+
+    network = TorchNetwork([LambdaOp(Importing(), "x", "y")], compile=QUICK)
+    with network("infer", 1):
+        for _ in range(3):
+            network.run_step({"x": torch.ones(2)})
+    assert [one.fallback for one in network.traces] == [None]
+
+
+PROGRAM = """
+import torch
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from tests.network.torch.captured.steps import QUICK
+
+scale = 2.0
+network = TorchNetwork([LambdaOp(lambda x: x * scale, "x", "y")], compile=QUICK)
+found = []
+with network("infer", 1):
+    for place in range(6):
+        scale = 3.0 if place > 2 else 2.0
+        found.append(float(network.run_step({"x": torch.ones(1)})["y"]))
+
+
+def told(x):
+    print("told")
+    return x * 2
+
+
+telling = TorchNetwork([LambdaOp(told, "x", "y")], compile=QUICK)
+with telling("infer", 1):
+    for _ in range(4):
+        telling.run_step({"x": torch.ones(1)})
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_a_program_that_runs_while_it_is_imported(
+    monkeypatch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trains_when_imported.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    program = importlib.import_module("trains_when_imported")
+    monkeypatch.delitem(sys.modules, "trains_when_imported")
+    assert program.found == [2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+    assert [one.fallback for one in program.network.traces] == [None, None]
+    assert "calls print" in str(program.telling.traces[0].fallback)
+    assert capsys.readouterr().out.count("told") == 4

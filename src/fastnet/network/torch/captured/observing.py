@@ -152,6 +152,8 @@ class Observer:
         # of the program's own code the table of its globals
         self._codes: dict[CodeType, dict[str, Any]] = {}
         self._kinds: dict[CodeType, str] = {}
+        # what asks it to look on, which may itself run because a program is imported
+        self._below: FrameType | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -168,11 +170,13 @@ class Observer:
         # what happens to be called when objects go is none of the step's doing
         collects = gc.isenabled()
         gc.disable()
+        self._below = sys._getframe(2)  # the first is this one, the second contextlib's
         calls.watch()
         try:
             yield
         finally:
             sys.setprofile(before)
+            self._below = None
             if collects:
                 gc.enable()
 
@@ -212,6 +216,8 @@ class Observer:
     def _see_code(self, frame: FrameType, code: CodeType) -> bool:
         kind = self._kind(code)
         if kind == "own":
+            if self._is_imported(frame):
+                return False  # a module, or what somebody has put into Python's way to import one
             if code in self._cached:
                 # before a tensor without values gets into the cache
                 self._refuse(frame, "works out what a cache is to keep")
@@ -269,6 +275,14 @@ class Observer:
             frame = frame.f_back
         return False
 
+    def _is_imported(self, frame: FrameType | None) -> bool:
+        """Return whether code runs because something is imported while ops are traced."""
+        while frame is not None and frame is not self._below:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                return True
+            frame = frame.f_back
+        return False
+
     def _kind(self, code: CodeType) -> str:
         kind = self._kinds.get(code)
         if kind is None:
@@ -280,10 +294,10 @@ class Observer:
         return kind
 
     def _refuse(self, frame: FrameType | None, what: str) -> None:
+        if self._is_imported(frame):
+            return  # none of the step's doing
         at = frame
         while at is not None:
-            if at.f_code.co_filename.startswith("<frozen importlib"):
-                return  # what is imported is none of the step's doing
             if at.f_code.co_filename.endswith(_LOGGING) and not self._is_own(at):
                 return  # nor where torch's own log goes
             at = at.f_back
