@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import inspect
 import random
 import sys
 import weakref
@@ -17,7 +16,6 @@ from types import (
     FunctionType,
     GeneratorType,
     MappingProxyType,
-    MemberDescriptorType,
     MethodType,
     MethodWrapperType,
     ModuleType,
@@ -38,6 +36,22 @@ from fastnet.network.torch.captured.global_names import (
     Globals,
     attributes_in,
     is_library,
+)
+from fastnet.network.torch.captured.readers import (
+    Slots,
+    array_of,
+    bound_to,
+    bytes_of,
+    has_not_begun,
+    is_buffer,
+    items_of,
+    method_of,
+    partial_of,
+    place_in,
+    settings_of,
+    slots_of,
+    value_of_context,
+    wrapped_by,
 )
 from fastnet.schedule.schedule import EpochScheduler
 from fastnet.types import is_op
@@ -233,7 +247,7 @@ class Held:
                 waiting.append((Globals(value.__code__, value.__globals__), way))
             elif isinstance(value, Globals):
                 waiting.extend((inner, way) for inner in value.inner(attributes))
-            if node.kind == "attributes" or isinstance(node.kind, _Slots):
+            if node.kind == "attributes" or isinstance(node.kind, Slots):
                 waiting.extend(self._look_at_class(type(value), way))
         for one, way in weak:
             # nothing is kept alive that a program lets go
@@ -319,10 +333,10 @@ class Held:
                 return None
             self._tables.add(value.key)
             return _Node(value, Globals.read, way)
-        if isinstance(value, GeneratorType) and _has_not_begun(value):
-            return _Node(value, _place_in, way)
+        if isinstance(value, GeneratorType) and has_not_begun(value):
+            return _Node(value, place_in, way)
         if isinstance(value, ContextVar):
-            return _Node(value, _of_context, way)
+            return _Node(value, value_of_context, way)
         if isinstance(value, (Iterator, *_DRAWING)):
             raise TooMuch(way, f"{{}} is of type {type(value).__name__}, which goes on in itself")
         if isinstance(value, FunctionType):
@@ -331,30 +345,30 @@ class Held:
                 return None
             return _Node(value, "function", way)
         if isinstance(value, MethodType):
-            return _Node(value, _method, way)
+            return _Node(value, method_of, way)
         if isinstance(value, _OF_C):
             # what goes on by itself cannot be called in a step
             bound = value.__self__
             goes_on = isinstance(bound, (Iterator, *_DRAWING, ModuleType))
-            return None if goes_on else _Node(value, _bound, way)
+            return None if goes_on else _Node(value, bound_to, way)
         if isinstance(value, functools.partial):
-            return _Node(value, _partial, way)
+            return _Node(value, partial_of, way)
         if isinstance(value, (staticmethod, classmethod)):
-            return _Node(value, _wrapped, way)
+            return _Node(value, wrapped_by, way)
         if isinstance(value, np.ndarray):
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
                 raise TooMuch(way, "{} is an array too large to compare it in each step")
-            return _Node(value, _array, way)
+            return _Node(value, array_of, way)
         if isinstance(value, MappingProxyType):
-            return _Node(value, _items, way)
-        if _is_buffer(value):
+            return _Node(value, items_of, way)
+        if is_buffer(value):
             if memoryview(value).nbytes > _MOST_BYTES:
                 raise TooMuch(way, "{} is too large to compare it in each step")
-            return _Node(value, _bytes, way)
+            return _Node(value, bytes_of, way)
         package = type(value).__module__.partition(".")[0]
         own = not is_library(type(value).__module__)
-        if own and (not hasattr(value, "__dict__") or _slots_of(type(value))):
-            return _Node(value, _Slots(type(value)), way)
+        if own and (not hasattr(value, "__dict__") or slots_of(type(value))):
+            return _Node(value, Slots(type(value)), way)
         if not hasattr(value, "__dict__"):
             return None
         if package in sys.stdlib_module_names and package not in _CACHING:
@@ -371,7 +385,7 @@ class Held:
         if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
             return _Node(value, "attributes", way)
         if isinstance(value, torch.optim.Optimizer):
-            return _Node(value, _settings, way)
+            return _Node(value, settings_of, way)
         if isinstance(value, (SimpleNamespace, argparse.Namespace)) or not is_library(
             kind.__module__
         ):
@@ -473,7 +487,7 @@ class Held:
         elif isinstance(owner, deque):
             owner.clear()
             owner.extend(node.values)
-        elif node.kind is _array:
+        elif node.kind is array_of:
             owner[...] = np.frombuffer(node.values[1], owner.dtype).reshape(owner.shape)
 
     def _differences(self, node: _Node, now: list[tuple[Any, Any]]) -> list[Any]:
@@ -554,91 +568,6 @@ def _beside(value: Any) -> dict[str, Any] | None:
     kind = type(value)
     if is_library(kind.__module__):
         return None
-    if isinstance(value, (list, tuple, deque, set, frozenset, dict, *_PLAIN)) or _slots_of(kind):
+    if isinstance(value, (list, tuple, deque, set, frozenset, dict, *_PLAIN)) or slots_of(kind):
         return getattr(value, "__dict__", None)
     return None
-
-
-def _slots_of(cls: type) -> tuple[Any, ...]:
-    """List what reads the slots that classes of a program's own have."""
-    return tuple(
-        part
-        for base in cls.__mro__
-        if not is_library(base.__module__)
-        for part in vars(base).values()
-        if isinstance(part, MemberDescriptorType)
-    )
-
-
-class _Slots:
-    """Reads the slots of an object.
-
-    Args:
-        cls: The class of the object.
-    """
-
-    def __init__(self, cls: type) -> None:
-        self._slots = _slots_of(cls)
-
-    def __call__(self, value: Any) -> list[Any]:
-        found = []
-        for slot in self._slots:
-            try:
-                found.append(slot.__get__(value))
-            except AttributeError:
-                found.append(ABSENT)
-        return found
-
-
-def _is_buffer(value: Any) -> bool:
-    try:
-        memoryview(value)
-    except (TypeError, ValueError, BufferError):
-        return False
-    return True
-
-
-def _bytes(value: Any) -> list[Any]:
-    return [memoryview(value).tobytes()]
-
-
-def _items(value: Any) -> list[Any]:
-    return [*value.keys(), *value.values()]
-
-
-def _method(value: Any) -> list[Any]:
-    return [value.__self__, value.__func__]
-
-
-def _bound(value: Any) -> list[Any]:
-    return [value.__self__]
-
-
-def _partial(value: Any) -> list[Any]:
-    return [value.func, *value.args, *value.keywords, *value.keywords.values()]
-
-
-def _wrapped(value: Any) -> list[Any]:
-    return [value.__func__]
-
-
-def _has_not_begun(value: Any) -> bool:
-    return inspect.getgeneratorstate(value) == inspect.GEN_CREATED
-
-
-def _place_in(value: Any) -> list[Any]:
-    """Return where a generator is, which none of those that have begun is any more."""
-    return [_has_not_begun(value)]
-
-
-def _of_context(value: Any) -> list[Any]:
-    return [value.get(ABSENT)]
-
-
-def _settings(value: Any) -> list[Any]:
-    groups = value.param_groups
-    return [one for group in groups for name, one in group.items() if name != "params"]
-
-
-def _array(value: Any) -> list[Any]:
-    return [f"{value.dtype.str} {value.shape}", value.tobytes()]
