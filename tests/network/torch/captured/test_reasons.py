@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import itertools
 import os
 import random
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fastnet import CompileOptions, Network, build
 from fastnet.network import TorchNetwork
@@ -162,6 +164,14 @@ def _environment(x: torch.Tensor) -> torch.Tensor:
     return x * float(os.environ.get("FASTNET_NO_SUCH_SCALE", "2"))
 
 
+def _mean_by_numpy(x: torch.Tensor) -> torch.Tensor:
+    return x * float(np.mean([1.0, 3.0]))
+
+
+def _looked_up(x: torch.Tensor) -> torch.Tensor:
+    return x * importlib.import_module("math").pi
+
+
 def _in_place(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1)
 
@@ -197,6 +207,8 @@ def fallbacks(network: TorchNetwork) -> list[str]:
         (_warned, r"line \d+ of test_reasons.py calls .*warn"),
         (_nonzero, r"line \d+ of test_reasons.py looks at the values"),
         (_environment, r"line \d+ of test_reasons.py reads os.environ"),
+        (_mean_by_numpy, r"line \d+ of test_reasons.py calls numpy's mean"),
+        (_looked_up, r"line \d+ of test_reasons.py calls importlib.import_module"),
         (_in_place, "writes into a tensor of the batch"),
     ],
 )
@@ -535,6 +547,45 @@ def test_gradients_that_a_program_leaves_count() -> None:
                     if place == 4:
                         own(batch["x"]).sum().backward()
                     network.run_step(batch)
+    assert_same_weights(model, other)
+
+
+class Sharing(nn.Module):
+    """Has two parameters in one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.again = nn.Parameter(self.layer.weight.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + functional.linear(x * x, self.again)
+
+
+def _scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Sequential(torch.jit.script(nn.Linear(6, 4)), nn.Tanh(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Sharing, "two parameters or buffers share memory"),
+        (_scripted, "RecursiveScriptModule is a scripted module"),
+    ],
+)
+def test_models_whose_parameters_cannot_be_inputs(
+    make: Callable[[], nn.Module], reason: str
+) -> None:
+    model = built(make)
+    other = built(make)
+    network = network_of(model)
+    with _warned_of(reason), network("train", 1):
+        losses = [network.run_step(batch)["loss"] for batch in batches(4)]
+    assert fallbacks(network) == [reason]
+    for loss, batch in zip(losses, batches(4), strict=True):
+        torch.testing.assert_close(loss, by_hand(other, other.optimizer, batch))
     assert_same_weights(model, other)
 
 

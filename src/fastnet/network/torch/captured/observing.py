@@ -224,7 +224,9 @@ class Observer:
             self._codes.setdefault(code, frame.f_globals)
         elif kind == "numpy":
             if self._is_own(frame.f_back):
-                self._refuse(frame.f_back, f"calls numpy's {code.co_name}")
+                # what finds out which arrays a function is given runs before the function itself
+                name = code.co_name.removesuffix("_dispatcher").lstrip("_")
+                self._refuse(frame.f_back, f"calls numpy's {name}")
             return False
         elif code.co_filename == _FUNCTIONAL:
             self.functions.add(code.co_name)
