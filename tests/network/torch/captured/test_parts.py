@@ -57,6 +57,10 @@ def weighed(pred: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.
     return nn.functional.cross_entropy(pred.float(), y) * weight
 
 
+def distance(pred: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (pred - other.detach()).square().mean()
+
+
 def accuracy(pred: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (pred.argmax(1) == y).float().mean()
 
@@ -227,6 +231,40 @@ class Whole(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.back(x)
         return found
+
+
+@pytest.mark.parametrize("reads", ["y", "first_pred"])
+def test_two_models_that_read_the_same_are_divided_if_no_gradient_is_between(reads: str) -> None:
+    pairs, network = [], None
+    data = [{**batch, "z": batch["y"].float()} for batch in batches(8)]
+    for compile in (False, QUICK):
+        SEEN.clear()
+        torch.manual_seed(0)
+        first, second = (fastnet.build(mlp, OPTIMIZERS["adam"]) for _ in range(2))
+        network = TorchNetwork(
+            [
+                ModelOp(first, "x", "first_pred"),
+                CrossEntropy(["first_pred", "y"], "first_loss", from_logits=True),
+                UpdateOp(first, "first_loss"),
+                at("z"),
+                ModelOp(second, "x", "second_pred"),
+                CrossEntropy(["second_pred", reads], "second_loss", from_logits=True)
+                if reads == "y"
+                else LambdaOp(distance, ["second_pred", reads], "second_loss"),
+                UpdateOp(second, "second_loss"),
+            ],
+            compile=compile,
+        )
+        with network("train", 1):
+            for batch in data:
+                network.run_step(dict(batch))
+        pairs.append((first, second))
+        assert len(SEEN) == 8
+    for own, other in zip(*pairs, strict=True):
+        assert_same_weights(own, other)
+    assert network is not None
+    # a prediction of the first one that the second learns of has a graph, if no gradient
+    assert sum(captured for _, captured in told(network)) == (2 if reads == "y" else 0)
 
 
 def test_parameters_that_are_thawed_are_trained_in_that_very_step() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
@@ -49,14 +49,15 @@ class Gradients:
     """What the ops of a step have to do with gradients.
 
     Attributes:
-        giving: The places of ops that read, or write, tensors that need gradients.
+        giving: By the places of ops the keys that they read, or write, tensors under that need
+            gradients.
         taking: The places of those whose own code takes gradients.
         waiting: The places of those after which an update is put off.
         codes: The code that has run.
     """
 
     def __init__(self) -> None:
-        self.giving: set[int] = set()
+        self.giving: dict[int, set[str]] = {}
         self.taking: set[int] = set()
         self.waiting: set[int] = set()
         self.codes: set[CodeType] = set()
@@ -81,8 +82,9 @@ class Gradients:
         def run(data: Any, state: dict[str, Any]) -> Any:
             self._at = place
             result = forward(data, state)
-            if _need_gradients([data, result]):
-                self.giving.add(place)
+            found = _keys_of_gradients(op.inputs, data) | _keys_of_gradients(op.outputs, result)
+            if found:
+                self.giving[place] = found
             if state.get("deferred"):
                 self.waiting.add(place)
             return result
@@ -141,10 +143,8 @@ def stretches(layout: Layout, alone: int, gradients: Gradients) -> list[Stretch]
             return True
         if any(one < place for one in gradients.waiting):
             return False
-        giving = [one for one in gradients.giving if one < place]
-        return not takes_from(place) or not any(
-            read_from(place) & {*specs[one].item.inputs, *specs[one].item.outputs} for one in giving
-        )
+        giving = [keys for one, keys in gradients.giving.items() if one < place]
+        return not takes_from(place) or not any(read_from(place) & keys for keys in giving)
 
     found = []
     first = 0
@@ -304,6 +304,13 @@ class Parts:
 
 
 _DETACH = NestMap(torch.Tensor, torch.Tensor.detach, when="requires_grad")
+
+
+def _keys_of_gradients(keys: Sequence[str], values: Any) -> set[str]:
+    """Return the keys of an op whose values need gradients: all, where it has not one for each."""
+    if len(keys) == 1 or not isinstance(values, (list, tuple)) or len(values) != len(keys):
+        return set(keys) if _need_gradients([values]) else set()
+    return {key for key, value in zip(keys, values, strict=True) if _need_gradients([value])}
 
 
 def _need_gradients(values: list[Any]) -> bool:
