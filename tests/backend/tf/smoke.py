@@ -13,6 +13,7 @@ import tensorflow as tf
 from fastnet import Network, build, load_checkpoint, profile, save_checkpoint
 from fastnet.backend import get_lr, load_model, save_model
 from fastnet.backend.tf.setup import restart_names
+from fastnet.network import TFNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.model import ModelOp
@@ -33,7 +34,8 @@ from tests.network.keras_models import (
 
 def run() -> None:
     """Run them all."""
-    for program in (train_eagerly, train_frozen, trace, differentiate, keep, schedule, draw, name):
+    programs = (train_eagerly, train_frozen, trace, compile_by_xla, differentiate, keep, schedule)
+    for program in (*programs, draw, name):
         program()
 
 
@@ -114,6 +116,15 @@ def trace() -> None:
     for number, one in enumerate(found):
         np.testing.assert_array_equal(one, chosen(ragged[number % 2].to_tensor()).numpy())
     assert same_weights(model, twin)
+
+
+def compile_by_xla() -> None:
+    """A step that XLA compiles."""
+    network = TFNetwork([LambdaOp(lambda x: x * 2.0, "x", "y")], compile=True)
+    data = batches(3)
+    for batch, found in zip(data, train(network, data), strict=True):
+        np.testing.assert_array_equal(found["y"], batch["x"] * 2.0)
+    assert [one.fallback for one in network.traces] == [None]
 
 
 def differentiate() -> None:
