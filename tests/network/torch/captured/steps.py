@@ -91,12 +91,14 @@ def by_hand(
     return loss.detach()
 
 
-def assert_same_weights(one: Any, other: Any, rtol: float = 1e-4, of_largest: float = 0.0) -> None:
+def assert_same_weights(
+    one: Any, other: Any, rtol: float = 1e-4, of_largest: float = 0.0, least: float = 1e-6
+) -> None:
     """Compare weights and buffers, up to some of each or of the largest of its tensor."""
     left, right = one.state_dict(), other.state_dict()
     assert left.keys() == right.keys()
     for name, tensor in left.items():
-        atol = max(1e-6, of_largest * float(tensor.abs().max()))
+        atol = max(least, of_largest * float(tensor.abs().max()))
         torch.testing.assert_close(tensor, right[name], rtol=rtol, atol=atol, msg=name)
 
 
