@@ -182,3 +182,24 @@ def test_a_program_that_runs_while_it_is_imported(
     assert [one.fallback for one in program.network.traces] == [None, None]
     assert "calls print" in str(program.telling.traces[0].fallback)
     assert capsys.readouterr().out.count("told") == 4
+
+
+def test_packages_that_are_imported_are_not_gone_through(monkeypatch: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "counting_package.py").write_text("import itertools\nnumbers = itertools.count()\n")
+    monkeypatch.syspath_prepend(folder)
+    program = """
+def scaled(x):
+    import counting_package
+
+    return x * getattr(x, "no_such_attribute", 2.0)
+"""
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program, "program.py", "exec"), names)
+    network = TorchNetwork([LambdaOp(names["scaled"], "x", "y")], compile=QUICK)
+    with network("infer", 1):
+        for _ in range(3):
+            assert torch.equal(network.run_step({"x": torch.ones(2)})["y"], torch.full((2,), 2.0))
+    monkeypatch.delitem(sys.modules, "counting_package")
+    assert [one.fallback for one in network.traces] == [None]

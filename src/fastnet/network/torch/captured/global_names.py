@@ -83,7 +83,7 @@ class Globals:
             names: Iterable[str]
             if is_library(module.__name__):
                 names = table.keys() & read
-            elif own.looks_up:
+            elif own.looks_up and not _is_installed(module):
                 names = {name for name in table if not name.startswith("__")}
             else:
                 names = read | (table.keys() & attributes)
@@ -106,6 +106,11 @@ class Globals:
 def _attributes(code: CodeType) -> frozenset[str]:
     is_of_graph = code.co_filename.startswith(_OF_GRAPHS)
     return frozenset() if is_of_graph else names_in(code).attributes
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Return whether a module is of a package that was installed, and not of the program's own."""
+    return "-packages" + os.sep in str(getattr(module, "__file__", None))
 
 
 def attributes_in(codes: Iterable[CodeType]) -> frozenset[str]:
