@@ -53,3 +53,21 @@ def test_the_figure_says_what_was_measured() -> None:
     (said,) = re.findall(r"!\[(.*)\]\(bench/results/report_step.png\)", README.read_text("utf-8"))
     assert f": {own:.2f} of the loop by hand" in said
     assert f"take {min(others):.1f} to {max(others):.1f} times as long" in said
+
+
+def test_the_table_says_what_was_measured() -> None:
+    results = README.parent / "bench" / "results" / "compiled.json"
+    measured = json.loads(results.read_text(encoding="utf-8"))["environments"]["main"]
+    ratios = {one["workload"]: one["ratios"] for one in measured}
+    rows = re.findall(
+        r"^\| (?!a step of|-)(.+) \| (.+) \| (.+) \|$", README.read_text("utf-8"), re.M
+    )
+    names = ["mlp_sgd", "mlp_adam", "modules120_adam", "lenet_train", "pair"]
+    assert len(rows) == len(names)
+    for name, (_, *said) in zip(names, rows, strict=True):
+        for peer, figure in zip(["fastnet", "compiled_update"], said, strict=True):
+            found = ratios[f"compiled_{name}"].get(peer)
+            if found is None:
+                assert figure == "-"
+            else:
+                assert float(figure) == pytest.approx(found["bare"]["median"], rel=0.05)
