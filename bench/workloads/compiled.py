@@ -82,7 +82,10 @@ class Sentences(Compiled):
     """A step of a model of Hugging Face's that reads sentences."""
 
     words: ClassVar[int] = 100
-    only: ClassVar[frozenset[str] | None] = _WAYS - {"jax_step"}
+    # nobody has it without the package that the model is of
+    only: ClassVar[frozenset[str] | None] = (
+        _WAYS - {"jax_step"} if find_spec("transformers") else frozenset()
+    )
 
     def batch(self) -> dict[str, torch.Tensor]:
         """Return a batch, the same every time."""
@@ -226,13 +229,6 @@ def _bert() -> nn.Module:
     return Logits()
 
 
-_OF_TRANSFORMERS = (
-    Sentences(
-        "compiled_bert_adam", "BERT of 2 layers, train step, Adam", True, _bert, (8, 16), 4,
-        adam=True,
-    ),
-)  # fmt: skip
-
 WORKLOADS = (
     _mlp("compiled_mlp_sgd", "MLP train step, SGD", True, 0.35),
     _mlp("compiled_mlp_adam", "MLP train step, Adam", True, 0.25, adam=True),
@@ -246,5 +242,6 @@ WORKLOADS = (
     Chain("compiled_chain_50", "50 elementwise ops"),
     Divided("compiled_divided", "MLP train step and a metric that looks at values, Adam", True,
             mlp.layers, (8, 16), 4, adam=True),
-    *(_OF_TRANSFORMERS if find_spec("transformers") else ()),
+    Sentences("compiled_bert_adam", "BERT of 2 layers, train step, Adam", True,
+              _bert, (8, 16), 4, adam=True),
 )  # fmt: skip
