@@ -340,9 +340,7 @@ _set_wrapping: Any = look_up(
 )
 
 
-def launch_call(
-    concrete: Any, left_out: int = 0
-) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
+def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
     """Find the shortest way to call a function that XLA compiles.
 
     Saves what TensorFlow does to find out, in each call, that a function is to be compiled, and to
@@ -352,7 +350,6 @@ def launch_call(
     Args:
         concrete: A concrete function of flat tensors, which returns a list of tensors, made with
             `jit_compile`.
-        left_out: How many of the tensors of a call, the first ones, it does not take.
 
     Returns:
         The way, which raises what the compiler raises; None if there is none.
@@ -384,7 +381,7 @@ def launch_call(
         set_wrapping(handle, False)
         try:
             results: list[tf.Tensor] = execute(
-                "XlaLaunch", count, [*tensors[left_out:], *captured], attributes, context
+                "XlaLaunch", count, tensors + captured, attributes, context
             )
         finally:
             set_wrapping(handle, True)

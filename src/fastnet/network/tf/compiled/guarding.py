@@ -11,7 +11,7 @@ from fastnet.network.tf.compiled.reading import Reading, Uncompilable
 __all__ = ["for_xla"]
 
 
-def for_xla(concrete: Any, reading: Reading) -> tuple[Any, int]:
+def for_xla(concrete: Any, reading: Reading) -> Any:
     """Make a function for XLA of a traced one.
 
     Args:
@@ -19,9 +19,8 @@ def for_xla(concrete: Any, reading: Reading) -> tuple[Any, int]:
         reading: What it is made of.
 
     Returns:
-        Another one that returns the same, and how many inputs it leaves out: the first one, the
-        epoch, if nothing reads it. Where something must hold, it has one more result, whether it
-        does, and leaves all variables as they were if it does not.
+        Another one that takes and returns the same. Where something must hold, it has one more
+        result, whether it does, and leaves all variables as they were if it does not.
 
     Raises:
         Uncompilable: If it captures what cannot be handed on.
@@ -35,8 +34,6 @@ def for_xla(concrete: Any, reading: Reading) -> tuple[Any, int]:
     used = {name for node in definition.node for name in map(_tensor_of, node.input)}
     wanted = [one.name for one in concrete.outputs]
     looked_at = [name for watch in reading.watches for name in watch.names]
-    left_out = int(inputs[0].name not in {*used, *wanted, *looked_at})
-    inputs = inputs[left_out:]
 
     def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
         known = dict(zip([one.name for one in inputs], tensors, strict=True))
@@ -72,7 +69,7 @@ def for_xla(concrete: Any, reading: Reading) -> tuple[Any, int]:
     made = tf.function(run, jit_compile=True, autograph=False)
     # whatever strategy or device is in force has no part in this
     with tf.init_scope():
-        return made.get_concrete_function(*specs), left_out
+        return made.get_concrete_function(*specs)
 
 
 def _read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -95,19 +95,19 @@ class Compiler:
         """
         fallback = self.refuses(kinds)
         run: Any = None
-        checked, left_out = False, 0
+        checked = False
         if fallback is None:
             try:
                 if tf.config.list_logical_devices("GPU"):
                     raise Uncompilable("there is a GPU; steps are compiled on the CPU only, so far")
                 reading = read(concrete, describe, not self.options.fallback_random)
-                run, left_out = for_xla(concrete, reading)
+                run = for_xla(concrete, reading)
                 checked = bool(reading.watches)
             except Uncompilable as error:
                 fallback = str(error)
             except Exception as error:
                 fallback = _failure(error)
-        return CompiledStep(self, plain, run, left_out, checked, kinds, wide, fallback)
+        return CompiledStep(self, plain, run, checked, kinds, wide, fallback)
 
 
 class CompiledStep:
@@ -117,7 +117,6 @@ class CompiledStep:
         compiler: What it is compiled by.
         plain: Runs the step as it was traced.
         run: The function that XLA compiles, or None.
-        left_out: How many of the tensors, the first ones, it does not take.
         checked: Whether its last result is whether all that must hold does.
         kinds: The kinds of batches that were compiled before.
         wide: Whether it is for batches of several shapes.
@@ -134,7 +133,6 @@ class CompiledStep:
         compiler: Compiler,
         plain: Call,
         run: Any,
-        left_out: int,
         checked: bool,
         kinds: Kinds,
         wide: bool,
@@ -155,9 +153,7 @@ class CompiledStep:
         # TensorFlow forgets a function that nobody has
         self._held = run
         if run is not None:
-            self._launch: Call = launch_call(run, left_out) or (
-                lambda tensors: list(run(*tensors[left_out:]))
-            )
+            self._launch: Call = launch_call(run) or (lambda tensors: list(run(*tensors)))
             self._direct = direct_call(run)
             self.call = self._unless_recorded(self._run_any if wide else self._run_first)
 
