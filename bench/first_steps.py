@@ -222,7 +222,7 @@ def _budgets() -> Table:
     ]
     note = f"{DEEP.title} (Linear, GELU, LayerNorm) on {DEEP.shape[0]} rows, Adam: what a step "
     note += f"allocates at its peak; medians of {_ROUNDS} rounds in one process."
-    columns = ["memory_budget", "MB", "beside 1", "a step, ms", "beside 1"]
+    columns = ["memory_budget", "MB", "beside all", "a step, ms", "beside that of all"]
     return Table("Less memory", note, columns, rows)
 
 

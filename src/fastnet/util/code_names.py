@@ -7,7 +7,10 @@ import functools
 from types import CodeType
 from typing import NamedTuple
 
-__all__ = ["CodeNames", "names_in"]
+__all__ = ["LOOKING_UP", "CodeNames", "names_in"]
+
+LOOKING_UP = frozenset({"getattr", "vars", "__dict__", "__getattribute__"})
+"""By which code reads attributes whose names are not in it."""
 
 _OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL")
 
@@ -30,7 +33,7 @@ class CodeNames(NamedTuple):
     @property
     def looks_up(self) -> bool:
         """Whether it may read attributes by other names."""
-        return not (self.read | self.attributes).isdisjoint(("getattr", "vars", "__dict__"))
+        return not LOOKING_UP.isdisjoint(self.read | self.attributes)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,6 +34,16 @@ from fastnet.backend.tf._keras_internals import (
     TRACKING,
 )
 from fastnet.types import is_op
+from fastnet.util.packages import is_installed
+from fastnet.util.readers import (
+    ABSENT,
+    array_of,
+    items_of,
+    method_of,
+    partial_of,
+    value_of_context,
+    value_of_slot,
+)
 
 __all__ = [
     "GLOBALS",
@@ -76,7 +86,6 @@ _KERAS = frozenset({"keras", "tf_keras"})
 _LIBRARIES = _KERAS | {"tensorflow", "numpy", "torch", "fastnet", "fastestimator", "h5py"}
 # which hold none of the attributes of what derives from their classes
 _BARE = frozenset({"builtins", "abc", "typing"})
-_ABSENT: Any = object()
 
 Kind = Literal["attributes", "mapping", "sequence", "function"]
 
@@ -320,17 +329,10 @@ def _of_slots(kind: type) -> Look:
 
     def read(value: Any) -> list[Any]:
         own = getattr(value, "__dict__", {})
-        found = {**own, **{name: _slot(part, value) for name, part in slots}}
+        found = {**own, **{name: value_of_slot(part, value) for name, part in slots}}
         return [*found, *found.values()]
 
     return Look(read, has_names=True)
-
-
-def _slot(slot: Any, value: Any) -> Any:
-    try:
-        return slot.__get__(value)
-    except AttributeError:
-        return _ABSENT
 
 
 @lru_cache(maxsize=1024)
@@ -363,8 +365,7 @@ def is_of_program(module: str | None) -> bool:
     """
     if _is_library(module):
         return False
-    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
-    return not {"site-packages", "dist-packages"} & {*file.replace("\\", "/").split("/")}
+    return not is_installed(getattr(sys.modules.get(module or ""), "__file__", None) or "")
 
 
 class Globals:
@@ -380,19 +381,7 @@ class Globals:
 
     def read(self) -> list[Any]:
         """List their names, and then their values."""
-        return [*self.names, *[self.table.get(name, _ABSENT) for name in self.names]]
-
-
-def _partial(value: Any) -> list[Any]:
-    return [value.func, *value.args, *value.keywords, *value.keywords.values()]
-
-
-def _method(value: Any) -> list[Any]:
-    return [value.__self__, value.__func__]
-
-
-def _array(value: Any) -> list[Any]:
-    return [f"{value.dtype.str} {value.shape}", value.tobytes()]
+        return [*self.names, *[self.table.get(name, ABSENT) for name in self.names]]
 
 
 def _summed(value: Any) -> list[Any]:
@@ -416,16 +405,8 @@ def _wrapped(value: Any) -> list[Any]:
     ]
 
 
-def _in_context(value: Any) -> list[Any]:
-    return [value.get(_ABSENT)]
-
-
 def _referred(value: Any) -> list[Any]:
     return [value()]
-
-
-def _items(value: Any) -> list[Any]:
-    return [*value, *value.values()]
 
 
 _OBJECT = Look("attributes", passed_over=TRACKING)
@@ -439,9 +420,9 @@ _SEQUENCE = Look("sequence", by_value=True)
 _SET = Look("sequence", by_value=True, goes_on=False)
 _MAPPING = Look("mapping", by_value=True)
 _FUNCTION = Look("function")
-_PARTIAL = Look(_partial, by_value=True)
-_METHOD = Look(_method, by_value=True)
-_ARRAY = Look(_array, by_value=True, goes_on=False)
+_PARTIAL = Look(partial_of, by_value=True)
+_METHOD = Look(method_of, by_value=True)
+_ARRAY = Look(array_of, by_value=True, goes_on=False)
 _VARIABLE = Look("attributes", only=OF_VARIABLES)
 _NAMED_OBJECT = Look("attributes", passed_over=TRACKING, named=True)
 _OBJECTS = Look(_objects, by_value=True)
@@ -449,9 +430,9 @@ _SUMMED = Look(_summed, by_value=True, goes_on=False)
 _BYTES = Look(_bytes, by_value=True, goes_on=False)
 _DEQUE = Look(list, by_value=True)
 _WRAPPER = Look(_wrapped, by_value=True)
-_CONTEXT = Look(_in_context)
+_CONTEXT = Look(value_of_context)
 _REFERENCE = Look(_referred)
-_VIEW = Look(_items, by_value=True, has_names=True)
+_VIEW = Look(items_of, by_value=True, has_names=True)
 _MODULE = Look("attributes", passed_over=frozenset({"__builtins__"}), named=True)
 _OF_CLASSES = frozenset({"__doc__", "__annotations__", "__weakref__", "__dict__"})
 _CLASS = Look("attributes", passed_over=_OF_CLASSES, goes_on=False)

@@ -25,7 +25,7 @@ from fastnet.backend.tf.baked import (
     own_classes,
     parts_of_class,
 )
-from fastnet.util.code_names import CodeNames, names_in
+from fastnet.util.code_names import LOOKING_UP, CodeNames, names_in
 from fastnet.util.numbers import same_constant
 from fastnet.util.warned import warn
 
@@ -42,8 +42,6 @@ _TOO_MUCH = (
     f"The ops lead to more than {_MOST_NODES} objects. What is changed in further ones does not "
     "count for a step that was traced before; call network.clear_plans() after such a change."
 )
-# by which code reads attributes whose names are not in it
-_READING_ALL = frozenset({"getattr", "vars", "__dict__", "__getattribute__"})
 # what cannot change in the place of another one
 _STAYING = (tuple, frozenset, MethodType, BuiltinFunctionType)
 
@@ -102,7 +100,7 @@ class _Names:
         self._found |= names.read | names.attributes | names.strings
 
     def has(self, name: str) -> bool:
-        return name in self._found or not self._found.isdisjoint(_READING_ALL)
+        return name in self._found or not self._found.isdisjoint(LOOKING_UP)
 
 
 class Fingerprint:

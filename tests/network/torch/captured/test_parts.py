@@ -233,8 +233,14 @@ class Whole(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("reads", ["y", "first_pred"])
-def test_two_models_that_read_the_same_are_divided_if_no_gradient_is_between(reads: str) -> None:
+@pytest.mark.parametrize(
+    ("reads", "loss", "parts"),
+    # what the second learns of the first has a graph, if it takes no gradient
+    [("y", nn.functional.cross_entropy, 2), ("first_pred", distance, 0)],
+)
+def test_two_models_that_read_the_same_are_divided_if_no_gradient_is_between(
+    reads: str, loss: Callable[..., torch.Tensor], parts: int
+) -> None:
     pairs, network = [], None
     data = [{**batch, "z": batch["y"].float()} for batch in batches(8)]
     for compile in (False, QUICK):
@@ -248,9 +254,7 @@ def test_two_models_that_read_the_same_are_divided_if_no_gradient_is_between(rea
                 UpdateOp(first, "first_loss"),
                 at("z"),
                 ModelOp(second, "x", "second_pred"),
-                CrossEntropy(["second_pred", reads], "second_loss", from_logits=True)
-                if reads == "y"
-                else LambdaOp(distance, ["second_pred", reads], "second_loss"),
+                LambdaOp(loss, ["second_pred", reads], "second_loss"),
                 UpdateOp(second, "second_loss"),
             ],
             compile=compile,
@@ -263,8 +267,7 @@ def test_two_models_that_read_the_same_are_divided_if_no_gradient_is_between(rea
     for own, other in zip(*pairs, strict=True):
         assert_same_weights(own, other)
     assert network is not None
-    # a prediction of the first one that the second learns of has a graph, if no gradient
-    assert sum(captured for _, captured in told(network)) == (2 if reads == "y" else 0)
+    assert sum(captured for _, captured in told(network)) == parts
 
 
 def test_parameters_that_are_thawed_are_trained_in_that_very_step() -> None:

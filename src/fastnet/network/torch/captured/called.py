@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fastnet.network.torch.captured.global_names import ABSENT
+from fastnet.util.readers import ABSENT
 
 __all__ = ["Called", "methods_run"]
 

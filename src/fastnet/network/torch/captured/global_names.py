@@ -13,18 +13,16 @@ import torch
 
 from fastnet.network.torch.captured.observing import is_own_file
 from fastnet.util.code_names import names_in
+from fastnet.util.packages import is_installed
+from fastnet.util.readers import ABSENT
 
 __all__ = [
-    "ABSENT",
     "Globals",
     "attributes_in",
     "functions_of_torch",
     "is_library",
     "replaced_function_of_torch",
 ]
-
-ABSENT: Any = object()
-"""Stands for what is not there."""
 
 # what torch writes down of graphs, which calls operations by names of their own
 _OF_GRAPHS = "<eval_with_key>"
@@ -83,7 +81,7 @@ class Globals:
             names: Iterable[str]
             if is_library(module.__name__):
                 names = table.keys() & read
-            elif own.looks_up and not _is_installed(module):
+            elif own.looks_up and not is_installed(getattr(module, "__file__", None) or ""):
                 names = {name for name in table if not name.startswith("__")}
             else:
                 names = read | (table.keys() & attributes)
@@ -106,11 +104,6 @@ class Globals:
 def _attributes(code: CodeType) -> frozenset[str]:
     is_of_graph = code.co_filename.startswith(_OF_GRAPHS)
     return frozenset() if is_of_graph else names_in(code).attributes
-
-
-def _is_installed(module: ModuleType) -> bool:
-    """Return whether a module is of a package that was installed, and not of the program's own."""
-    return "-packages" + os.sep in str(getattr(module, "__file__", None))
 
 
 def attributes_in(codes: Iterable[CodeType]) -> frozenset[str]:

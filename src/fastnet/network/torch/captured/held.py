@@ -32,30 +32,32 @@ from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
 from fastnet.network.torch.captured.called import Called, methods_run
 from fastnet.network.torch.captured.global_names import (
-    ABSENT,
     Globals,
     attributes_in,
     is_library,
 )
 from fastnet.network.torch.captured.readers import (
     Slots,
-    array_of,
     bound_to,
     bytes_of,
     has_not_begun,
     is_buffer,
-    items_of,
-    method_of,
-    partial_of,
     place_in,
     settings_of,
     slots_of,
-    value_of_context,
     wrapped_by,
 )
 from fastnet.schedule.schedule import EpochScheduler
 from fastnet.types import is_op
 from fastnet.util.numbers import same_constant
+from fastnet.util.readers import (
+    ABSENT,
+    array_of,
+    items_of,
+    method_of,
+    partial_of,
+    value_of_context,
+)
 
 __all__ = ["Held", "TooMuch"]
 

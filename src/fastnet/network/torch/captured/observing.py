@@ -20,6 +20,7 @@ import torch
 
 from fastnet._calls import Calls
 from fastnet.network.base import BaseNetwork
+from fastnet.util.packages import is_installed
 
 __all__ = ["Observer", "Ran", "Uncapturable", "code_told"]
 
@@ -341,7 +342,7 @@ def _kind_of(filename: str) -> str:
         if part in filename and package in _OF_TORCH:
             return "library"
     if filename.startswith("<frozen") or (
-        filename.startswith(_PYTHON) and not any(part in filename for part in _PACKAGES)
+        filename.startswith(_PYTHON) and not is_installed(filename)
     ):
         return "python"
     return "own"

@@ -1,4 +1,4 @@
-"""Reads what objects of other kinds than containers are made of."""
+"""Reads what objects that captured steps hold are made of."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import inspect
 from types import MemberDescriptorType
 from typing import Any
 
-from fastnet.network.torch.captured.global_names import ABSENT, is_library
+from fastnet.network.torch.captured.global_names import is_library
+from fastnet.util.readers import value_of_slot
 
 __all__ = [
     "Slots",
-    "array_of",
     "bound_to",
     "bytes_of",
     "has_not_begun",
     "is_buffer",
-    "items_of",
-    "method_of",
-    "partial_of",
     "place_in",
     "settings_of",
     "slots_of",
-    "value_of_context",
     "wrapped_by",
 ]
 
@@ -49,13 +45,7 @@ class Slots:
 
     def __call__(self, value: Any) -> list[Any]:
         """Read them, in order."""
-        found = []
-        for slot in self._slots:
-            try:
-                found.append(slot.__get__(value))
-            except AttributeError:
-                found.append(ABSENT)
-        return found
+        return [value_of_slot(slot, value) for slot in self._slots]
 
 
 def is_buffer(value: Any) -> bool:
@@ -72,24 +62,9 @@ def bytes_of(value: Any) -> list[Any]:
     return [memoryview(value).tobytes()]
 
 
-def items_of(value: Any) -> list[Any]:
-    """Read the keys, and then the values, of a mapping."""
-    return [*value.keys(), *value.values()]
-
-
-def method_of(value: Any) -> list[Any]:
-    """Read the object and the function of a method."""
-    return [value.__self__, value.__func__]
-
-
 def bound_to(value: Any) -> list[Any]:
     """Read what a function of C is bound to."""
     return [value.__self__]
-
-
-def partial_of(value: Any) -> list[Any]:
-    """Read the function and the arguments of a partial."""
-    return [value.func, *value.args, *value.keywords, *value.keywords.values()]
 
 
 def wrapped_by(value: Any) -> list[Any]:
@@ -107,17 +82,7 @@ def place_in(value: Any) -> list[Any]:
     return [has_not_begun(value)]
 
 
-def value_of_context(value: Any) -> list[Any]:
-    """Read the value of a context variable."""
-    return [value.get(ABSENT)]
-
-
 def settings_of(value: Any) -> list[Any]:
     """Read the settings of the groups of an optimizer."""
     groups = value.param_groups
     return [one for group in groups for name, one in group.items() if name != "params"]
-
-
-def array_of(value: Any) -> list[Any]:
-    """Read the type, the shape and the bytes of an array."""
-    return [f"{value.dtype.str} {value.shape}", value.tobytes()]
