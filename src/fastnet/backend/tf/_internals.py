@@ -33,6 +33,7 @@ __all__ = [
     "launch_call",
     "messages",
     "profiler_is_on",
+    "recording",
     "registered_gradients",
     "shape_of_eager",
     "source_error",
@@ -318,6 +319,18 @@ def direct_call(concrete: Any) -> DirectCall | None:
     context = _find_context()
     call, executing_eagerly = context.call_function, context.executing_eagerly
     return DirectCall(call, name, captured, len(outputs), _could_record, executing_eagerly)
+
+
+def recording() -> tuple[Callable[[], bool], Callable[[], bool]] | None:
+    """Return what tells whether something of the program's own is to know of a step.
+
+    Returns:
+        What tells whether a tape may be, and what tells that no graph is; None where only the
+        latter can be told.
+    """
+    if _find_context is None or _could_record is None:
+        return None
+    return _could_record, _find_context().executing_eagerly
 
 
 def _executes(function: Any) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -53,8 +53,23 @@ _MANY_TRACES = 8
 # how many traces in a row the values of one key may ask for before somebody is told
 _MANY_IN_A_ROW = 3
 
-# Told why ops were traced or compiled, the seconds of both, and why they were not compiled.
-Record = Callable[[str, float, float, str | None], None]
+
+class Record(Protocol):
+    """Told why ops were traced or compiled, the seconds of both, why they were not, and which part.
+
+    The part is what was compiled where it is not all.
+    """
+
+    def __call__(
+        self,
+        reason: str,
+        seconds: float,
+        compiling: float,
+        fallback: str | None,
+        part: str | None = None,
+    ) -> None:
+        """Take it down."""
+
 
 # the ids of what schedulers stand for, and of the ops
 InForce = tuple[list[int], list[int]]
@@ -81,7 +96,7 @@ class Program:
         mode: The mode.
         traced: What the latest trace was made of, or None.
         open_axes: The axes that a graph may leave open.
-        never_compiled: Why XLA can compile none of its steps; None if it perhaps can.
+        never_compiled: Why XLA compiles none of its steps; None if it perhaps does.
     """
 
     never_compiled: str | None = None
@@ -181,8 +196,10 @@ class Program:
         )
 
     def _make_compiler(self, options: CompileOptions) -> Compiler:
-        def tell(reason: str, seconds: float, fallback: str | None) -> None:
-            self.record(reason, 0.0, seconds, fallback)
+        def tell(
+            reason: str, seconds: float, fallback: str | None, part: str | None = None
+        ) -> None:
+            self.record(reason, 0.0, seconds, fallback, part)
 
         return Compiler(options, tell, self.never_compiled)
 
@@ -226,7 +243,7 @@ class Program:
         call = caller(concrete, self._explain)
         if self._compiler is None:
             return Trace(call, forms, outputs, wide), None
-        step = self._compiler.compile(concrete, call, kinds, self._op_in, wide)
+        step = self._compiler.compile(concrete, call, kinds, self._op_in, self._explain, wide)
         return Trace(step.call, forms, outputs, wide), step
 
     def tracing(self, static: _Static, anew: bool) -> AbstractContextManager[None]:

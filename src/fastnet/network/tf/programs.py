@@ -85,9 +85,16 @@ class Programs:
         return program
 
     def _record(
-        self, mode: str, reason: str, seconds: float, compiling: float, fallback: str | None
+        self,
+        mode: str,
+        reason: str,
+        seconds: float,
+        compiling: float,
+        fallback: str | None,
+        part: str | None = None,
     ) -> None:
         context = {"mode": mode, "epoch": self._state["epoch"]}
-        self.records.add(context, reason, seconds, compiling, fallback)
+        records = self.records if part is None else self.records.of(part)
+        records.add(context, reason, seconds, compiling, fallback)
         if self.told is not None:
             self.told(reason, seconds, compiling)

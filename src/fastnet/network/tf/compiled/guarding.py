@@ -1,96 +1,223 @@
-"""A traced function as one for XLA, which changes nothing where a graph would raise."""
+"""Functions for XLA, of the nodes of a traced one, which change nothing where it would raise."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fastnet.network.tf.compiled.reading import Reading, Uncompilable
+from fastnet.network.tf.compiled.reading import Reading, Uncompilable, calls_functions
+from fastnet.network.tf.compiled.vocabulary import READING
 
-__all__ = ["for_xla"]
+__all__ = ["Made", "Source"]
 
 
-def for_xla(concrete: Any, reading: Reading) -> Any:
-    """Make a function for XLA of a traced one.
+class Made(NamedTuple):
+    """A function that was made of some nodes.
+
+    Attributes:
+        concrete: The function.
+        results: The names of the tensors that it returns.
+        fixed: The values of those asked for that are the same in each call.
+        checked: Whether it returns one more tensor: whether all is well. If not, it has left all
+            variables as they were.
+        require: Raises an error if XLA cannot compile it, and runs nothing.
+    """
+
+    concrete: Any
+    results: list[str]
+    fixed: dict[str, Any]
+    checked: bool
+    require: Callable[[], None]
+
+
+class Source:
+    """The nodes of a traced function.
 
     Args:
-        concrete: The traced function: of flat tensors, to a list of tensors.
+        concrete: The function: of flat tensors, to a list of tensors.
         reading: What it is made of.
 
-    Returns:
-        Another one that takes and returns the same. Where something must hold, it has one more
-        result, whether it does, and leaves all variables as they were if it does not.
+    Attributes:
+        arguments: The names of the tensors that it is given.
+        captures: What it has captured, with the name that this has in it.
+        graph: Its graph.
+        operations: The nodes, each after those that it waits for.
+        outputs: The names of the tensors that it returns.
+        users: The nodes that take a tensor, by its name.
 
     Raises:
         Uncompilable: If it captures what cannot be handed on.
     """
-    graph = concrete.graph
-    captures = list(graph.captures)
-    inputs = graph.inputs[: len(graph.inputs) - len(captures)]
-    if [one.name for one in graph.inputs[len(inputs) :]] != [inner.name for _, inner in captures]:
-        raise Uncompilable("the step reads what is only found when it is called")
-    definition = _without_inputs(reading.definition, {one.op.name for one in graph.inputs})
-    used = {name for node in definition.node for name in map(_tensor_of, node.input)}
-    wanted = [one.name for one in concrete.outputs]
-    looked_at = [name for watch in reading.watches for name in watch.names]
 
-    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        known = dict(zip([one.name for one in inputs], tensors, strict=True))
-        outer = tf.compat.v1.get_default_graph()
-        # what XLA is called with has the variables last
-        for outside, inside in sorted(captures, key=lambda pair: pair[0].dtype == tf.resource):
-            known[inside.name] = outer.capture(outside)
-        before = [_read(outer.capture(handle), dtype) for handle, dtype in reading.written]
-        asked = [name for name in dict.fromkeys([*wanted, *looked_at]) if name not in known]
+    def __init__(self, concrete: Any, reading: Reading) -> None:
+        self.graph = graph = concrete.graph
+        self.captures = [(outside, inside.name) for outside, inside in graph.captures]
+        self.operations: list[tf.Operation] = graph.get_operations()
+        self.outputs = [one.name for one in concrete.outputs]
+        names = [one.name for one in graph.inputs]
+        found = [name for _, name in self.captures]
+        self.arguments = names[: len(names) - len(found)]
+        if names[len(self.arguments) :] != found:
+            raise Uncompilable("the step reads what is only found when it is called")
+        self.inputs = {name.partition(":")[0] for name in names}
+        self.users: dict[str, set[str]] = defaultdict(set)
+        for operation in self.operations:
+            for one in operation.inputs:
+                self.users[one.name].add(operation.name)
+        self._reading = reading
+        self._nodes = {node.name: node for node in reading.definition.node}
+
+    def whole(self) -> Made:
+        """Make a function of all nodes, for XLA."""
+        by_name = {one.name: one for operation in self.operations for one in operation.outputs}
+        specs = [tf.TensorSpec(by_name[one].shape, by_name[one].dtype) for one in self.arguments]
+        names = frozenset(self._nodes.keys() - self.inputs)
+        return self.make(names, self.arguments, self.outputs, specs, folds=False)
+
+    def make(
+        self,
+        names: frozenset[str],
+        given: Sequence[str],
+        asked: Sequence[str],
+        specs: Sequence[tf.TensorSpec],
+        compiled: bool = True,
+        fixed: Mapping[str, Any] | None = None,
+        controls: Mapping[str, Collection[str]] | None = None,
+        folds: bool = True,
+    ) -> Made:
+        """Make a function of nodes.
+
+        Args:
+            names: The nodes.
+            given: The names of the tensors that it is to take.
+            asked: The names of those that it is to return.
+            specs: What they are that it takes.
+            compiled: Whether XLA is to compile it, and not on the devices that nodes name.
+            fixed: The values of other tensors that nodes take.
+            controls: The nodes that each waits for besides; None for those that it says itself.
+            folds: Whether results that are the same in each call are told, and not returned.
+
+        Returns:
+            The function.
+        """
+        reading = self._reading
+        watches = [one for one in reading.watches if compiled and one.node in names]
+        captures = self._captures_of(names)
+        written = [name for name, _, is_written in captures if is_written and watches]
+        results: list[str] = []
+        values: dict[str, Any] = {}
+
+        def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            known = dict(zip(given, tensors, strict=True))
+            known.update({name: tf.constant(value) for name, value in (fixed or {}).items()})
+            graph = tf.compat.v1.get_default_graph()
+            known.update({name: graph.capture(outside) for name, outside, _ in captures})
+            before = {name: _read(known[name], reading.variables[name].dtype) for name in written}
+            looked_at = [name for watch in watches for name in watch.names]
+            unknown = [one for one in dict.fromkeys([*asked, *looked_at]) if one not in known]
+            self.take_in(names, known, unknown, controls, placed=not compiled)
+            if folds:
+                found = {name: tf.get_static_value(known[name]) for name in asked}
+                values.update({name: value for name, value in found.items() if value is not None})
+            results[:] = [name for name in asked if name not in values]
+            returned = [known[name] for name in results]
+            if not watches:
+                return returned
+            holding = [watch.check.holds(*[known[one] for one in watch.names]) for watch in watches]
+            fine = tf.reduce_all([tf.reduce_all(one) for one in holding])
+            for name, old in before.items():
+                now = tf.where(fine, _read(known[name], old.dtype), old)
+                tf.raw_ops.AssignVariableOp(resource=known[name], value=now)
+            return [*returned, fine]
+
+        made = tf.function(run, jit_compile=compiled or None, autograph=False)
+        # whatever strategy or device is in force has no part in this
+        with tf.init_scope():
+            concrete = made.get_concrete_function(*specs)
+
+        def require() -> None:
+            with tf.init_scope():
+                made.experimental_get_compiler_ir(*specs)(stage="hlo")
+
+        return Made(concrete, results, values, bool(watches), require)
+
+    def _captures_of(self, names: frozenset[str]) -> list[tuple[str, Any, bool]]:
+        """Find what nodes take that is captured: its name, and whether it is written to.
+
+        What XLA is called with has the variables last.
+        """
+        kinds = {one.name: one.type for one in self.operations}
+        found = []
+        for outside, name in self.captures:
+            users = {kinds[user] for user in self.users[name] & names}
+            if users:
+                is_written = outside.dtype == tf.resource and not users <= READING
+                found.append((name, outside, is_written))
+        return sorted(found, key=lambda one: one[1].dtype == tf.resource)
+
+    def take_in(
+        self,
+        names: Collection[str],
+        known: dict[str, tf.Tensor],
+        asked: Sequence[str],
+        controls: Mapping[str, Collection[str]] | None = None,
+        placed: bool = True,
+    ) -> None:
+        """Put nodes into the graph that is under way.
+
+        Args:
+            names: The nodes.
+            known: The tensors that there are in that graph, by name; what is asked for is added.
+            asked: The names of tensors of these nodes.
+            controls: The nodes that each waits for besides; None for those that it says itself.
+            placed: Whether they run on the devices that they name.
+        """
+        reading = self._reading
+        definition = tf.compat.v1.GraphDef(versions=reading.definition.versions)
+        # constants are wherever they are needed
+        ordered = [one.name for one in self.operations if one.name in names]
+        waiting = [*ordered, *(name.partition(":")[0] for name in asked)]
+        taken: set[str] = set()
+        outside: dict[str, tf.Tensor] = {}
+        while waiting:
+            name = waiting.pop()
+            if name in taken:
+                continue
+            taken.add(name)
+            node = definition.node.add()
+            node.CopyFrom(self._nodes[name])
+            wanted = [one for one in node.input if not one.startswith("^")]
+            if controls is None:
+                waited = [one[1:] for one in node.input if one.startswith("^")]
+            else:
+                waited = list(controls.get(name, ()))
+            node.ClearField("input")
+            if node.op == "Const":
+                waited = []
+            for one in wanted:
+                source, _, number = one.partition(":")
+                tensor = f"{source}:{number or 0}"
+                node.input.append(one)
+                if source in names:
+                    continue
+                if self._nodes[source].op == "Const":
+                    waiting.append(source)
+                else:
+                    outside[tensor] = known[tensor]
+            node.input.extend(f"^{one}" for one in waited if one in names)
+            node.attr.pop("_class", None)
+            if not placed:
+                node.device = ""
+        if any(calls_functions(node) for node in definition.node):
+            definition.library.CopyFrom(reading.definition.library)
         found = tf.graph_util.import_graph_def(
-            definition,
-            input_map={name: tensor for name, tensor in known.items() if name in used},
-            return_elements=asked,
-            name="",
+            definition, input_map=outside, return_elements=list(asked), name=""
         )
         known.update(zip(asked, found or (), strict=True))
-        results = [known[name] for name in wanted]
-        if not reading.watches:
-            return results
-        fine = tf.reduce_all(
-            [
-                tf.reduce_all(watch.check.holds(*[known[name] for name in watch.names]))
-                for watch in reading.watches
-            ]
-        )
-        for (outside, dtype), old in zip(reading.written, before, strict=True):
-            handle = outer.capture(outside)
-            now = _read(handle, dtype)
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.where(fine, now, old))
-        return [*results, fine]
-
-    specs = [tf.TensorSpec(one.shape, one.dtype) for one in inputs]
-    made = tf.function(run, jit_compile=True, autograph=False)
-    # whatever strategy or device is in force has no part in this
-    with tf.init_scope():
-        return made.get_concrete_function(*specs)
 
 
 def _read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
-
-def _without_inputs(definition: Any, inputs: set[str]) -> Any:
-    """Copy a graph without the nodes that its inputs were, and what places its nodes."""
-    copy = tf.compat.v1.GraphDef()
-    copy.CopyFrom(definition)
-    kept = [node for node in copy.node if node.name not in inputs]
-    for node in kept:
-        node.device = ""
-        node.attr.pop("_class", None)
-        controls = [one for one in node.input if one.startswith("^") and one[1:] in inputs]
-        for one in controls:
-            node.input.remove(one)
-    rest = tf.compat.v1.GraphDef(versions=copy.versions, library=copy.library)
-    rest.node.extend(kept)
-    return rest
-
-
-def _tensor_of(name: str) -> str:
-    return name if ":" in name or name.startswith("^") else f"{name}:0"

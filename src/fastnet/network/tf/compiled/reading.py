@@ -19,7 +19,7 @@ from fastnet.network.tf.compiled.vocabulary import (
     WATCHED,
 )
 
-__all__ = ["Reading", "Uncompilable", "read"]
+__all__ = ["Reading", "Uncompilable", "Watch", "calls_functions", "read"]
 
 # what tells the shape of a value, whatever the value is
 _OF_SHAPE = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size", "VariableShape"})
@@ -33,10 +33,12 @@ class Watch(NamedTuple):
     """A check, with the tensors of the graph that it looks at.
 
     Attributes:
+        node: The name of the node that is checked.
         check: The check.
         names: The names of the tensors.
     """
 
+    node: str
     check: Check
     names: tuple[str, ...]
 
@@ -47,12 +49,16 @@ class Reading(NamedTuple):
     Attributes:
         definition: The graph.
         watches: What must hold for XLA to run it to the same end.
-        written: The captured handles of the variables that it may write to, with their types.
+        variables: What the variable of each handle holds that is captured, by its name there.
+        unfit: Why XLA would not run a node to the same end, by its name.
+        draws: Whether random numbers are drawn from generators of the nodes' own.
     """
 
     definition: Any
     watches: list[Watch]
-    written: list[tuple[Any, tf.DType]]
+    variables: Mapping[str, tf.TensorSpec]
+    unfit: Mapping[str, str]
+    draws: bool
 
 
 def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> Reading:
@@ -65,52 +71,55 @@ def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> 
 
     Returns:
         What it is made of.
-
-    Raises:
-        Uncompilable: If XLA would not run it to the same end.
     """
     graph = concrete.graph
     definition = graph.as_graph_def()
     library = {one.signature.name: one.node_def for one in definition.library.function}
     operations = {operation.name: operation for operation in graph.get_operations()}
-    variables = _variables(concrete)
+    variables, unfit = _variables(concrete)
     watches: list[Watch] = []
     top = _Body(definition.node)
-    waiting: list[tuple[_Body, str | None]] = [(top, None)]
-    seen: set[str] = set()
+    for node in top.nodes.values():
+        who = describe(node.name) or "the step"
+        try:
+            _require_same(node, top, who, seeded)
+            for inner, body in _inside(node, library):
+                _require_same(inner, body, who, seeded)
+                _require_harmless(inner, who)
+            check = _check(operations[node.name], variables) if node.op in WATCHED else None
+        except Uncompilable as error:
+            unfit.setdefault(node.name, str(error))
+            continue
+        if check is not None:
+            inputs = operations[node.name].inputs
+            watches.append(Watch(node.name, check, tuple(inputs[one].name for one in check.inputs)))
+    draws = any(node.op in RANDOM for node in top.nodes.values())
+    return Reading(definition, watches, variables, unfit, draws)
+
+
+def _inside(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, _Body]]:
+    """Go through the nodes of the functions that a node calls, and of those that these call."""
+    waiting, seen = [node], set()
     while waiting:
-        body, owner = waiting.pop()
-        for node in body.nodes.values():
-            who = owner or describe(node.name) or "the step"
-            _require_same(node, body, who, seeded)
-            for name in _functions_of(node):
-                if name in library and name not in seen:
-                    seen.add(name)
-                    waiting.append((_Body(library[name]), who))
-            if node.op not in WATCHED:
-                continue
-            if body is not top:
-                if _is_harmless(node):
-                    continue
-                raise Uncompilable(
-                    f"{who} uses '{node.op}' in a condition, a loop or a function of its own, "
-                    "where what it refuses is not seen when it is compiled"
-                )
-            operation = operations[node.name]
-            check = check_for(operation, _rows(operation, variables))
-            if check is not None:
-                names = tuple(operation.inputs[place].name for place in check.inputs)
-                watches.append(Watch(check, names))
-    written = [
-        (outside, variables[inside.name].dtype)
-        for outside, inside in graph.captures
-        if inside.name in variables
-        and any(
-            user.type not in ("ReadVariableOp", "VariableShape", "ResourceGather")
-            for user in inside.consumers()
+        for name in _functions_of(waiting.pop()):
+            if name in library and name not in seen:
+                seen.add(name)
+                body = _Body(library[name])
+                waiting.extend(body.nodes.values())
+                for inner in body.nodes.values():
+                    yield inner, body
+
+
+def _require_harmless(node: Any, who: str) -> None:
+    if node.op in WATCHED and not _is_harmless(node):
+        raise Uncompilable(
+            f"{who} uses '{node.op}' in a condition, a loop or a function of its own, where what "
+            "it refuses is not seen when it is compiled"
         )
-    ]
-    return Reading(definition, watches, written)
+
+
+def _check(operation: tf.Operation, variables: Mapping[str, tf.TensorSpec]) -> Check | None:
+    return check_for(operation, _rows(operation, variables))
 
 
 class _Body:
@@ -168,6 +177,15 @@ def _require_same(node: Any, body: _Body, who: str, seeded: bool) -> None:
         )
 
 
+def calls_functions(node: Any) -> bool:
+    """Return whether a node calls functions of the graph that it is of.
+
+    Args:
+        node: Its definition.
+    """
+    return next(_functions_of(node), None) is not None
+
+
 def _functions_of(node: Any) -> Iterator[str]:
     for value in node.attr.values():
         if value.HasField("func"):
@@ -190,27 +208,35 @@ def _is_harmless(node: Any) -> bool:
     return False
 
 
-def _variables(concrete: Any) -> Mapping[str, tf.TensorSpec]:
-    """Find what the variable of each handle holds that a graph has captured, by its name there."""
+def _variables(concrete: Any) -> tuple[dict[str, tf.TensorSpec], dict[str, str]]:
+    """Find what the variable of each handle holds that a graph has captured.
+
+    Returns:
+        That, by the handle's name there, and why a node that takes something else is unfit.
+    """
     known = {
         id(one.handle): tf.TensorSpec(one.shape, one.dtype) for one in concrete.graph.variables
     }
     found: dict[str, tf.TensorSpec] = {}
+    unfit: dict[str, str] = {}
     for outside, inside in concrete.graph.captures:
-        if outside.dtype != tf.resource:
-            if outside.dtype == tf.variant:
-                raise Uncompilable("the step holds a dataset, a list of tensors or the like")
-            continue
-        spec = known.get(id(outside)) or variable_spec(outside)
-        if spec is None:
-            raise Uncompilable(
-                f"the step holds '{inside.op.name}', a table, an iterator or the like, which is no "
-                "variable"
-            )
-        if not spec.shape.is_fully_defined():
-            raise Uncompilable(f"the variable '{inside.op.name}' may have any shape")
-        found[inside.name] = spec
-    return found
+        reason = None
+        if outside.dtype == tf.variant:
+            reason = "the step holds a dataset, a list of tensors or the like"
+        elif outside.dtype == tf.resource:
+            spec = known.get(id(outside)) or variable_spec(outside)
+            if spec is None:
+                reason = (
+                    f"the step holds '{inside.op.name}', a table, an iterator or the like, which "
+                    "is no variable"
+                )
+            elif not spec.shape.is_fully_defined():
+                reason = f"the variable '{inside.op.name}' may have any shape"
+            else:
+                found[inside.name] = spec
+        if reason is not None:
+            unfit.update({user.name: reason for user in inside.consumers()})
+    return found, unfit
 
 
 def _rows(operation: tf.Operation, variables: Mapping[str, tf.TensorSpec]) -> int | None:

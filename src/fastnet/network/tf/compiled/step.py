@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from fastnet.backend.tf._internals import direct_call, launch_call, shape_of_eager
+from fastnet.backend.tf._internals import launch_call, recording, shape_of_eager
 from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
-from fastnet.network.tf.compiled.guarding import for_xla
-from fastnet.network.tf.compiled.reading import Uncompilable, read
+from fastnet.network.tf.compiled.guarding import Source
+from fastnet.network.tf.compiled.pieces import Call, Failed, Pieces
+from fastnet.network.tf.compiled.reading import Reading, Uncompilable, read
 
 __all__ = ["CompiledStep", "Compiler", "Kinds"]
 
-Call = Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
-# Told why something was compiled, how long that took, and why steps are not compiled all the same.
-Tell = Callable[[str, float, str | None], None]
+
+class Tell(Protocol):
+    """Told why something was compiled, how long that took, why steps are not, and which part is."""
+
+    def __call__(
+        self, reason: str, seconds: float, fallback: str | None, part: str | None = None
+    ) -> None: ...
+
+
+# Told in the graph's terms what is wrong with a step.
+Explain = Callable[[BaseException, Any], None]
 
 # of a network whose ops change without end; what XLA has compiled TensorFlow keeps
 _MOST_PROGRAMS = 64
@@ -79,6 +88,7 @@ class Compiler:
         plain: Call,
         kinds: Kinds,
         describe: Callable[[str], str | None],
+        explain: Explain,
         wide: bool,
     ) -> CompiledStep:
         """Make a step of a traced function; XLA compiles it when it is first called.
@@ -88,26 +98,140 @@ class Compiler:
             plain: Calls it as it is.
             kinds: The kinds of batches that were compiled before.
             describe: Given the name of a node, says which op of the network it is of; or None.
+            explain: Given an error of TensorFlow that a step raises, and the graph, adds to it.
             wide: Whether it is for batches of several shapes.
 
         Returns:
             The step.
         """
         fallback = self.refuses(kinds)
-        run: Any = None
-        checked = False
+        program: _Whole | _Several | None = None
         if fallback is None:
             try:
                 if tf.config.list_logical_devices("GPU"):
                     raise Uncompilable("there is a GPU; steps are compiled on the CPU only, so far")
                 reading = read(concrete, describe, not self.options.fallback_random)
-                run = for_xla(concrete, reading)
-                checked = bool(reading.watches)
+                program = self._program(concrete, reading, plain, explain)
             except Uncompilable as error:
                 fallback = str(error)
             except Exception as error:
                 fallback = _failure(error)
-        return CompiledStep(self, plain, run, checked, kinds, wide, fallback)
+        return CompiledStep(self, plain, program, kinds, wide, fallback)
+
+    def _program(
+        self, concrete: Any, reading: Reading, plain: Call, explain: Explain
+    ) -> _Whole | _Several:
+        told = False
+
+        def failed(error: BaseException | None) -> None:
+            nonlocal told
+            if not told:
+                told = True
+                reason = "a step has run twice" if error is None else "a step has failed"
+                self.tell(reason, 0.0, _UNLIKE if error is None else _failure(error))
+
+        source = Source(concrete, reading)
+        reason = next(iter(reading.unfit.values()), None)
+        if reason is None:
+            return _Whole(source, plain, failed)
+        if self.options.fallback_random and reading.draws:
+            # a graph for each kind of batches would draw the same numbers as the others
+            raise Uncompilable(reason)
+        return _Several(Pieces(source, reading, explain, failed), reason)
+
+
+class _Whole:
+    """A step that is one program.
+
+    Args:
+        source: The traced function.
+        plain: Runs the step as it was traced.
+        failed: Told when the program has failed, and the step ran as it was traced.
+    """
+
+    reason: str | None = None
+    part: str | None = None
+
+    def __init__(self, source: Source, plain: Call, failed: Failed) -> None:
+        made = source.whole()
+        # TensorFlow forgets a function that nobody has
+        self._held = made.concrete
+        self._launch: Call = launch_call(self._held) or (lambda tensors: list(self._held(*tensors)))
+        self._checked = made.checked
+        self._plain = plain
+        self._failed = failed
+
+    def begin(self, tensors: list[tf.Tensor]) -> tuple[Call, Sequence[tf.Tensor] | None]:
+        """Run the first step of a kind of batches, or find what does.
+
+        Args:
+            tensors: What it is given.
+
+        Returns:
+            What runs the steps, and what the first has returned if it has run.
+
+        Raises:
+            Exception: What XLA raises where it cannot compile it; nothing has run then.
+        """
+        return self._run, self._results(self._launch(tensors), tensors)
+
+    def _run(self, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        try:
+            results = self._launch(tensors)
+        except tf.errors.OpError as error:
+            # nothing has run; what is wrong with the batch the graph says better
+            again = self._plain(tensors)
+            self._failed(error)
+            return again
+        return self._results(results, tensors) if self._checked else results
+
+    def _results(self, found: Any, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        results: list[tf.Tensor] = found
+        # of a tensor that is asked for its truth by itself it takes twice as long
+        if not self._checked or results.pop().numpy():
+            return results
+        # all variables are as they were
+        again = self._plain(tensors)
+        self._failed(None)
+        return again
+
+
+class _Several:
+    """A step of several programs, with a graph around them.
+
+    Args:
+        pieces: The programs.
+        reason: Why it is not one.
+        explain: Given an error of TensorFlow that a step raises, and the graph, adds to it.
+        unlike: Tells that a part of a step has run twice.
+
+    Attributes:
+        reason: Why not all of it is compiled; None before something is.
+        part: What is compiled.
+    """
+
+    def __init__(self, pieces: Pieces, reason: str) -> None:
+        self._pieces = pieces
+        self._why = reason
+        self.reason: str | None = None
+        self.part: str | None = None
+
+    def begin(self, tensors: list[tf.Tensor]) -> tuple[Call, Sequence[tf.Tensor] | None]:
+        """Make what runs the steps of a kind of batches.
+
+        Args:
+            tensors: What the first is given.
+
+        Returns:
+            That, and nothing: the first has not run.
+
+        Raises:
+            Exception: What XLA raises where it cannot compile one of the programs.
+        """
+        call, count = self._pieces.make([tf.TensorSpec(one.shape, one.dtype) for one in tensors])
+        self.part = f"{count} program{'s' if count > 1 else ''}"
+        self.reason = f"{self._why}; what is around it is compiled, as {self.part}"
+        return call, None
 
 
 class CompiledStep:
@@ -116,8 +240,7 @@ class CompiledStep:
     Args:
         compiler: What it is compiled by.
         plain: Runs the step as it was traced.
-        run: The function that XLA compiles, or None.
-        checked: Whether its last result is whether all that must hold does.
+        program: What XLA compiles; None if nothing.
         kinds: The kinds of batches that were compiled before.
         wide: Whether it is for batches of several shapes.
         fallback: Why it is not compiled; None if it is.
@@ -132,8 +255,7 @@ class CompiledStep:
         self,
         compiler: Compiler,
         plain: Call,
-        run: Any,
-        checked: bool,
+        program: _Whole | _Several | None,
         kinds: Kinds,
         wide: bool,
         fallback: str | None,
@@ -142,19 +264,14 @@ class CompiledStep:
         self._late_reason: str | None = None
         self._compiler = compiler
         self._plain = plain
-        self._checked = checked
         self._kinds = kinds
         self._wide = wide
-        # the shapes that were compiled, or are not to be
-        self._shapes: dict[Any, bool] = {}
-        self._was_unlike = False
-        self.is_settled = fallback is not None
+        # by the shapes that have come
+        self._calls: dict[Any, Call] = {}
+        self.is_settled = program is None
         self.call: Call = plain
-        # TensorFlow forgets a function that nobody has
-        self._held = run
-        if run is not None:
-            self._launch: Call = launch_call(run) or (lambda tensors: list(run(*tensors)))
-            self._direct = direct_call(run)
+        if program is not None:
+            self._program = program
             self.call = self._unless_recorded(self._run_any if wide else self._run_first)
 
     def first_outcome(self, reason: str) -> tuple[float, str | None]:
@@ -173,10 +290,10 @@ class CompiledStep:
 
     def _unless_recorded(self, call: Call) -> Call:
         """Leave a step to the graph that a tape, or a graph, of the program's own is to know of."""
-        plain, direct = self._plain, self._direct
-        if direct is None:
+        plain, asked = self._plain, recording()
+        if asked is None:
             return lambda tensors: call(tensors) if tf.executing_eagerly() else plain(tensors)
-        could_record, executing_eagerly = direct.could_record, direct.executing_eagerly
+        could_record, executing_eagerly = asked
 
         def call_unless_recorded(tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
             if could_record() or not executing_eagerly():
@@ -187,69 +304,54 @@ class CompiledStep:
 
     def _run_any(self, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         key = tuple(map(shape_of_eager, tensors))
-        compiled = self._shapes.get(key)
-        if compiled:
-            return self._run(tensors)
-        return self._run_first(tensors, key) if compiled is None else self._plain(tensors)
+        call = self._calls.get(key)
+        return self._run_first(tensors, key) if call is None else call(tensors)
 
     def _run_first(self, tensors: list[tf.Tensor], key: Any = None) -> Sequence[tf.Tensor]:
         """Run a step of a kind of batches that is not compiled yet."""
         refused = self._compiler.refuses(self._kinds)
         if refused is not None:
             results = self._plain(tensors)
-            self._settle(key, 0.0, refused)
+            self._settle(key, self._plain, 0.0, refused)
             return results
         started = time.perf_counter()
-        try:
-            with announced("compiling a step with XLA"):
-                results = self._launch(tensors)
-        except Exception as error:
-            seconds = time.perf_counter() - started
-            # nothing has run; what is wrong with the batch the graph says better
-            results = self._plain(tensors)
-            self._settle(key, seconds, _failure(error))
-            self.call = self._plain
-            return results
+        with announced("compiling a step with XLA"):
+            try:
+                call, begun = self._program.begin(tensors)
+            except Exception as error:
+                seconds = time.perf_counter() - started
+                # nothing has run; what is wrong with the batch the graph says better
+                results = self._plain(tensors)
+                self._settle(key, self._plain, seconds, _failure(error))
+                self.call = self._plain
+                return results
+            results = call(tensors) if begun is None else begun
         seconds = time.perf_counter() - started
         self._compiler.count(self._kinds)
-        self._settle(key, seconds, None)
-        return self._results(results, tensors)
+        self._settle(key, call, seconds, self._program.reason, self._program.part)
+        return results
 
-    def _settle(self, key: Any, seconds: float, fallback: str | None) -> None:
-        self._shapes[key] = fallback is None
+    def _settle(
+        self, key: Any, call: Call, seconds: float, fallback: str | None, part: str | None = None
+    ) -> None:
+        self._calls[key] = call
         if not self._wide:
-            self.call = self._unless_recorded(self._run) if fallback is None else self._plain
+            self.call = call if call is self._plain else self._unless_recorded(call)
+        # the epoch comes first
+        shapes = ", ".join(str(tuple(one)) for one in key[1:]) if self.is_settled else ""
+        reason = f"a batch has the shapes {shapes}" if self.is_settled else self._late_reason
+        if part is not None:
+            self._compiler.tell(reason or "a first step", seconds, None, part)
+            seconds = 0.0
+        if self.is_settled or reason is not None:
+            self._compiler.tell(str(reason), seconds, fallback)
         if not self.is_settled:
             self.is_settled = True
             self._outcome = seconds, fallback
-            if self._late_reason is not None:
-                self._compiler.tell(self._late_reason, seconds, fallback)
-            return
-        # the epoch comes first
-        shapes = ", ".join(str(tuple(one)) for one in key[1:])
-        self._compiler.tell(f"a batch has the shapes {shapes}", seconds, fallback)
-
-    def _run(self, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-        try:
-            results = self._launch(tensors)
-        except tf.errors.OpError:
-            # which says what is wrong with the step
-            return self._plain(tensors)
-        return self._results(results, tensors) if self._checked else results
-
-    def _results(self, found: Any, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-        results: list[tf.Tensor] = found
-        # of a tensor that is asked for its truth by itself it takes twice as long
-        if not self._checked or results.pop().numpy():
-            return results
-        # all variables are as they were
-        again = self._plain(tensors)
-        if not self._was_unlike:
-            self._was_unlike = True
-            self._compiler.tell("a step has run twice", 0.0, _UNLIKE)
-        return again
 
 
-def _failure(error: Exception) -> str:
+def _failure(error: BaseException) -> str:
+    if isinstance(error, Uncompilable):
+        return str(error)
     first = str(error).strip().partition("\n")[0]
     return f"XLA has failed with {type(error).__name__}: {first}"

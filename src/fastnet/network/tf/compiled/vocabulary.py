@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CALLS", "NUMBERED", "PYTHON", "RANDOM", "SAME", "SEEDED", "WATCHED"]
+__all__ = ["CALLS", "NUMBERED", "PYTHON", "RANDOM", "READING", "SAME", "SEEDED", "WATCHED"]
 
 
 def _named(text: str) -> frozenset[str]:
@@ -81,3 +81,6 @@ RANDOM = _named(
 
 PYTHON = _named("EagerPyFunc PyFunc PyFuncStateless")
 """What calls Python in each step."""
+
+READING = _named("ReadVariableOp ResourceGather VariableShape")
+"""What takes a variable and leaves it as it is."""
