@@ -353,7 +353,9 @@ _set_wrapping: Any = look_up(
 )
 
 
-def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
+def launch_call(
+    concrete: Any, skipped: int = 0
+) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
     """Find the shortest way to call a function that XLA compiles.
 
     Saves what TensorFlow does to find out, in each call, that a function is to be compiled, and to
@@ -363,6 +365,7 @@ def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] |
     Args:
         concrete: A concrete function of flat tensors, which returns a list of tensors, made with
             `jit_compile`.
+        skipped: How many tensors are given before those that it takes.
 
     Returns:
         The way, which raises what the compiler raises; None if there is none.
@@ -394,7 +397,7 @@ def launch_call(concrete: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] |
         set_wrapping(handle, False)
         try:
             results: list[tf.Tensor] = execute(
-                "XlaLaunch", count, tensors + captured, attributes, context
+                "XlaLaunch", count, tensors[skipped:] + captured, attributes, context
             )
         finally:
             set_wrapping(handle, True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fastnet.network.tf.compiled.products import as_loop
 from fastnet.network.tf.compiled.reading import Reading, Uncompilable, calls_functions
 from fastnet.network.tf.compiled.vocabulary import READING
 
@@ -67,15 +68,26 @@ class Source:
         for operation in self.operations:
             for one in operation.inputs:
                 self.users[one.name].add(operation.name)
+        self._by_name = {one.name: one for one in self.operations}
         self._reading = reading
         self._nodes = {node.name: node for node in reading.definition.node}
 
+    @property
+    def first_used(self) -> int:
+        """The place of the first argument that is used, as the epoch is by few ops."""
+        used = (name in self.outputs or bool(self.users[name]) for name in self.arguments)
+        return next((place for place, is_used in enumerate(used) if is_used), 0)
+
     def whole(self) -> Made:
-        """Make a function of all nodes, for XLA."""
-        by_name = {one.name: one for operation in self.operations for one in operation.outputs}
-        specs = [tf.TensorSpec(by_name[one].shape, by_name[one].dtype) for one in self.arguments]
+        """Make a function of all nodes for XLA, which takes no argument before `first_used`.
+
+        An input takes as long as a small operation.
+        """
+        given = self.arguments[self.first_used :]
+        tensors = [self.graph.get_tensor_by_name(name) for name in given]
+        specs = [tf.TensorSpec(one.shape, one.dtype) for one in tensors]
         names = frozenset(self._nodes.keys() - self.inputs)
-        return self.make(names, self.arguments, self.outputs, specs, folds=False)
+        return self.make(names, given, self.outputs, specs, folds=False)
 
     def make(
         self,
@@ -149,10 +161,9 @@ class Source:
 
         What XLA is called with has the variables last.
         """
-        kinds = {one.name: one.type for one in self.operations}
         found = []
         for outside, name in self.captures:
-            users = {kinds[user] for user in self.users[name] & names}
+            users = {self._by_name[user].type for user in self.users[name] & names}
             if users:
                 is_written = outside.dtype == tf.resource and not users <= READING
                 found.append((name, outside, is_written))
@@ -187,7 +198,7 @@ class Source:
             if name in taken:
                 continue
             taken.add(name)
-            node = definition.node.add()
+            node = tf.compat.v1.NodeDef()
             node.CopyFrom(self._nodes[name])
             wanted = [one for one in node.input if not one.startswith("^")]
             if controls is None:
@@ -211,6 +222,9 @@ class Source:
             node.attr.pop("_class", None)
             if not placed:
                 node.device = ""
+            small = node.op == "MatMul" and not placed
+            loop = as_loop(node, self._by_name[name]) if small else None
+            definition.node.extend(loop or [node])
         if any(calls_functions(node) for node in definition.node):
             definition.library.CopyFrom(reading.definition.library)
         found = tf.graph_util.import_graph_def(

@@ -156,7 +156,10 @@ class _Whole:
         made = source.whole()
         # TensorFlow forgets a function that nobody has
         self._held = made.concrete
-        self._launch: Call = launch_call(self._held) or (lambda tensors: list(self._held(*tensors)))
+        first = source.first_used
+        self._launch: Call = launch_call(self._held, first) or (
+            lambda tensors: list(self._held(*tensors[first:]))
+        )
         self._checked = made.checked
         self._plain = plain
         self._failed = failed
