@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from bench.workloads.growth import TFGrowingChain
-from bench.workloads.tf_supervised import TFSupervised
+from bench.workloads.tf_supervised import TFDivided, TFSupervised
 
 Batch = dict[str, tf.Tensor]
 Step = Callable[[Batch], Batch]
@@ -23,10 +23,12 @@ def train_step(workload: TFSupervised, model: Any) -> Step:
         optimizer.build(variables)
     else:
         _ = optimizer.iterations, optimizer.learning_rate
+    divided = isinstance(workload, TFDivided)
 
     def step(batch: Batch) -> Batch:
+        x = tf.sort(batch["x"]) if divided else batch["x"]
         with tf.GradientTape() as tape:
-            pred = model(batch["x"], training=True)
+            pred = model(x, training=True)
             loss = _loss(batch["y"], pred)
         gradients = tape.gradient(loss, variables)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))

@@ -11,7 +11,7 @@ from bench.workloads.growth import TFGrowingChain
 from bench.workloads.tf_first_step import TFFirstStep
 from bench.workloads.tf_op_cost import TFOpCost
 from bench.workloads.tf_open_epoch import TFOpenEpoch
-from bench.workloads.tf_supervised import TFCompiled, TFSupervised
+from bench.workloads.tf_supervised import TFCompiled, TFDivided, TFSupervised
 from bench.workloads.tf_traces import TFTraces, TraceCensus
 from bench.workloads.workload import Workload
 
@@ -48,13 +48,17 @@ class TFNetworkPrograms:
     def _module(self, name: str) -> Any:
         return import_module(f"{self._package}.{name}")
 
-    def _network(self, model: Any, **options: Any) -> Any:
+    def _network(self, model: Any, sorts: bool = False, **options: Any) -> Any:
         """Return a network that trains a model which `build` has made."""
+        import tensorflow as tf
+
+        sort = self._module("op.tensorop").LambdaOp(tf.sort, "x", "sorted")
         modules = self._module("op.tensorop.model")
         losses = self._module("op.tensorop.loss")
         return self._module("network").TFNetwork(
             ops=[
-                modules.ModelOp(model=model, inputs="x", outputs="pred"),
+                *([sort] if sorts else []),
+                modules.ModelOp(model=model, inputs="sorted" if sorts else "x", outputs="pred"),
                 losses.CrossEntropy(inputs=("pred", "y"), outputs="loss", from_logits=True),
                 modules.UpdateOp(model=model, loss_name="loss"),
             ],
@@ -66,7 +70,7 @@ class TFNetworkPrograms:
         build = self._module("network").build
         model = build(model_fn=workload.model, optimizer_fn=workload.optimizer)
         options = {"compile": True} if isinstance(workload, TFCompiled) else {}
-        network = self._network(model, **options)
+        network = self._network(model, isinstance(workload, TFDivided), **options)
         context = network(
             mode=workload.mode, epoch=1, ds_id="", desired_output_keys=workload.wanted
         )

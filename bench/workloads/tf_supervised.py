@@ -96,6 +96,13 @@ class TFCompiled(TFSupervised):
     references: ClassVar[tuple[str, ...]] = ("tf_concrete",)
 
 
+@dataclass(frozen=True)
+class TFDivided(TFCompiled):
+    """The same step with its features sorted first, for which XLA is not known to do the same."""
+
+    only: ClassVar[frozenset[str] | None] = frozenset({"tf_concrete", "fastnet"})
+
+
 def model_of(layers: list[Any]) -> Any:
     """Return a Keras model of `layers`, with the same weights every time.
 
