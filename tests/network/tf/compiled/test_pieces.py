@@ -255,7 +255,7 @@ class TestEffects:
             quiet = tf.autograph.experimental.do_not_convert(check)
             return [LambdaOp(quiet, "x", "x"), *around()(model)]
 
-        compiled, plain, ours, other = pair(normed, "sgd", make)
+        compiled, plain, ours, other = pair(deep, "sgd", make)
         fine, *rest = batches(4)
         with warned():
             in_step(compiled, plain, [fine])
