@@ -10,6 +10,7 @@ import pytest
 
 from fastnet import CompileOptions
 from fastnet.network import TFNetwork
+from fastnet.network.tf.compiled import reading
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -324,21 +325,28 @@ class TestRefusals:
         assert count_of(compiled) == []
 
     def test_a_failure_of_the_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from fastnet.network.tf.compiled import reading
-
-        wrong = frozenset({*reading.SAME, "AsString", "StringToNumber"})
-        monkeypatch.setattr(reading, "SAME", wrong)
+        # of what XLA has no kernel for, said to have one
+        monkeypatch.setattr(reading, "SAME", frozenset({*reading.SAME, "Lu"}))
 
         def make(model: Any) -> list[Any]:
-            def through_text(y: Any) -> Any:
-                return tf.strings.to_number(tf.strings.as_string(y))
+            def factors(y: Any) -> Any:
+                return tf.linalg.lu(y[:3])[0]
 
-            return [sorting("x")(), *around()(model), LambdaOp(through_text, "y", "z")]
+            return [Counting("x", "x"), *around()(model), LambdaOp(factors, "y", "z")]
 
         compiled, plain, ours, other = pair(mlp, "sgd", make)
-        with warned():
+        with warned() as texts:
             in_step(compiled, plain, batches(3))
         assert_same_weights(ours, other)
+        counted = compiled.ops[0]
+        assert isinstance(counted, Counting)
+        assert len(counted.seen) == 3
+        assert count_of(compiled) == []
+        (trace,) = compiled.traces
+        assert trace.fallback is not None
+        assert trace.fallback.startswith("XLA has failed with ")
+        assert "Lu" in trace.fallback
+        assert len(texts) == 1
 
     def test_shapes_that_are_only_known_in_a_step(self) -> None:
         def make(model: Any) -> list[Any]:
