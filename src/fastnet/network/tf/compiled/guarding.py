@@ -44,7 +44,7 @@ class Source:
         arguments: The names of the tensors that it is given.
         captures: What it has captured, with the name that this has in it.
         graph: Its graph.
-        operations: The nodes, each after those that it waits for.
+        operations: The nodes that are run, each after those that it waits for.
         outputs: The names of the tensors that it returns.
         users: The nodes that take a tensor, by its name.
 
@@ -55,7 +55,7 @@ class Source:
     def __init__(self, concrete: Any, reading: Reading) -> None:
         self.graph = graph = concrete.graph
         self.captures = [(outside, inside.name) for outside, inside in graph.captures]
-        self.operations: list[tf.Operation] = graph.get_operations()
+        self.operations = _needed(graph, [one.op for one in concrete.outputs])
         self.outputs = [one.name for one in concrete.outputs]
         names = [one.name for one in graph.inputs]
         found = [name for _, name in self.captures]
@@ -74,7 +74,7 @@ class Source:
         """Make a function of all nodes, for XLA."""
         by_name = {one.name: one for operation in self.operations for one in operation.outputs}
         specs = [tf.TensorSpec(by_name[one].shape, by_name[one].dtype) for one in self.arguments]
-        names = frozenset(self._nodes.keys() - self.inputs)
+        names = frozenset({one.name for one in self.operations} - self.inputs)
         return self.make(names, self.arguments, self.outputs, specs, folds=False)
 
     def make(
@@ -217,6 +217,17 @@ class Source:
             definition, input_map=outside, return_elements=list(asked), name=""
         )
         known.update(zip(asked, found or (), strict=True))
+
+
+def _needed(graph: Any, ends: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Find the nodes that a graph runs: those of use to a result or an effect."""
+    waiting, found = [*ends, *graph.control_outputs], set[tf.Operation]()
+    while waiting:
+        operation = waiting.pop()
+        if operation not in found:
+            found.add(operation)
+            waiting.extend([*operation.control_inputs, *(one.op for one in operation.inputs)])
+    return [one for one in graph.get_operations() if one in found or one.type == "Placeholder"]
 
 
 def _read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
