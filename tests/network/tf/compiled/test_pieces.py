@@ -287,6 +287,117 @@ class TestEffects:
             in_step(compiled, plain, rest)
         assert_same_weights(ours, other)
 
+    def test_what_serves_no_result_is_left_out(self) -> None:
+        seen: list[int] = []
+
+        def note(value: Any) -> Any:
+            seen.append(1)
+            return value
+
+        def make(model: Any) -> list[Any]:
+            def unused(x: Any) -> Any:
+                noted = tf.numpy_function(note, [_long(x)], x.dtype, stateful=False)
+                noted.set_shape(x.shape)
+                _long(tf.gather_nd(_long(noted), [[99]]))
+                return _long(sort(x))
+
+            quiet = tf.autograph.experimental.do_not_convert(unused)
+            return [LambdaOp(quiet, "x", "x"), *around()(model)]
+
+        compiled, plain, ours, other = pair(mlp, "sgd", make)
+        with warned():
+            in_step(compiled, plain, batches(3))
+        assert_same_weights(ours, other)
+        assert seen == []
+        assert count_of(compiled) == ["1 program"]
+
+    def test_variables_are_written_to_before_and_after_python_as_op_by_op(self) -> None:
+        networks = []
+        logs: list[list[int]] = []
+        counters = []
+        for options in ({"compile": True}, {}):
+            count = tf.Variable(0)
+            log: list[int] = []
+
+            def look(x: Any, count: Any = count, log: list[int] = log) -> Any:
+                log.append(int(count))
+                if len(log) in (2, 3):
+                    raise ValueError("stop")
+                return x
+
+            def step(x: Any, count: Any = count, look: Any = look) -> Any:
+                count.assign_add(1)
+                y = tf.py_function(look, [x], x.dtype)
+                count.assign(count * 10 + tf.cast(_long(x)[0, 0] > 99, tf.int32))
+                return y, _long(x)
+
+            quiet = tf.autograph.experimental.do_not_convert(step)
+            networks.append(TFNetwork([LambdaOp(quiet, "x", ["y", "z"])], **options))
+            logs.append(log)
+            counters.append(count)
+        for network, eager in zip(networks, (False, True), strict=True):
+            with warned(), network("infer", 1, eager=eager):
+                for number, batch in enumerate(batches(5)):
+                    if number in (1, 2):
+                        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+                            network.run_step(batch)
+                    else:
+                        network.run_step(batch)
+        assert logs == [[1, 11, 12, 13, 131]] * 2
+        assert [int(one) for one in counters] == [1310] * 2
+        assert count_of(networks[0]) == ["1 program"]
+
+    def test_after_a_counter_python_stops_an_update(self) -> None:
+        def make(model: Any) -> list[Any]:
+            count = tf.Variable(0)
+
+            def check(value: Any) -> Any:
+                if value > 2:
+                    raise ValueError("stop")
+                return value
+
+            def counted(x: Any) -> Any:
+                return tf.py_function(check, [count.assign_add(1)], tf.int32)
+
+            quiet = tf.autograph.experimental.do_not_convert(counted)
+            return [LambdaOp(quiet, "x", "count"), *around()(model)]
+
+        compiled, plain, ours, _ = pair(deep, "sgd", make)
+        *fine, last = batches(3)
+        with warned():
+            in_step(compiled, plain, fine)
+        before = weights(ours)
+        with compiled("train", 1), pytest.raises(tf.errors.InvalidArgumentError, match="stop"):
+            compiled.run_step(last)
+        np.testing.assert_equal(weights(ours), before)
+        assert count_of(compiled) == ["1 program"]
+
+    def test_a_first_step_that_fails_is_compiled_once(self) -> None:
+        def make(model: Any) -> list[Any]:
+            def check(x: Any) -> Any:
+                if np.isnan(x.numpy()).any():
+                    raise ValueError("no number")
+                return x
+
+            def checked(x: Any) -> Any:
+                result = tf.py_function(check, [x], x.dtype)
+                result.set_shape(x.shape)
+                return result
+
+            return [LambdaOp(checked, "x", "x"), *around()(model)]
+
+        compiled, plain, ours, other = pair(mlp, "sgd", make)
+        data = batches(3)
+        with warned(), compiled("train", 1):
+            for batch in data:
+                with pytest.raises(tf.errors.InvalidArgumentError, match="no number"):
+                    compiled.run_step({**batch, "x": batch["x"] * float("nan")})
+        assert_same_weights(ours, other)
+        with warned():
+            in_step(compiled, plain, data)
+        assert_same_weights(ours, other)
+        assert count_of(compiled) == ["1 program"]
+
     def test_prints_come_in_their_order(self, capfd: pytest.CaptureFixture[str]) -> None:
         def make(model: Any) -> list[Any]:
             def told(x: Any) -> Any:
@@ -317,6 +428,23 @@ class TestRefusals:
         (trace,) = compiled.traces
         assert trace.fallback is not None
         assert trace.fallback.endswith("whose seed does not count when it is compiled")
+
+    def test_random_numbers_of_the_graph_in_a_loop(self) -> None:
+        def make(model: Any) -> list[Any]:
+            def add(x: Any) -> Any:
+                # several at a time would draw in any order
+                return tf.map_fn(
+                    lambda row: row + tf.random.normal((6,), seed=3), x, parallel_iterations=1
+                )
+
+            return [LambdaOp(add, "x", "x"), *around()(model)]
+
+        options = CompileOptions(fallback_random=True)
+        compiled, plain, _, _ = pair(mlp, "sgd", make, compile=options)
+        with warned():
+            for size in (8, 5, 8, 3):
+                in_step(compiled, plain, batches(2, size=size))
+        assert count_of(compiled) == []
 
     def test_too_little_around_it(self) -> None:
         compiled, plain, _, _ = pair(mlp, "sgd", lambda model: [sorting("x")()])

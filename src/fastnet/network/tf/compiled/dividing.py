@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from fastnet.network.tf.compiled.vocabulary import RANDOM, READING
+from fastnet.network.tf.compiled.vocabulary import CALLS, RANDOM, READING
 
 __all__ = ["Level", "divide"]
 
@@ -110,21 +110,23 @@ class _Nodes:
                 self.fit.add(name)
 
     def write_in_turn(self) -> None:
-        """Have variables written to after what comes before that and may fail.
+        """Have variables written to before or after what may fail, or look at them, as op by op.
 
-        As op by op, a step that fails there leaves them as they were.
+        A step that fails leaves them as they were there, and Python finds them so.
         """
         written: set[str] = set()
         failing: set[str] = set()
         for name, before in self._before.items():
             operation = self._operations[name]
-            if not before.isdisjoint(written):
-                written.add(name)
-            elif _writes(operation):
-                written.add(name)
-                self._before[name] = before | failing
-            elif name not in self.fit and _may_fail(operation):
-                failing.add(name)
+            writes, fails = _writes(operation), _may_fail(operation, name in self.fit)
+            waits = (failing if writes else set()) | (written if fails else set())
+            self._before[name] |= waits
+            self.controls[name] |= waits
+            # what has waited for some stands for them
+            if writes:
+                written = (written - before) | {name}
+            if fails:
+                failing = (failing - before) | {name}
 
     def leading_to(self, names: set[str]) -> set[str]:
         """Find the nodes that lead to others.
@@ -185,8 +187,15 @@ def _writes(operation: tf.Operation) -> bool:
     return handles and operation.type not in READING
 
 
-def _may_fail(operation: tf.Operation) -> bool:
-    return bool(operation.op_def.is_stateful) and operation.type not in RANDOM
+def _may_fail(operation: tf.Operation, fit: bool) -> bool:
+    """Return whether an operation may raise an error, or is seen outside of variables."""
+    kind: str = operation.type
+    if fit:
+        # a check stands for it
+        return kind == "Assert"
+    if not operation.op_def.is_stateful or kind in RANDOM | READING:
+        return False
+    return kind in CALLS or not _writes(operation)
 
 
 def _is_of_numbers(operation: tf.Operation, inputs: Collection[str]) -> bool:

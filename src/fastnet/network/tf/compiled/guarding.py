@@ -45,7 +45,7 @@ class Source:
         arguments: The names of the tensors that it is given.
         captures: What it has captured, with the name that this has in it.
         graph: Its graph.
-        operations: The nodes, each after those that it waits for.
+        operations: The nodes that are run, each after those that it waits for.
         outputs: The names of the tensors that it returns.
         users: The nodes that take a tensor, by its name.
 
@@ -56,7 +56,7 @@ class Source:
     def __init__(self, concrete: Any, reading: Reading) -> None:
         self.graph = graph = concrete.graph
         self.captures = [(outside, inside.name) for outside, inside in graph.captures]
-        self.operations: list[tf.Operation] = graph.get_operations()
+        self.operations = _needed(graph, [one.op for one in concrete.outputs])
         self.outputs = [one.name for one in concrete.outputs]
         names = [one.name for one in graph.inputs]
         found = [name for _, name in self.captures]
@@ -86,7 +86,7 @@ class Source:
         given = self.arguments[self.first_used :]
         tensors = [self.graph.get_tensor_by_name(name) for name in given]
         specs = [tf.TensorSpec(one.shape, one.dtype) for one in tensors]
-        names = frozenset(self._nodes.keys() - self.inputs)
+        names = frozenset({one.name for one in self.operations} - self.inputs)
         return self.make(names, given, self.outputs, specs, folds=False)
 
     def make(
@@ -231,6 +231,17 @@ class Source:
             definition, input_map=outside, return_elements=list(asked), name=""
         )
         known.update(zip(asked, found or (), strict=True))
+
+
+def _needed(graph: Any, ends: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Find the nodes that a graph runs: those of use to a result or an effect."""
+    waiting, found = [*ends, *graph.control_outputs], set[tf.Operation]()
+    while waiting:
+        operation = waiting.pop()
+        if operation not in found:
+            found.add(operation)
+            waiting.extend([*operation.control_inputs, *(one.op for one in operation.inputs)])
+    return [one for one in graph.get_operations() if one in found or one.type == "Placeholder"]
 
 
 def _read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -93,7 +93,9 @@ def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> 
         if check is not None:
             inputs = operations[node.name].inputs
             watches.append(Watch(node.name, check, tuple(inputs[one].name for one in check.inputs)))
-    draws = any(node.op in RANDOM for node in top.nodes.values())
+    nodes = [*top.nodes.values(), *(one for body in library.values() for one in body)]
+    # a generator of a node's own has the seeds of the graph and of the node
+    draws = any("seed2" in node.attr for node in nodes)
     return Reading(definition, watches, variables, unfit, draws)
 
 

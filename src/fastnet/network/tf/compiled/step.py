@@ -328,11 +328,13 @@ class CompiledStep:
                 self._settle(key, self._plain, seconds, _failure(error))
                 self.call = self._plain
                 return results
-            results = call(tensors) if begun is None else begun
-        seconds = time.perf_counter() - started
-        self._compiler.count(self._kinds)
-        self._settle(key, call, seconds, self._program.reason, self._program.part)
-        return results
+            try:
+                return call(tensors) if begun is None else begun
+            finally:
+                # also where an op has raised: what is compiled serves the next step
+                seconds = time.perf_counter() - started
+                self._compiler.count(self._kinds)
+                self._settle(key, call, seconds, self._program.reason, self._program.part)
 
     def _settle(
         self, key: Any, call: Call, seconds: float, fallback: str | None, part: str | None = None
