@@ -77,11 +77,14 @@ typecheck: setup
 
 fe-packages: $(FE_VENV)/.has-packages  ## fill the environment of FastEstimator; may run beside any other target
 
+# The files that speak of TensorFlow: some are marked by a parameter or a fixture of another file.
+of_tf = $$(grep -rlwE --include='test_*.py' 'tf|fw|FRAMEWORKS' tests | grep -v ^tests/integrations/)
+
 # That environment has TensorFlow 2.15 with Keras 2, so the tests of TensorFlow run there too.
 test-fe: $(FE_VENV)/.has-fe  ## set up FastEstimator 1.7.0 and Keras 2, and run the tests that need them
 	@$(MAKE) --no-print-directory build VENV=$(FE_VENV) PYTHON=$(FE_PYTHON)
 	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) tests/integrations
-	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m tf --ignore=tests/integrations
+	$(ONE_THREAD) $(FE_VENV)/bin/python $(PYTEST) -m tf $(of_tf)
 
 bench-packages: $(VENV)/.has-bench build  ## install what is measured beside fastnet
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -18,6 +19,23 @@ hypothesis.settings.register_profile("fastnet", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("fastnet")
 
 
+# The files that keep a core busy for longest: from minutes to a third of one.
+LONGEST = (
+    "network/torch/captured/test_random.py",
+    "backend/test_internals.py",
+    "network/tf/test_workers.py",
+    "docs/test_programs.py",
+    "network/test_interrupts.py",
+    "examples/test_distributed.py",
+    "network/torch/captured/test_inductor.py",
+    "network/torch/captured/test_budget.py",
+    "network/torch/captured/test_sizes.py",
+    "differential/test_tf_programs.py",
+    "network/tf/compiled/test_programs.py",
+    "op/tensorop/model/test_huggingface.py",
+)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where processes share files out, let none be left with a long one at the end."""
@@ -25,7 +43,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     sizes = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
+    first = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    # one that has moved would begin at the end
+    assert all(path.is_file() for path in first)
+
+    def place(item: pytest.Item) -> tuple[int, bool, int, Path]:
+        path = item.path
+        return first.get(path, len(first)), path not in slow, -sizes[path], path
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module", autouse=True)

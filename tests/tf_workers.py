@@ -3,10 +3,15 @@
 A test calls `Workers.run` with a function of its module: each worker imports the module, calls the
 function and sends back what it returned. A worker that does not answer in time is ended, and so are
 the others.
+
+Workers are forked off a process that has imported TensorFlow, which takes seconds, and started none
+of it.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -17,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -25,8 +31,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 # imported, so that what a worker sends is of the same classes here and there
-_PROGRAM = "from tests.tf_workers import main; main()"
-_ADDRESS, _KEY = "FASTNET_TEST_ADDRESS", b"fastnet"
+_PROGRAM = "from tests.tf_workers import fork_workers; fork_workers()"
+_KEY = b"fastnet"
 
 
 @dataclass
@@ -46,36 +52,23 @@ class Workers:
     Args:
         count: How many.
         prepare: The name of a function of this module, called before anything else.
-        environment: What to add to the environment.
     """
 
-    def __init__(
-        self, count: int = 2, prepare: str = "start", environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, count: int = 2, prepare: str = "start") -> None:
         self._folder = TemporaryDirectory()
         self._outputs = [Path(self._folder.name, f"output{place}") for place in range(count)]
         hosts = [f"localhost:{port}" for port in _free_ports(count)]
-        self.processes = []
         self._connections: list[Connection] = []
         with Listener(None, authkey=_KEY) as listener:
-            for place in range(count):
-                task = {"type": "worker", "index": place}
-                config = {"cluster": {"worker": hosts}, "task": task}
-                with self._outputs[place].open("w") as output:
-                    process = subprocess.Popen(
-                        [sys.executable, "-c", _PROGRAM, prepare],
-                        cwd=ROOT,
-                        env={
-                            **os.environ,
-                            "TF_CONFIG": json.dumps(config),
-                            _ADDRESS: str(listener.address),
-                            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-                            **(environment or {}),
-                        },
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                self.processes.append(process)
+            self._processes = [
+                _forked(
+                    prepare,
+                    {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": place}},
+                    output=str(output),
+                    address=str(listener.address),
+                )
+                for place, output in enumerate(self._outputs)
+            ]
             listener._listener._socket.settimeout(120)  # type: ignore[attr-defined]
             found = [listener.accept() for _ in range(count)]
         ranks = [one.recv() for one in found]
@@ -137,8 +130,8 @@ class Workers:
 
     @property
     def are_there(self) -> bool:
-        """Whether all of them are alive."""
-        return all(process.poll() is None for process in self.processes)
+        """Whether all of them are alive: between calls, a worker says nothing but its end."""
+        return bool(self._connections) and not any(one.poll() for one in self._connections)
 
     def outputs(self) -> str:
         """Return what all workers have printed."""
@@ -146,14 +139,43 @@ class Workers:
 
     def end(self) -> None:
         """End all processes."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait(30)
+        if not self._connections:
+            return
+        for process in self._processes:
+            # one that has ended keeps its number, as nobody has waited for it
+            os.kill(process, signal.SIGKILL)
         for connection in self._connections:
+            with suppress(EOFError, ConnectionError):
+                connection.recv()
             connection.close()
         self._connections = []
         self._folder.cleanup()
+
+
+_forkers: list[subprocess.Popen[str]] = []
+
+
+def _forked(prepare: str, config: dict[str, Any], *, output: str, address: str) -> int:
+    """Have a worker forked, and return the number of its process."""
+    if not _forkers:
+        forker = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(forker.communicate)
+        _forkers.append(forker)
+    told, tells = _forkers[0].stdin, _forkers[0].stdout
+    assert told is not None
+    assert tells is not None
+    print(json.dumps([prepare, config, output, address]), file=told, flush=True)
+    return int(tells.readline())
 
 
 def _free_ports(count: int) -> list[int]:
@@ -191,11 +213,33 @@ def alone() -> None:
     """Do not come together."""
 
 
-def main() -> None:
+def fork_workers() -> None:
+    """Fork a worker for each line that is read, and print the number of its process."""
+    for framework in ("h5py", "keras", "tensorflow", "fastnet.network"):
+        importlib.import_module(framework)
+    # what is never collected is shared with the workers
+    gc.freeze()
+    for line in sys.stdin:
+        process = os.fork()
+        if not process:
+            try:
+                work(*json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        print(process, flush=True)
+
+
+def work(prepare: str, config: dict[str, Any], output: str, address: str) -> None:
     """Be a worker."""
-    connection = Client(os.environ[_ADDRESS], authkey=_KEY)
-    connection.send(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
-    globals()[sys.argv[1]]()
+    with open(output, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ["TF_CONFIG"] = json.dumps(config)
+    connection = Client(address, authkey=_KEY)
+    connection.send(config["task"]["index"])
+    globals()[prepare]()
     while True:
         try:
             (module, name), args, each = connection.recv()
