@@ -28,9 +28,12 @@ LONGEST = (
     "network/test_interrupts.py",
     "examples/test_distributed.py",
     "network/torch/captured/test_inductor.py",
+    "network/tf/compiled/test_pieces.py",
+    "network/tf/compiled/test_training.py",
     "network/torch/captured/test_budget.py",
     "network/torch/captured/test_sizes.py",
     "differential/test_tf_programs.py",
+    "network/tf/test_fingerprint.py",
     "network/tf/compiled/test_programs.py",
     "op/tensorop/model/test_huggingface.py",
 )
