@@ -294,6 +294,18 @@ class DirectCall(NamedTuple):
     executing_eagerly: Callable[[], bool]
 
 
+def recording() -> tuple[Callable[[], bool], Callable[[], bool]] | None:
+    """Return what tells whether something of the program's own is to know of a step.
+
+    Returns:
+        What tells whether a tape may be, and what tells that no graph is; None where only the
+        latter can be told.
+    """
+    if _find_context is None or _could_record is None:
+        return None
+    return _could_record, _find_context().executing_eagerly
+
+
 def direct_call(concrete: Any) -> DirectCall | None:
     """Find the shortest way to call a concrete function.
 
@@ -305,7 +317,8 @@ def direct_call(concrete: Any) -> DirectCall | None:
     Returns:
         The way, or None. A tape or a graph around the step learns of it by a public call only.
     """
-    if _find_context is None or _could_record is None:
+    asked = recording()
+    if asked is None:
         return None
     try:
         deferred = concrete.graph.deferred_external_captures
@@ -316,21 +329,8 @@ def direct_call(concrete: Any) -> DirectCall | None:
     handles = any(output.dtype in (tf.resource, tf.variant) for output in outputs)
     if not steady or handles or not isinstance(name, bytes):
         return None
-    context = _find_context()
-    call, executing_eagerly = context.call_function, context.executing_eagerly
-    return DirectCall(call, name, captured, len(outputs), _could_record, executing_eagerly)
-
-
-def recording() -> tuple[Callable[[], bool], Callable[[], bool]] | None:
-    """Return what tells whether something of the program's own is to know of a step.
-
-    Returns:
-        What tells whether a tape may be, and what tells that no graph is; None where only the
-        latter can be told.
-    """
-    if _find_context is None or _could_record is None:
-        return None
-    return _could_record, _find_context().executing_eagerly
+    call = _find_context().call_function
+    return DirectCall(call, name, captured, len(outputs), *asked)
 
 
 def _executes(function: Any) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,23 +53,9 @@ _MANY_TRACES = 8
 # how many traces in a row the values of one key may ask for before somebody is told
 _MANY_IN_A_ROW = 3
 
-
-class Record(Protocol):
-    """Told why ops were traced or compiled, the seconds of both, why they were not, and which part.
-
-    The part is what was compiled where it is not all.
-    """
-
-    def __call__(
-        self,
-        reason: str,
-        seconds: float,
-        compiling: float,
-        fallback: str | None,
-        part: str | None = None,
-    ) -> None:
-        """Take it down."""
-
+# Told why ops were traced or compiled, the seconds of both, why they were not compiled, and
+# what was where it is not all.
+Record = Callable[[str, float, float, str | None, str | None], None]
 
 # the ids of what schedulers stand for, and of the ops
 InForce = tuple[list[int], list[int]]
@@ -196,9 +182,7 @@ class Program:
         )
 
     def _make_compiler(self, options: CompileOptions) -> Compiler:
-        def tell(
-            reason: str, seconds: float, fallback: str | None, part: str | None = None
-        ) -> None:
+        def tell(reason: str, seconds: float, fallback: str | None, part: str | None) -> None:
             self.record(reason, 0.0, seconds, fallback, part)
 
         return Compiler(options, tell, self.never_compiled)
@@ -427,7 +411,7 @@ class _Static:
         def record() -> None:
             seconds = time.perf_counter() - started
             compiling, fallback = (0.0, None) if step is None else step.first_outcome(reason)
-            program.record(reason, seconds - compiling, compiling, fallback)
+            program.record(reason, seconds - compiling, compiling, fallback, None)
 
         _time_first_call(trace, step, record)
         for warning in (self._many(reason, exact, latest), self._always(key, exact, reason)):

@@ -91,7 +91,7 @@ class Programs:
         seconds: float,
         compiling: float,
         fallback: str | None,
-        part: str | None = None,
+        part: str | None,
     ) -> None:
         context = {"mode": mode, "epoch": self._state["epoch"]}
         records = self.records if part is None else self.records.of(part)

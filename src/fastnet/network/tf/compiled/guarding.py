@@ -43,6 +43,7 @@ class Source:
 
     Attributes:
         arguments: The names of the tensors that it is given.
+        by_name: The nodes by their names.
         captures: What it has captured, with the name that this has in it.
         graph: Its graph.
         operations: The nodes that are run, each after those that it waits for.
@@ -68,7 +69,7 @@ class Source:
         for operation in self.operations:
             for one in operation.inputs:
                 self.users[one.name].add(operation.name)
-        self._by_name = {one.name: one for one in self.operations}
+        self.by_name = {one.name: one for one in self.operations}
         self._reading = reading
         self._nodes = {node.name: node for node in reading.definition.node}
 
@@ -163,7 +164,7 @@ class Source:
         """
         found = []
         for outside, name in self.captures:
-            users = {self._by_name[user].type for user in self.users[name] & names}
+            users = {self.by_name[user].type for user in self.users[name] & names}
             if users:
                 is_written = outside.dtype == tf.resource and not users <= READING
                 found.append((name, outside, is_written))
@@ -223,7 +224,7 @@ class Source:
             if not placed:
                 node.device = ""
             small = node.op == "MatMul" and not placed
-            loop = as_loop(node, self._by_name[name]) if small else None
+            loop = as_loop(node, self.by_name[name]) if small else None
             definition.node.extend(loop or [node])
         if any(calls_functions(node) for node in definition.node):
             definition.library.CopyFrom(reading.definition.library)

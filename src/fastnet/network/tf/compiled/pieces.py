@@ -49,7 +49,6 @@ class Pieces:
         self._source = source
         self._failed = failed
         self._explain = lambda error, _: explain(error, source.graph)
-        self._operations = {one.name: one for one in source.operations}
         self._levels, self._controls = divide(
             source.operations, source.inputs, reading.unfit.keys()
         )
@@ -121,7 +120,7 @@ class Pieces:
         taken = {
             one.name
             for name in names
-            for one in self._operations[name].inputs
+            for one in self._source.by_name[name].inputs
             if one.op.name not in names and one.op.type != "Const"
         }
         fixed = {name: values.fixed[name] for name in taken & values.fixed.keys()}
@@ -135,14 +134,14 @@ class Pieces:
         return [
             one.name
             for name in sorted(names)
-            for one in self._operations[name].outputs
+            for one in self._source.by_name[name].outputs
             if one.name in results or source.users[one.name] - names
         ]
 
     def _constant(self, name: str, values: _Values) -> tf.Tensor:
         value = values.fixed.get(name)
         if value is None:
-            node = self._operations[name.partition(":")[0]]
+            node = self._source.by_name[name.partition(":")[0]]
             value = tf.get_static_value(node.outputs[0])
         with tf.init_scope():
             return tf.constant(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,16 +16,9 @@ from fastnet.network.tf.compiled.pieces import Call, Failed, Pieces
 from fastnet.network.tf.compiled.reading import Reading, Uncompilable, read
 
 __all__ = ["CompiledStep", "Compiler", "Kinds"]
-
-
-class Tell(Protocol):
-    """Told why something was compiled, how long that took, why steps are not, and which part is."""
-
-    def __call__(
-        self, reason: str, seconds: float, fallback: str | None, part: str | None = None
-    ) -> None: ...
-
-
+# Told why something was compiled, how long that took, why steps are not compiled all the same, and
+# what is where it is not all.
+Tell = Callable[[str, float, str | None, str | None], None]
 # Told in the graph's terms what is wrong with a step.
 Explain = Callable[[BaseException, Any], None]
 
@@ -128,7 +121,7 @@ class Compiler:
             if not told:
                 told = True
                 reason = "a step has run twice" if error is None else "a step has failed"
-                self.tell(reason, 0.0, _UNLIKE if error is None else _failure(error))
+                self.tell(reason, 0.0, _UNLIKE if error is None else _failure(error), None)
 
         source = Source(concrete, reading)
         reason = next(iter(reading.unfit.values()), None)
@@ -147,6 +140,10 @@ class _Whole:
         source: The traced function.
         plain: Runs the step as it was traced.
         failed: Told when the program has failed, and the step ran as it was traced.
+
+    Attributes:
+        reason: Why not all of it is compiled: it is.
+        part: What is compiled, where it is not all.
     """
 
     reason: str | None = None
@@ -205,8 +202,6 @@ class _Several:
     Args:
         pieces: The programs.
         reason: Why it is not one.
-        explain: Given an error of TensorFlow that a step raises, and the graph, adds to it.
-        unlike: Tells that a part of a step has run twice.
 
     Attributes:
         reason: Why not all of it is compiled; None before something is.
@@ -349,7 +344,7 @@ class CompiledStep:
             self._compiler.tell(reason or "a first step", seconds, None, part)
             seconds = 0.0
         if self.is_settled or reason is not None:
-            self._compiler.tell(str(reason), seconds, fallback)
+            self._compiler.tell(str(reason), seconds, fallback, None)
         if not self.is_settled:
             self.is_settled = True
             self._outcome = seconds, fallback
