@@ -26,6 +26,7 @@ __all__ = [
     "DirectCall",
     "Messages",
     "autograph_status",
+    "deferred_captures",
     "direct_call",
     "graph_code",
     "is_composite",
@@ -331,6 +332,30 @@ def direct_call(concrete: Any) -> DirectCall | None:
         return None
     call = _find_context().call_function
     return DirectCall(call, name, captured, len(outputs), *asked)
+
+
+def deferred_captures(graph: Any) -> list[tuple[Callable[[], tf.Tensor], tf.Tensor]]:
+    """Return what a graph takes that is only found when it is called.
+
+    The devices of a strategy number by it what they say to each other.
+
+    Args:
+        graph: The graph of a concrete function.
+
+    Returns:
+        What is called for each value, and what stands for that in the graph. Where it cannot be
+        told there is nothing, and steps that have it are not compiled.
+    """
+    calls = read(graph, "deferred_external_captures") or ()
+    inside = read(graph, "deferred_internal_captures") or ()
+    if len(calls) != len(inside) or not all(map(tf.is_tensor, inside)):
+        return []
+    return [(partial(_only_tensor, call), one) for call, one in zip(calls, inside, strict=True)]
+
+
+def _only_tensor(call: Callable[[], Any]) -> tf.Tensor:
+    (found,) = tf.nest.flatten(call())
+    return tf.convert_to_tensor(found)
 
 
 def _executes(function: Any) -> bool:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from fastnet.backend.facts import name_of
 from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
 from fastnet.backend.tf._internals import is_recording
+from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note
 
 __all__ = [
@@ -152,9 +153,7 @@ def agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]
     Returns:
         Gradients for the optimizer.
     """
-    sees_first_only = hasattr(optimizer, "scale_loss") and not hasattr(
-        optimizer, "get_unscaled_gradients"
-    )
+    sees_first_only = is_scaling(optimizer) and not hasattr(optimizer, "get_unscaled_gradients")
     if not sees_first_only:
         return gradients
 

@@ -82,10 +82,10 @@ class Program:
         mode: The mode.
         traced: What the latest trace was made of, or None.
         open_axes: The axes that a graph may leave open.
-        never_compiled: Why XLA compiles none of its steps; None if it perhaps does.
+        spread: Whether its steps are spread over several devices.
     """
 
-    never_compiled: str | None = None
+    spread = False
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Program:
         def tell(reason: str, seconds: float, fallback: str | None, part: str | None) -> None:
             self.record(reason, 0.0, seconds, fallback, part)
 
-        return Compiler(options, tell, self.never_compiled)
+        return Compiler(options, tell, self.spread)
 
     def trace(
         self, forms: list[Any], wide: bool, kinds: Kinds

@@ -31,7 +31,7 @@ class ReplicaProgram(Program):
         record: Told of each trace, and of each compilation.
         latest: What was in force in the latest trace of each mode, warming up or not.
         open_axes: The axes that a graph may leave open.
-        options: How steps are to be compiled; None where they are not. They never are: it says so.
+        options: How steps are compiled; None where they are not.
         joins: Whether the graphs put the devices' results together, and do not leave them apart.
     """
 
@@ -46,13 +46,12 @@ class ReplicaProgram(Program):
         options: CompileOptions | None,
         joins: bool,
     ) -> None:
+        self.spread = replicas.count > 1
         super().__init__(layout, state, record, latest, open_axes, options)
         self._devices = replicas
         self._combine = join_values if joins else replicas.bundle
         self._keys = CollectiveKeys(replicas.strategy)
         self._first_keys: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-    never_compiled = "the steps are spread over devices by a strategy"
 
     @contextmanager
     def tracing(self, static: Any, anew: bool) -> Iterator[None]:

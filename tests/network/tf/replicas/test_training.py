@@ -78,28 +78,6 @@ class TestTraining:
         assert_same_weights(model, twin)
         assert value_of(model.current_optimizer.iterations) == len(losses)
 
-    def test_what_compile_says_of_two_devices(self) -> None:
-        with under(STRATEGY):
-            model = fastnet.build(mlp, momentum)
-            twin = same_model(model, mlp)
-            network = TFNetwork(regression(model), compile=True)
-            with pytest.warns(UserWarning, match="by a strategy") as told, network("train", 1):
-                losses = [
-                    float(network.run_step({"x": halves(x), "y": halves(y)})["loss"])
-                    for x, y in STEPS
-                ]
-        assert [str(one.message) for one in told if "compiled" in str(one.message)] == [
-            "Steps of mode 'train' run as a graph, and not as one compiled program: the steps are "
-            "spread over devices by a strategy. network.traces tells of all such reasons; open the "
-            "network with eager=True, or make it without `compile`, to have no such warning."
-        ]
-        assert {trace.fallback for trace in network.traces} == {
-            "the steps are spread over devices by a strategy"
-        }
-        expected = by_hand(twin, momentum(), lambda x, y: square_error(twin, x, y), STEPS)
-        np.testing.assert_allclose(losses, expected, rtol=1e-4)
-        assert_same_weights(model, twin)
-
     @EITHER_WAY
     @pytest.mark.parametrize("first", [5, 8], ids=["5 and 3", "8 and none"])
     def test_each_device_counts_alike_whatever_its_part(self, first: int, eager: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fastnet.backend.tf._internals import deferred_captures
 from fastnet.network.tf.compiled.products import as_loop
 from fastnet.network.tf.compiled.reading import Reading, Uncompilable, calls_functions
 from fastnet.network.tf.compiled.vocabulary import READING
@@ -24,14 +25,14 @@ class Made(NamedTuple):
         fixed: The values of those asked for that are the same in each call.
         checked: Whether it returns one more tensor: whether all is well. If not, it has left all
             variables as they were.
-        require: Raises an error if XLA cannot compile it, and runs nothing.
+        require: Raises an error if XLA cannot compile it for a device, and runs nothing.
     """
 
     concrete: Any
     results: list[str]
     fixed: dict[str, Any]
     checked: bool
-    require: Callable[[], None]
+    require: Callable[[str], None]
 
 
 class Source:
@@ -45,6 +46,8 @@ class Source:
         arguments: The names of the tensors that it is given.
         by_name: The nodes by their names.
         captures: What it has captured, with the name that this has in it.
+        called: What is called for a value that it takes besides, in each step, with the tensor that
+            this is in it.
         graph: Its graph.
         operations: The nodes that are run, each after those that it waits for.
         outputs: The names of the tensors that it returns.
@@ -60,7 +63,8 @@ class Source:
         self.operations = _needed(graph, [one.op for one in concrete.outputs])
         self.outputs = [one.name for one in concrete.outputs]
         names = [one.name for one in graph.inputs]
-        found = [name for _, name in self.captures]
+        self.called = deferred_captures(graph)
+        found = [name for _, name in self.captures] + [inside.name for _, inside in self.called]
         self.arguments = names[: len(names) - len(found)]
         if names[len(self.arguments) :] != found:
             raise Uncompilable("the step reads what is only found when it is called")
@@ -78,6 +82,33 @@ class Source:
         """The place of the first argument that is used, as the epoch is by few ops."""
         used = (name in self.outputs or bool(self.users[name]) for name in self.arguments)
         return next((place for place, is_used in enumerate(used) if is_used), 0)
+
+    def taken_by(self, names: Collection[str]) -> set[str]:
+        """Name the tensors that nodes take of others, but for constants.
+
+        Args:
+            names: The nodes.
+        """
+        return {
+            one.name
+            for name in names
+            for one in self.by_name[name].inputs
+            if one.op.name not in names and one.op.type != "Const"
+        }
+
+    def handed_on(self, names: Collection[str]) -> list[str]:
+        """Name the tensors of nodes that others take, or that are results.
+
+        Args:
+            names: The nodes.
+        """
+        results = set(self.outputs)
+        return [
+            one.name
+            for name in sorted(names)
+            for one in self.by_name[name].outputs
+            if one.name in results or self.users[one.name].difference(names)
+        ]
 
     def whole(self) -> Made:
         """Make a function of all nodes for XLA, which takes no argument before `first_used`.
@@ -151,8 +182,8 @@ class Source:
         with tf.init_scope():
             concrete = made.get_concrete_function(*specs)
 
-        def require() -> None:
-            with tf.init_scope():
+        def require(device: str) -> None:
+            with tf.init_scope(), tf.device(device):
                 made.experimental_get_compiler_ir(*specs)(stage="hlo")
 
         return Made(concrete, results, values, bool(watches), require)
@@ -173,7 +204,7 @@ class Source:
     def take_in(
         self,
         names: Collection[str],
-        known: dict[str, tf.Tensor],
+        known: dict[str, Any],
         asked: Sequence[str],
         controls: Mapping[str, Collection[str]] | None = None,
         placed: bool = True,
@@ -182,8 +213,9 @@ class Source:
 
         Args:
             names: The nodes.
-            known: The tensors that there are in that graph, by name; what is asked for is added.
-            asked: The names of tensors of these nodes.
+            known: The tensors that there are in that graph, by name; what is asked for is added. By
+                the name of a node it is one that waits for it.
+            asked: The names of tensors of these nodes, and of nodes.
             controls: The nodes that each waits for besides; None for those that it says itself.
             placed: Whether they run on the devices that they name.
         """
@@ -219,7 +251,11 @@ class Source:
                     waiting.append(source)
                 else:
                     outside[tensor] = known[tensor]
-            node.input.extend(f"^{one}" for one in waited if one in names)
+            for one in waited:
+                if one in names or one in known:
+                    node.input.append(f"^{one}")
+                if one in known:
+                    outside[f"^{one}"] = known[one]
             node.attr.pop("_class", None)
             if not placed:
                 node.device = ""

@@ -49,10 +49,8 @@ class Pieces:
         self._source = source
         self._failed = failed
         self._explain = lambda error, _: explain(error, source.graph)
-        self._levels, self._controls = divide(
-            source.operations, source.inputs, reading.unfit.keys()
-        )
-        if not any(level.program for level in self._levels):
+        self._levels, self._controls = divide(source.operations, source.inputs, reading)
+        if not any(level.programs for level in self._levels):
             raise Uncompilable(next(iter(reading.unfit.values())))
 
     def make(self, specs: Sequence[tf.TensorSpec]) -> tuple[Call, int]:
@@ -75,12 +73,13 @@ class Pieces:
         count = 0
         for level in self._levels:
             names = level.rest
-            program = self._program(level.program, values) if level.program else None
-            if program is None:
-                names |= level.program
-            else:
-                count += 1
-                parts.append(program)
+            for own in level.programs.values():
+                program = self._program(own, values)
+                if program is None:
+                    names |= own
+                else:
+                    count += 1
+                    parts.append(program)
             if names:
                 parts.append(self._graph(names, values))
         if not count:
@@ -100,8 +99,8 @@ class Pieces:
         make = partial(
             self._source.make, names, given, specs=specs, fixed=fixed, controls=self._controls
         )
-        made = make(self._asked(names))
-        made.require()
+        made = make(self._source.handed_on(names))
+        made.require("CPU:0")
         graph = make(made.results, compiled=False, folds=False)
         call = _program_call(made, caller(graph.concrete, self._explain), self._failed)
         return values.part(call, given, made)
@@ -111,32 +110,16 @@ class Pieces:
         given, fixed = self._given(names, values)
         specs = [values.specs[name] for name in given]
         made = self._source.make(
-            names, given, self._asked(names), specs, False, fixed, self._controls
+            names, given, self._source.handed_on(names), specs, False, fixed, self._controls
         )
         return values.part(caller(made.concrete, self._explain), given, made)
 
     def _given(self, names: frozenset[str], values: _Values) -> tuple[list[str], dict[str, Any]]:
         """Find what nodes take of others: the names, and the values of what is always the same."""
-        taken = {
-            one.name
-            for name in names
-            for one in self._source.by_name[name].inputs
-            if one.op.name not in names and one.op.type != "Const"
-        }
+        taken = self._source.taken_by(names)
         fixed = {name: values.fixed[name] for name in taken & values.fixed.keys()}
         # what is captured is so by each part
         return sorted(name for name in taken - fixed.keys() if name in values.places), fixed
-
-    def _asked(self, names: frozenset[str]) -> list[str]:
-        """Name the tensors of nodes that others take, or that are results."""
-        source = self._source
-        results = set(source.outputs)
-        return [
-            one.name
-            for name in sorted(names)
-            for one in self._source.by_name[name].outputs
-            if one.name in results or source.users[one.name] - names
-        ]
 
     def _constant(self, name: str, values: _Values) -> tf.Tensor:
         value = values.fixed.get(name)

@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from fastnet.backend.tf._internals import variable_spec
 from fastnet.network.tf.compiled.checks import Check, check_for
+from fastnet.network.tf.compiled.placing import Placing
 from fastnet.network.tf.compiled.vocabulary import (
     CALLS,
+    COLLECTIVE,
     NUMBERED,
     PYTHON,
     RANDOM,
@@ -51,23 +53,32 @@ class Reading(NamedTuple):
         watches: What must hold for XLA to run it to the same end.
         variables: What the variable of each handle holds that is captured, by its name there.
         unfit: Why XLA would not run a node to the same end, by its name.
-        draws: Whether random numbers are drawn from generators of the nodes' own.
+        draws: Where random numbers are drawn from generators of the nodes' own, why XLA would not
+            draw them; None where they are not.
+        devices: The device of each node, where they are on several.
+        meetings: The nodes in which devices wait for others, or whose functions have such; with the
+            device of each.
     """
 
     definition: Any
     watches: list[Watch]
     variables: Mapping[str, tf.TensorSpec]
     unfit: Mapping[str, str]
-    draws: bool
+    draws: str | None
+    devices: Mapping[str, str]
+    meetings: Mapping[str, list[str]]
 
 
-def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> Reading:
+def read(
+    concrete: Any, describe: Callable[[str], str | None], seeded: bool, spread: bool = False
+) -> Reading:
     """Read a graph.
 
     Args:
         concrete: The traced function: of flat tensors, to a list of tensors.
         describe: Given the name of a node, says which op of the network it is of; or None.
         seeded: Whether random numbers by a seed may be other ones than the graph's.
+        spread: Whether it is for several devices.
 
     Returns:
         What it is made of.
@@ -78,12 +89,26 @@ def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> 
     operations = {operation.name: operation for operation in graph.get_operations()}
     variables, unfit = _variables(concrete)
     watches: list[Watch] = []
+    meetings: dict[str, list[str]] = {}
     top = _Body(definition.node)
+    placing = Placing(graph)
+    devices = {name: placing.device_of(one) for name, one in operations.items() if spread}
     for node in top.nodes.values():
         who = describe(node.name) or "the step"
+        home = devices.get(node.name) or "CPU:0"
+        insides = list(_inside(node, library))
+        meeting = [
+            placing.short(one.device) or home
+            for one in (node, *(inner for inner, _ in insides))
+            if one.op.startswith(COLLECTIVE)
+        ]
+        if meeting:
+            meetings[node.name] = meeting
         try:
+            _require_on(home, placing.device_of(operations[node.name]), who)
             _require_same(node, top, who, seeded)
-            for inner, body in _inside(node, library):
+            for inner, body in insides:
+                _require_on(home, placing.short(inner.device), who)
                 _require_same(inner, body, who, seeded)
                 _require_harmless(inner, who)
             check = _check(operations[node.name], variables) if node.op in WATCHED else None
@@ -95,8 +120,10 @@ def read(concrete: Any, describe: Callable[[str], str | None], seeded: bool) -> 
             watches.append(Watch(node.name, check, tuple(inputs[one].name for one in check.inputs)))
     nodes = [*top.nodes.values(), *(one for body in library.values() for one in body)]
     # a generator of a node's own has the seeds of the graph and of the node
-    draws = any("seed2" in node.attr for node in nodes)
-    return Reading(definition, watches, variables, unfit, draws)
+    drawing = [node.name for node in nodes if "seed2" in node.attr]
+    reasons = [unfit[name] for name in drawing if name in unfit]
+    draws = next(iter([*reasons, *unfit.values()]), None) if drawing else None
+    return Reading(definition, watches, variables, unfit, draws, devices, meetings)
 
 
 def _inside(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, _Body]]:
@@ -149,11 +176,13 @@ def _node_of(name: str) -> str:
     return name.partition(":")[0]
 
 
+def _require_on(home: str, device: str, who: str) -> None:
+    if not home.startswith("CPU:") or device not in ("", home):
+        raise Uncompilable(f"{who} runs on {device}, and what is compiled on {home} alone")
+
+
 def _require_same(node: Any, body: _Body, who: str, seeded: bool) -> None:
     kind = node.op
-    device = node.device.rpartition("device:")[2] if "device:" in node.device else "CPU:0"
-    if device.upper() not in ("CPU:0", "CPU:*"):
-        raise Uncompilable(f"{who} runs on {device}, and a compiled step on CPU:0 alone")
     if kind in NUMBERED:
         if not all(body.knows(node.input[place]) for place in NUMBERED[kind]):
             raise Uncompilable(

@@ -14,6 +14,7 @@ from fastnet.network.compiling import CompileOptions
 from fastnet.network.tf.compiled.guarding import Source
 from fastnet.network.tf.compiled.pieces import Call, Failed, Pieces
 from fastnet.network.tf.compiled.reading import Reading, Uncompilable, read
+from fastnet.network.tf.compiled.spread import Spread
 
 __all__ = ["CompiledStep", "Compiler", "Kinds"]
 # Told why something was compiled, how long that took, why steps are not compiled all the same, and
@@ -24,6 +25,7 @@ Explain = Callable[[BaseException, Any], None]
 
 # of a network whose ops change without end; what XLA has compiled TensorFlow keeps
 _MOST_PROGRAMS = 64
+_SPREAD = "the steps are spread over devices by a strategy; what each does by itself"
 _UNLIKE = (
     "values came, such as NaN, that XLA does not treat as the graph does; each such step runs as a "
     "graph after all"
@@ -43,12 +45,12 @@ class Compiler:
     Args:
         options: How.
         tell: Told of what was compiled, and of what was not.
-        never: Why nothing can be compiled; None if something perhaps can.
+        spread: Whether the steps are spread over several devices.
     """
 
-    def __init__(self, options: CompileOptions, tell: Tell, never: str | None = None) -> None:
+    def __init__(self, options: CompileOptions, tell: Tell, spread: bool = False) -> None:
         self.options = options
-        self._never = never
+        self._spread = spread
         self.tell = tell
         self._made = 0
 
@@ -58,8 +60,6 @@ class Compiler:
         Args:
             kinds: Those that there are.
         """
-        if self._never is not None:
-            return self._never
         if kinds.count >= self.options.most_kinds:
             return f"there are more than {self.options.most_kinds} kinds of steps"
         if self._made >= _MOST_PROGRAMS:
@@ -103,7 +103,8 @@ class Compiler:
             try:
                 if tf.config.list_logical_devices("GPU"):
                     raise Uncompilable("there is a GPU; steps are compiled on the CPU only, so far")
-                reading = read(concrete, describe, not self.options.fallback_random)
+                seeded = not self.options.fallback_random
+                reading = read(concrete, describe, seeded, self._spread)
                 program = self._program(concrete, reading, plain, explain)
             except Uncompilable as error:
                 fallback = str(error)
@@ -125,12 +126,14 @@ class Compiler:
 
         source = Source(concrete, reading)
         reason = next(iter(reading.unfit.values()), None)
-        if reason is None:
+        if reason is None and not self._spread:
             return _Whole(source, plain, failed)
-        if self.options.fallback_random and reading.draws:
+        if self.options.fallback_random and reading.draws is not None:
             # a graph for each kind of batches would draw the same numbers as the others
-            raise Uncompilable(reason)
-        return _Several(Pieces(source, reading, explain, failed), reason)
+            raise Uncompilable(reading.draws)
+        if self._spread:
+            return _Several(Spread(source, reading, explain, failed), _SPREAD)
+        return _Several(Pieces(source, reading, explain, failed), f"{reason}; what is around it")
 
 
 class _Whole:
@@ -201,14 +204,14 @@ class _Several:
 
     Args:
         pieces: The programs.
-        reason: Why it is not one.
+        reason: Why it is not one; what they are.
 
     Attributes:
         reason: Why not all of it is compiled; None before something is.
         part: What is compiled.
     """
 
-    def __init__(self, pieces: Pieces, reason: str) -> None:
+    def __init__(self, pieces: Pieces | Spread, reason: str) -> None:
         self._pieces = pieces
         self._why = reason
         self.reason: str | None = None
@@ -228,7 +231,7 @@ class _Several:
         """
         call, count = self._pieces.make([tf.TensorSpec(one.shape, one.dtype) for one in tensors])
         self.part = f"{count} program{'s' if count > 1 else ''}"
-        self.reason = f"{self._why}; what is around it is compiled, as {self.part}"
+        self.reason = f"{self._why} is compiled, as {self.part}"
         return call, None
 
 

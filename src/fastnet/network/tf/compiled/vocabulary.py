@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["CALLS", "NUMBERED", "PYTHON", "RANDOM", "READING", "SAME", "SEEDED", "WATCHED"]
+__all__ = [
+    "CALLS",
+    "COLLECTIVE",
+    "NUMBERED",
+    "PYTHON",
+    "RANDOM",
+    "READING",
+    "SAME",
+    "SEEDED",
+    "WATCHED",
+]
 
 
 def _named(text: str) -> frozenset[str]:
@@ -60,6 +70,9 @@ CALLS = _named(
     "Case If PartitionedCall StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile While"
 )
 """What runs other graphs."""
+
+COLLECTIVE = "Collective"
+"""How the names of operations begin in which devices wait for each other."""
 
 SEEDED = _named(
     """

@@ -1,0 +1,383 @@
+"""Compiled steps on several devices, beside the graph's, and beside one device by hand."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import fastnet
+from fastnet import CompileOptions
+from fastnet.backend.optimizers import set_lr
+from fastnet.network import TFNetwork
+from fastnet.network.tf.compiled import spread
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import MeanSquaredError
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from tests.network.tf.replicas.devices import (
+    DEVICES,
+    KERAS_3,
+    assert_same_weights,
+    copies_of,
+    halves,
+    keras,
+    under,
+)
+from tests.network.tf.replicas.programs import (
+    STEPS,
+    adam,
+    by_hand,
+    mlp,
+    momentum,
+    regression,
+    same_model,
+)
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.own_process]
+
+SPREAD = "the steps are spread over devices by a strategy"
+
+
+@pytest.fixture
+def programs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have XLA compile also what a graph does as soon, such as updates."""
+    monkeypatch.setattr(spread, "_LEAST_PER_TENSOR", 0)
+
+
+def double(*between: Any) -> Any:
+    """Make a model of float64, in which rounding is all that differs."""
+    dense = [
+        keras.layers.Dense(4, activation="tanh", dtype="float64"),
+        *between,
+        keras.layers.Dense(2, use_bias=False, dtype="float64"),
+    ]
+    return keras.Sequential([keras.layers.Input((3,), dtype="float64"), *dense])
+
+
+def curve(x: Any) -> Any:
+    for _ in range(12):
+        x = tf.tanh(x) + 0.1 * tf.sin(x)
+    return x
+
+
+def curved(model: Any, *between: Any) -> list[Any]:
+    """Return the ops of a regression in which a device has enough to do for a program."""
+    return [
+        ModelOp(model, "x", "y_pred"),
+        LambdaOp(curve, "y_pred", "y_pred"),
+        *between,
+        MeanSquaredError(("y_pred", "y"), "loss"),
+        UpdateOp(model, "loss"),
+    ]
+
+
+def batch_of(x: Any, y: Any, dtype: str = "float64") -> dict[str, Any]:
+    return {"x": halves(x.astype(dtype)), "y": halves(y.astype(dtype))}
+
+
+def pair(
+    make: Callable[[], Any], optimizer: Any, ops: Callable[[Any], Any], **options: Any
+) -> tuple[TFNetwork, TFNetwork, Any, Any]:
+    """Return a compiled network and one that is not, of models of equal weights."""
+    ours = fastnet.build(make, optimizer, model_name="ours")
+    other = fastnet.build(make, optimizer, model_name="other")
+    for one, two in zip(other.weights, ours.weights, strict=True):
+        one.assign(copies_of(two)[0])
+    compiled = TFNetwork(ops(ours), **{"compile": True, **options})
+    return compiled, TFNetwork(ops(other)), ours, other
+
+
+def in_step(
+    compiled: TFNetwork,
+    plain: TFNetwork,
+    batches: Sequence[dict[str, Any]],
+    mode: str = "train",
+    rtol: float = 1e-8,
+) -> list[dict[str, Any]]:
+    """Run both networks batch by batch, and compare their results."""
+    results = []
+    with quietly(), compiled(mode, 1), plain(mode, 1):
+        for batch in batches:
+            found, wanted = compiled.run_step(batch), plain.run_step(batch)
+            assert found.keys() == wanted.keys()
+            for key, value in wanted.items():
+                np.testing.assert_allclose(found[key], value, rtol, rtol / 10, err_msg=key)
+            results.append(found)
+    return results
+
+
+def assert_same_copies(one: Any, other: Any, rtol: float = 1e-8) -> None:
+    """Compare all copies of the weights of two models."""
+    for mine, yours in zip(one.weights, other.weights, strict=True):
+        for own, wanted in zip(copies_of(mine), copies_of(yours), strict=True):
+            np.testing.assert_allclose(own, wanted, rtol, rtol / 10)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*one compiled program.*")
+        yield
+
+
+def programs_of(network: TFNetwork) -> list[str]:
+    """Return what was compiled."""
+    return [trace.part for trace in network.traces if trace.part is not None]
+
+
+class TestFloats:
+    @pytest.mark.parametrize("optimizer", [momentum, adam])
+    def test_are_those_of_the_graph_and_of_one_device(self, two: None, optimizer: Any) -> None:
+        model = fastnet.build(mlp, optimizer)
+        twin = same_model(model, mlp)
+        network = TFNetwork(curved(model), compile=True)
+        with pytest.warns(UserWarning, match="by a strategy") as told, network("train", 1):
+            losses = [float(network.run_step(batch_of(*step, "float32"))["loss"]) for step in STEPS]
+        reason = f"{SPREAD}; what each does by itself is compiled, as 2 programs"
+        assert [str(one.message) for one in told if "compiled" in str(one.message)] == [
+            f"Steps of mode 'train' run as a graph, and not as one compiled program: {reason}. "
+            "network.traces tells of all such reasons; open the network with eager=True, or make "
+            "it without `compile`, to have no such warning."
+        ]
+        # a first size, and others
+        assert programs_of(network) == ["2 programs"] * 3
+        assert {trace.fallback for trace in network.traces} == {None, reason}
+
+        def loss_of(x: Any, y: Any) -> Any:
+            return tf.reduce_mean((curve(twin(x, training=True)) - y) ** 2)
+
+        with under(None):
+            expected = by_hand(twin, optimizer(), loss_of, STEPS)
+        np.testing.assert_allclose(losses, expected, rtol=1e-4)
+        assert_same_weights(model, twin)
+
+
+class TestSteps:
+    @pytest.mark.parametrize("optimizer", [momentum, adam])
+    def test_with_programs_of_updates(
+        self, two: None, programs_of_all: None, optimizer: Any
+    ) -> None:
+        def make() -> Any:
+            inner = [keras.layers.Dense(3, activation="tanh", dtype="float64") for _ in range(8)]
+            return double(*inner)
+
+        compiled, plain, ours, other = pair(make, optimizer, regression)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS * 4])
+        assert programs_of(compiled)[0] in ("4 programs", "6 programs")
+        assert_same_copies(ours, other)
+
+    def test_too_little_to_do_is_a_graph(self, two: None) -> None:
+        compiled, plain, *_ = pair(double, momentum, regression)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS], "infer")
+        assert {trace.fallback for trace in compiled.traces} == {
+            f"{SPREAD}, and between their meetings no device has enough to do for a program"
+        }
+
+    def test_in_all_modes(self, two: None) -> None:
+        compiled, plain, ours, other = pair(double, momentum, curved)
+        data = [batch_of(*step) for step in STEPS]
+        for mode in ("train", "eval", "infer", "train"):
+            in_step(compiled, plain, data, mode)
+        assert_same_copies(ours, other)
+        # of each mode for its first size and the two others
+        assert programs_of(compiled) == ["2 programs"] * 9
+
+    @pytest.mark.parametrize(
+        "reduction",
+        ["ReductionToOneDevice", "HierarchicalCopyAllReduce"],
+    )
+    def test_with_other_reductions(self, programs_of_all: None, reduction: str) -> None:
+        ways = getattr(tf.distribute, reduction)()
+        strategy = tf.distribute.MirroredStrategy(DEVICES, cross_device_ops=ways)
+        with under(strategy):
+            compiled, plain, ours, other = pair(double, adam, curved)
+            batches = []
+            for x, y in STEPS * 2:
+                spread_out = strategy.experimental_distribute_values_from_function
+                split = [np.array_split(one.astype("float64"), 2) for one in (x, y)]
+                batches.append(
+                    {
+                        key: spread_out(
+                            lambda context, of=of: tf.constant(of[context.replica_id_in_sync_group])
+                        )
+                        for key, of in zip(("x", "y"), split, strict=True)
+                    }
+                )
+            in_step(compiled, plain, batches)
+            assert programs_of(compiled)
+            assert_same_copies(ours, other)
+
+    def test_of_one_device_are_one_program(self) -> None:
+        with under(tf.distribute.MirroredStrategy(DEVICES[:1])):
+            compiled, plain, ours, other = pair(double, momentum, regression)
+            in_step(
+                compiled,
+                plain,
+                [{"x": x.astype("float64"), "y": y.astype("float64")} for x, y in STEPS],
+            )
+            assert {trace.fallback for trace in compiled.traces} == {None}
+            assert_same_copies(ours, other)
+
+
+class Noting(TensorOp):
+    """Notes by Python what each device has, and hands it on."""
+
+    def __init__(self, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        self.seen: list[Any] = []
+
+    def forward(self, data: Any, state: Any) -> Any:
+        def note(value: Any) -> Any:
+            self.seen.append(value.numpy().copy())
+            return value * 2
+
+        result = tf.py_function(note, [data], data.dtype)
+        result.set_shape(data.shape)
+        return result
+
+
+class Positive(TensorOp):
+    """Asserts that a value is below a bound."""
+
+    def forward(self, data: Any, state: Any) -> Any:
+        tf.debugging.assert_less(data, tf.cast(50, data.dtype), "too large")
+        return data
+
+
+class TestParts:
+    def test_python_runs_once_a_step_on_each_device(self, two: None, programs_of_all: None) -> None:
+        ops: list[Noting] = []
+
+        def make(model: Any) -> list[Any]:
+            ops.append(Noting("y_pred", "y_pred"))
+            return curved(model, ops[-1])
+
+        compiled, plain, ours, other = pair(double, momentum, make)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        found, wanted = (sorted(map(np.sum, one.seen)) for one in ops)
+        assert len(found) == 2 * len(STEPS)
+        np.testing.assert_allclose(found, wanted)
+        assert programs_of(compiled)[0] in ("2 programs", "4 programs")
+        assert_same_copies(ours, other)
+
+    def test_what_xla_cannot_do_is_a_graph(self, two: None, programs_of_all: None) -> None:
+        compiled, plain, ours, other = pair(
+            double, momentum, lambda model: curved(model, LambdaOp(tf.sort, "y_pred", "y_pred"))
+        )
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        assert programs_of(compiled)[0] in ("4 programs", "6 programs")
+        assert_same_copies(ours, other)
+
+    def test_values_that_xla_treats_otherwise(self, two: None) -> None:
+        def pick(y: Any) -> Any:
+            return tf.maximum(y, -1.0)
+
+        compiled, plain, ours, other = pair(
+            double, momentum, lambda model: curved(model, LambdaOp(pick, "y_pred", "y_pred"))
+        )
+        x, y = STEPS[0]
+        strange = x.copy()
+        strange[0, 0] = np.nan
+        in_step(compiled, plain, [batch_of(x, y)] * 2)
+        assert_same_copies(ours, other)
+        told = len(compiled.traces)
+        with quietly(), compiled("eval", 1), plain("eval", 1):
+            for one in (x, strange, x):
+                found, wanted = (net.run_step(batch_of(one, y)) for net in (compiled, plain))
+                np.testing.assert_array_equal(np.isnan(found["y_pred"]), np.isnan(wanted["y_pred"]))
+        assert [trace.reason for trace in compiled.traces[told:]][-1] == "a step has run twice"
+        assert "NaN" in str(compiled.traces[-1].fallback)
+
+    def test_an_assertion_names_its_op_and_changes_nothing(self, two: None) -> None:
+        compiled, plain, ours, other = pair(
+            double, momentum, lambda model: curved(model, Positive("x", "x2"))
+        )
+        x, y = STEPS[0]
+        large = x.copy()
+        large[-1] = 100
+        in_step(compiled, plain, [batch_of(x, y)] * 2)
+        with quietly(), compiled("train", 1), plain("train", 1):
+            for network in (compiled, plain):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="too large") as caught:
+                    network.run_step(batch_of(large, y))
+                assert any("Positive" in note for note in caught.value.__notes__)
+        assert_same_copies(ours, other)
+        in_step(compiled, plain, [batch_of(x, y)] * 2)
+        assert_same_copies(ours, other)
+
+    def test_numbers_of_the_graphs_own_generators(self, two: None) -> None:
+        def noisy(x: Any) -> Any:
+            return x + tf.random.normal(tf.shape(x), seed=1, dtype=x.dtype)
+
+        def make(model: Any) -> list[Any]:
+            return curved(model, LambdaOp(noisy, "y_pred", "z"))
+
+        options = CompileOptions(fallback_random=True)
+        compiled, plain, ours, other = pair(double, momentum, make, compile=options)
+        with quietly(), compiled("train", 1):
+            compiled.run_step(batch_of(*STEPS[0]))
+        assert programs_of(compiled) == []
+        compiled, plain, ours, other = pair(double, momentum, make)
+        with quietly(), compiled("train", 1), plain("train", 1):
+            drawn = [compiled.run_step(batch_of(*STEPS[0]))["z"] for _ in range(3)]
+            for _ in range(3):
+                plain.run_step(batch_of(*STEPS[0]))
+        assert programs_of(compiled)
+        assert not np.allclose(drawn[0], drawn[1])
+        assert_same_copies(ours, other)
+
+
+def normed(**settings: Any) -> Any:
+    return double(keras.layers.BatchNormalization(dtype="float64", **settings))
+
+
+class TestModels:
+    def test_statistics_of_batches(self, two: None, programs_of_all: None) -> None:
+        compiled, plain, ours, other = pair(normed, momentum, curved)
+        for mode in ("train", "eval", "train"):
+            in_step(compiled, plain, [batch_of(*step) for step in STEPS], mode)
+        assert_same_copies(ours, other)
+
+    @pytest.mark.skipif(not KERAS_3, reason="a layer of Keras 3")
+    def test_statistics_of_all_devices(self, two: None) -> None:
+        compiled, plain, ours, other = pair(lambda: normed(synchronized=True), momentum, curved)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        assert_same_copies(ours, other)
+
+    def test_averages_of_weights(self, two: None, programs_of_all: None) -> None:
+        def make(model: Any) -> list[Any]:
+            averages.append(EMA(model, decay=0.5))
+            return [*curved(model), averages[-1]]
+
+        averages: list[EMA] = []
+        compiled, plain, ours, other = pair(double, momentum, make)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        assert_same_copies(*(one.averaged for one in averages))
+        assert_same_copies(ours, other)
+
+    def test_gradients_of_several_batches(self, two: None, programs_of_all: None) -> None:
+        def make(model: Any) -> list[Any]:
+            *before, _ = curved(model)
+            return [*before, UpdateOp(model, "loss", merge_grad=2)]
+
+        compiled, plain, ours, other = pair(double, momentum, make)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        assert_same_copies(ours, other)
+
+    def test_a_changed_learning_rate_and_frozen_weights(self, two: None) -> None:
+        compiled, plain, ours, other = pair(double, momentum, curved)
+        batch = batch_of(*STEPS[0])
+        in_step(compiled, plain, [batch] * 2)
+        for model in (ours, other):
+            set_lr(model, 0.01)
+        in_step(compiled, plain, [batch] * 2)
+        for model in (ours, other):
+            model.layers[0].trainable = False
+        in_step(compiled, plain, [batch] * 2)
+        assert_same_copies(ours, other)
