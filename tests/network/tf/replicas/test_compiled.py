@@ -302,10 +302,11 @@ class TestParts:
         large = x.copy()
         large[-1] = 100
         in_step(compiled, plain, [batch_of(x, y)] * 2)
-        with quietly(), compiled("train", 1), plain("train", 1):
-            for network in (compiled, plain):
+        # what a graph has written to by then is a matter of chance
+        with quietly(), compiled("train", 1):
+            for _ in range(10):
                 with pytest.raises(tf.errors.InvalidArgumentError, match="too large") as caught:
-                    network.run_step(batch_of(large, y))
+                    compiled.run_step(batch_of(large, y))
                 assert any("Positive" in note for note in caught.value.__notes__)
         assert_same_copies(ours, other)
         in_step(compiled, plain, [batch_of(x, y)] * 2)
@@ -381,3 +382,79 @@ class TestModels:
             model.layers[0].trainable = False
         in_step(compiled, plain, [batch] * 2)
         assert_same_copies(ours, other)
+
+
+def replica() -> int:
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def mean(value: Any) -> Any:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.MEAN, value)
+
+
+def first_alone(x: Any) -> Any:
+    """Have the devices meet twice, with more to do for one of them in between."""
+    center = mean(tf.reduce_mean(x))
+    x = curve(x - center) if replica() == 0 else x - center
+    return x / (1 + mean(tf.reduce_mean(x**2)))
+
+
+def taking_turns(x: Any) -> Any:
+    for turn in range(4):
+        x = curve(x) if turn % 2 == replica() else x
+        x = x - mean(tf.reduce_mean(x))
+    return x
+
+
+def elsewhere(x: Any) -> Any:
+    """Have each device work at what the other one has."""
+    with tf.device(DEVICES[1 - replica()]):
+        there = curve(x)
+        total = tf.reduce_mean(there)
+    with tf.device(DEVICES[replica()]):
+        return curve(there - mean(total))
+
+
+class TestDevices:
+    @pytest.mark.parametrize("function", [first_alone, taking_turns, elsewhere])
+    def test_that_differ_in_what_they_do(
+        self, two: None, programs_of_all: None, function: Any
+    ) -> None:
+        def make(model: Any) -> list[Any]:
+            return curved(model, LambdaOp(function, "y_pred", "y_pred"))
+
+        compiled, plain, ours, other = pair(double, momentum, make)
+        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        assert programs_of(compiled)
+        assert_same_copies(ours, other)
+
+
+def scaled() -> Any:
+    if KERAS_3:
+        return keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=8.0)
+    return keras.mixed_precision.LossScaleOptimizer(momentum(), initial_scale=8.0)
+
+
+class TestScaledLosses:
+    @pytest.mark.parametrize("rows", [[0], [-1], [0, -1]], ids=["first", "second", "both"])
+    def test_that_overflow_on_a_device(
+        self, two: None, programs_of_all: None, rows: list[int]
+    ) -> None:
+        compiled, plain, ours, other = pair(double, scaled, curved)
+        x, y = STEPS[0]
+        large = y.copy()
+        large[rows] = np.inf
+        data = [batch_of(x, y), batch_of(x, y), batch_of(x, large), batch_of(x, y)]
+        in_step(compiled, plain, data[:2])
+        before = [copies_of(one) for one in ours.weights]
+        with quietly(), np.errstate(all="ignore"):
+            in_step(compiled, plain, data[2:3])
+        for weight, wanted in zip(ours.weights, before, strict=True):
+            np.testing.assert_array_equal(copies_of(weight), wanted)
+        in_step(compiled, plain, data[3:])
+        assert programs_of(compiled)
+        assert_same_copies(ours, other)
+        scales = [one.current_optimizer.dynamic_scale for one in (ours, other)]
+        np.testing.assert_array_equal(*map(np.asarray, scales))

@@ -237,7 +237,7 @@ class Source:
             if controls is None:
                 waited = [one[1:] for one in node.input if one.startswith("^")]
             else:
-                waited = list(controls.get(name, ()))
+                waited = sorted(controls.get(name, ()))
             node.ClearField("input")
             if node.op == "Const":
                 waited = []
@@ -251,11 +251,11 @@ class Source:
                     waiting.append(source)
                 else:
                     outside[tensor] = known[tensor]
-            for one in waited:
-                if one in names or one in known:
-                    node.input.append(f"^{one}")
-                if one in known:
-                    outside[f"^{one}"] = known[one]
+            # of several names for one node TensorFlow loses count
+            before = {known[one].op.name: one for one in waited if one in known}
+            outside.update({f"^{one}": known[one] for one in before.values()})
+            waited = [one for one in waited if one in names and one not in known]
+            node.input.extend(f"^{one}" for one in [*waited, *before.values()])
             node.attr.pop("_class", None)
             if not placed:
                 node.device = ""
