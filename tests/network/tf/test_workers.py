@@ -118,6 +118,12 @@ def values(*models: Any) -> list[np.ndarray]:
     return [np.array(weight.numpy()) for model in models for weight in model.weights]
 
 
+def curve(x: Any) -> Any:
+    for _ in range(12):
+        x = tf.tanh(x) + 0.1 * tf.sin(x)
+    return x
+
+
 def with_weights(model: Any, given: list[np.ndarray]) -> Any:
     """Give a model weights; there may be more of them than it has."""
     for weight, value in zip(model.weights, given, strict=False):
@@ -477,9 +483,26 @@ class Scheduled(Program):
         update(self.made[{1: 1, 2: 2, 3: 2, 4: 4}[self.epoch]], models[0], gradients)
 
 
+class Compiled(Program):
+    """What a worker does by itself is compiled."""
+
+    def ops(self, models: list[Any]) -> list[Any]:
+        first, *rest = regression(models[0])
+        return [first, LambdaOp(curve, "y_pred", "y_pred"), *rest]
+
+    def network(self, models: list[Any]) -> Any:
+        return TFNetwork(self.ops(models), compile=True)
+
+    def step(self, models: list[Any], optimizers: list[Any], batch: Batch, update: Any) -> None:
+        with tf.GradientTape() as tape:
+            y_pred = curve(models[0](batch["x"], training=True))
+            loss = tf.reduce_mean((y_pred - batch["y"]) ** 2)
+        update(optimizers[0], models[0], tape.gradient(loss, models[0].trainable_variables))
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     cls.__name__: cls
-    for cls in (Clipped, Pair, Trunk, Frozen, Synced, Unused, Merged, Sliced, Scheduled)
+    for cls in (Clipped, Pair, Trunk, Frozen, Synced, Unused, Merged, Sliced, Scheduled, Compiled)
 }
 
 
@@ -494,7 +517,8 @@ def run_program(name: str, eager: bool) -> Any:
         with network("train", epoch, desired_output_keys=["loss"], eager=eager):
             for batch in batches(program.batch_sizes):
                 last = network.run_step(my_part(batch))
-    return before, values(*models), float(last["loss"])
+    parts = [trace.part for trace in network.traces if trace.part is not None]
+    return before, values(*models), float(last["loss"]), parts
 
 
 def run_by_hand(name: str, before: list[np.ndarray]) -> list[np.ndarray]:
@@ -550,7 +574,9 @@ class TestPrograms:
     @EITHER_WAY
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_as_one_process_and_as_by_hand(self, workers: Workers, name: str, eager: bool) -> None:
-        (before, after, loss), second = workers.run(run_program, name, eager)
+        (before, after, loss, parts), second = workers.run(run_program, name, eager)
+        compiled = name == "Compiled" and not eager
+        assert parts == second[3] == (["1 program"] * 3 if compiled else [])
         assert np.isfinite([loss, second[2]]).all()
         assert_alike(after, second[1], 0)
         with_hands = workers.run(run_by_hand, name, before)
