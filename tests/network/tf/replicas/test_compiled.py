@@ -41,6 +41,8 @@ from tests.network.tf.replicas.programs import (
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.own_process]
 
+# of one size, each of which has programs of its own
+ALIKE = STEPS[:2] * 2
 SPREAD = "the steps are spread over devices by a strategy"
 
 
@@ -139,14 +141,16 @@ class TestFloats:
         network = TFNetwork(curved(model), compile=True)
         with pytest.warns(UserWarning, match="by a strategy") as told, network("train", 1):
             losses = [float(network.run_step(batch_of(*step, "float32"))["loss"]) for step in STEPS]
-        reason = f"{SPREAD}; what each does by itself is compiled, as 2 programs"
+        # Keras 2 works at each variable of Adam's by more operations
+        count = 4 if optimizer is adam and not KERAS_3 else 2
+        reason = f"{SPREAD}; what each does by itself is compiled, as {count} programs"
         assert [str(one.message) for one in told if "compiled" in str(one.message)] == [
             f"Steps of mode 'train' run as a graph, and not as one compiled program: {reason}. "
             "network.traces tells of all such reasons; open the network with eager=True, or make "
             "it without `compile`, to have no such warning."
         ]
         # a first size, and others
-        assert programs_of(network) == ["2 programs"] * 3
+        assert programs_of(network) == [f"{count} programs"] * 3
         assert {trace.fallback for trace in network.traces} == {None, reason}
 
         def loss_of(x: Any, y: Any) -> Any:
@@ -168,7 +172,7 @@ class TestSteps:
             return double(*inner)
 
         compiled, plain, ours, other = pair(make, optimizer, regression)
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS * 4])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE * 4])
         assert programs_of(compiled)[0] in ("4 programs", "6 programs")
         assert_same_copies(ours, other)
 
@@ -198,7 +202,7 @@ class TestSteps:
         with under(strategy):
             compiled, plain, ours, other = pair(double, adam, curved)
             batches = []
-            for x, y in STEPS * 2:
+            for x, y in ALIKE * 2:
                 spread_out = strategy.experimental_distribute_values_from_function
                 split = [np.array_split(one.astype("float64"), 2) for one in (x, y)]
                 batches.append(
@@ -219,7 +223,7 @@ class TestSteps:
             in_step(
                 compiled,
                 plain,
-                [{"x": x.astype("float64"), "y": y.astype("float64")} for x, y in STEPS],
+                [{"x": x.astype("float64"), "y": y.astype("float64")} for x, y in ALIKE],
             )
             assert {trace.fallback for trace in compiled.traces} == {None}
             assert_same_copies(ours, other)
@@ -259,9 +263,9 @@ class TestParts:
             return curved(model, ops[-1])
 
         compiled, plain, ours, other = pair(double, momentum, make)
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         found, wanted = (sorted(map(np.sum, one.seen)) for one in ops)
-        assert len(found) == 2 * len(STEPS)
+        assert len(found) == 2 * len(ALIKE)
         np.testing.assert_allclose(found, wanted)
         assert programs_of(compiled)[0] in ("2 programs", "4 programs")
         assert_same_copies(ours, other)
@@ -270,7 +274,7 @@ class TestParts:
         compiled, plain, ours, other = pair(
             double, momentum, lambda model: curved(model, LambdaOp(tf.sort, "y_pred", "y_pred"))
         )
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         assert programs_of(compiled)[0] in ("4 programs", "6 programs")
         assert_same_copies(ours, other)
 
@@ -342,13 +346,13 @@ class TestModels:
     def test_statistics_of_batches(self, two: None, programs_of_all: None) -> None:
         compiled, plain, ours, other = pair(normed, momentum, curved)
         for mode in ("train", "eval", "train"):
-            in_step(compiled, plain, [batch_of(*step) for step in STEPS], mode)
+            in_step(compiled, plain, [batch_of(*step) for step in ALIKE], mode)
         assert_same_copies(ours, other)
 
     @pytest.mark.skipif(not KERAS_3, reason="a layer of Keras 3")
     def test_statistics_of_all_devices(self, two: None) -> None:
         compiled, plain, ours, other = pair(lambda: normed(synchronized=True), momentum, curved)
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         assert_same_copies(ours, other)
 
     def test_averages_of_weights(self, two: None, programs_of_all: None) -> None:
@@ -358,7 +362,7 @@ class TestModels:
 
         averages: list[EMA] = []
         compiled, plain, ours, other = pair(double, momentum, make)
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         assert_same_copies(*(one.averaged for one in averages))
         assert_same_copies(ours, other)
 
@@ -368,7 +372,7 @@ class TestModels:
             return [*before, UpdateOp(model, "loss", merge_grad=2)]
 
         compiled, plain, ours, other = pair(double, momentum, make)
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         assert_same_copies(ours, other)
 
     def test_a_changed_learning_rate_and_frozen_weights(self, two: None) -> None:
@@ -426,7 +430,7 @@ class TestDevices:
             return curved(model, LambdaOp(function, "y_pred", "y_pred"))
 
         compiled, plain, ours, other = pair(double, momentum, make)
-        in_step(compiled, plain, [batch_of(*step) for step in STEPS])
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         assert programs_of(compiled)
         assert_same_copies(ours, other)
 
@@ -456,5 +460,6 @@ class TestScaledLosses:
         in_step(compiled, plain, data[3:])
         assert programs_of(compiled)
         assert_same_copies(ours, other)
-        scales = [one.current_optimizer.dynamic_scale for one in (ours, other)]
-        np.testing.assert_array_equal(*map(np.asarray, scales))
+        name = "dynamic_scale" if KERAS_3 else "loss_scale"
+        scales = [np.asarray(getattr(one.current_optimizer, name)) for one in (ours, other)]
+        np.testing.assert_array_equal(*scales)

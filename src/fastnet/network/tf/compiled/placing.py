@@ -41,7 +41,7 @@ class Placing:
             device: Its name. That of another process's is returned as it is, and of none "".
         """
         found, here = tf.DeviceSpec.from_string(device), self._here
-        near = found.job in (None, here.job) and found.task in (None, here.task)
-        if not near or found.device_type is None:
+        if found.job not in (None, here.job) or found.task not in (None, here.task):
             return device
-        return f"{found.device_type}:{found.device_index or 0}"
+        kind = found.device_type
+        return "" if kind is None else f"{kind}:{found.device_index or 0}"
