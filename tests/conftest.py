@@ -24,6 +24,7 @@ LONGEST = (
     "network/torch/captured/test_random.py",
     "backend/test_internals.py",
     "network/tf/test_workers.py",
+    "network/tf/replicas/test_compiled.py",
     "docs/test_programs.py",
     "network/test_interrupts.py",
     "examples/test_distributed.py",
