@@ -107,12 +107,13 @@ class _Nodes:
         through: dict[str, set[str]] = {}
         for operation in operations:
             name = operation.name
-            if name in inputs or operation.type == "Const":
+            if name in inputs:
                 continue
             controls = set[str]()
-            for one in operation.control_inputs:
-                controls |= through.get(one.name, {one.name} & self._before.keys())
-            if operation.type == "NoOp":
+            for one in (*operation.control_inputs, *(one.op for one in operation.inputs)):
+                controls |= through.get(one.name, set())
+            controls |= {one.name for one in operation.control_inputs} & self._before.keys()
+            if operation.type in ("NoOp", "Const"):
                 through[name] = controls
                 continue
             self._operations[name] = operation

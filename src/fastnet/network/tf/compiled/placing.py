@@ -25,14 +25,17 @@ class Placing:
             if outside.dtype == tf.resource
         }
 
-    def device_of(self, operation: tf.Operation) -> str:
-        """Return the device of a node; "" if it names none.
+    def devices_of(self, operation: tf.Operation) -> list[str]:
+        """Return the devices of a node: those of the variables that it takes, and its own.
 
         Args:
-            operation: The node. One that takes a variable is where this is.
+            operation: The node.
+
+        Returns:
+            Their names, of which the first is where it runs; "" if it names none.
         """
-        devices = (self._variables.get(one.name) for one in operation.inputs)
-        return self.short(next(filter(None, devices), operation.device))
+        variables = (self._variables.get(one.name) for one in operation.inputs)
+        return [self.short(one) for one in (*filter(None, variables), operation.device)]
 
     def short(self, device: str) -> str:
         """Return the short name of a device.

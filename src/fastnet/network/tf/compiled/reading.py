@@ -92,10 +92,11 @@ def read(
     meetings: dict[str, list[str]] = {}
     top = _Body(definition.node)
     placing = Placing(graph)
-    devices = {name: placing.device_of(one) for name, one in operations.items() if spread}
+    devices = {name: placing.devices_of(one) for name, one in operations.items()}
+    homes = {name: found[0] for name, found in devices.items() if spread}
     for node in top.nodes.values():
         who = describe(node.name) or "the step"
-        home = devices.get(node.name) or "CPU:0"
+        home = homes.get(node.name) or "CPU:0"
         insides = list(_inside(node, library))
         meeting = [
             placing.short(one.device) or home
@@ -105,7 +106,8 @@ def read(
         if meeting:
             meetings[node.name] = meeting
         try:
-            _require_on(home, placing.device_of(operations[node.name]), who)
+            for device in devices[node.name]:
+                _require_on(home, device, who)
             _require_same(node, top, who, seeded)
             for inner, body in insides:
                 _require_on(home, placing.short(inner.device), who)
@@ -123,7 +125,7 @@ def read(
     drawing = [node.name for node in nodes if "seed2" in node.attr]
     reasons = [unfit[name] for name in drawing if name in unfit]
     draws = next(iter([*reasons, *unfit.values()]), None) if drawing else None
-    return Reading(definition, watches, variables, unfit, draws, devices, meetings)
+    return Reading(definition, watches, variables, unfit, draws, homes, meetings)
 
 
 def _inside(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, _Body]]:
