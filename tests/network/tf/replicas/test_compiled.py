@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,11 @@ SPREAD = "the steps are spread over devices by a strategy"
 def programs_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have XLA compile also what a graph does as soon, such as updates."""
     monkeypatch.setattr(spread, "_LEAST_PER_TENSOR", 0)
+
+
+def replica() -> int:
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
 def double(*between: Any) -> Any:
@@ -338,6 +344,107 @@ class TestParts:
         assert_same_copies(ours, other)
 
 
+class Counting(TensorOp):
+    """Has Python note a count, and only then adds one to it."""
+
+    def __init__(self, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        self.seen: list[float] = []
+
+    def noted(self, count: Any) -> Any:
+        def note() -> Any:
+            # what does not wait would be first
+            time.sleep(0.1)
+            self.seen.append(float(count.numpy()[0]))
+            return np.float32(0)
+
+        return tf.control_dependencies([tf.py_function(note, [], tf.float32)])
+
+
+class CountingOwn(Counting):
+    """Counts on each device by itself."""
+
+    def __init__(self, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        self.count = tf.Variable(
+            tf.constant([0.0]), trainable=False, synchronization=tf.VariableSynchronization.ON_READ
+        )
+
+    def forward(self, data: Any, state: Any) -> Any:
+        count = self.count.values[replica()]
+        with self.noted(count):
+            count.assign_add([1.0])
+        return data
+
+
+class CountingElsewhere(Counting):
+    """Counts by one device on the other; all that waits for Python is a constant."""
+
+    def __init__(self, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        with under(None), tf.device(DEVICES[0]):
+            self.count = tf.Variable(tf.constant([0.0]), trainable=False)
+
+    def forward(self, data: Any, state: Any) -> Any:
+        if replica() == 1:
+            with self.noted(self.count):
+                one = tf.constant([1.0])
+            tf.raw_ops.ResourceScatterAdd(resource=self.count.handle, indices=[0], updates=one)
+        return data
+
+
+class TestWaits:
+    @pytest.mark.parametrize("kind", [CountingOwn, CountingElsewhere])
+    def test_a_write_waits_for_python(self, two: None, kind: type[Counting]) -> None:
+        ops: list[Counting] = []
+
+        def make(model: Any) -> list[Any]:
+            ops.append(kind("x", "x"))
+            return [ops[-1], *curved(model)]
+
+        compiled, plain, *_ = pair(double, momentum, make)
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
+        assert programs_of(compiled)
+        each = 2 if kind is CountingOwn else 1
+        wanted = [float(step) for step in range(len(ALIKE)) for _ in range(each)]
+        assert [op.seen for op in ops] == [wanted, wanted]
+
+    def test_a_step_that_raises_in_python_changes_nothing(self, two: None) -> None:
+        def look(x: Any) -> Any:
+            time.sleep(0.1)
+            if np.max(x.numpy()) > 50:
+                raise ValueError("too large")
+            return x.numpy()
+
+        def make(model: Any) -> list[Any]:
+            looking = LambdaOp(lambda x: tf.py_function(look, [x], x.dtype), "x", "x2")
+            return [looking, *curved(model)]
+
+        compiled, plain, ours, other = pair(normed, momentum, make)
+        x, y = STEPS[0]
+        in_step(compiled, plain, [batch_of(x, y)] * 2)
+        with quietly(), compiled("train", 1):
+            for _ in range(3):
+                with pytest.raises(tf.errors.OpError, match="too large"):
+                    compiled.run_step(batch_of(x * 0 + 100, y))
+        assert_same_copies(ours, other)
+        in_step(compiled, plain, [batch_of(x, y)] * 2)
+        assert_same_copies(ours, other)
+
+    def test_what_was_said_of_a_shape(self, two: None) -> None:
+        def known(x: Any) -> Any:
+            result = tf.py_function(np.asarray, [x], x.dtype)
+            result.set_shape(x.shape)
+            return result
+
+        compiled, plain, ours, other = pair(
+            double, momentum, lambda model: [LambdaOp(known, "x", "x"), *curved(model)]
+        )
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
+        assert programs_of(compiled) == ["2 programs"]
+        assert_same_copies(ours, other)
+
+
 def normed(**settings: Any) -> Any:
     return double(keras.layers.BatchNormalization(dtype="float64", **settings))
 
@@ -388,11 +495,6 @@ class TestModels:
         assert_same_copies(ours, other)
 
 
-def replica() -> int:
-    context = tf.distribute.get_replica_context()
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
 def mean(value: Any) -> Any:
     context = tf.distribute.get_replica_context()
     return context.all_reduce(tf.distribute.ReduceOp.MEAN, value)
@@ -421,6 +523,25 @@ def elsewhere(x: Any) -> Any:
         return curve(there - mean(total))
 
 
+class Both(TensorOp):
+    """Adds the counts of both devices, by a function."""
+
+    def __init__(self, inputs: str, outputs: str) -> None:
+        super().__init__(inputs, outputs)
+        self.count = tf.Variable(
+            tf.constant(1.0, tf.float64),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+        )
+
+    def forward(self, data: Any, state: Any) -> Any:
+        @tf.function(autograph=False)
+        def both() -> Any:
+            return tf.add_n([one.read_value() for one in self.count.values])
+
+        return data + both()
+
+
 class TestDevices:
     @pytest.mark.parametrize("function", [first_alone, taking_turns, elsewhere])
     def test_that_differ_in_what_they_do(
@@ -432,6 +553,14 @@ class TestDevices:
         compiled, plain, ours, other = pair(double, momentum, make)
         in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
         assert programs_of(compiled)
+        assert_same_copies(ours, other)
+
+    def test_that_read_what_others_have(self, two: None) -> None:
+        compiled, plain, ours, other = pair(
+            double, momentum, lambda model: [Both("x", "x"), *curved(model)]
+        )
+        in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
+        assert programs_of(compiled) == ["2 programs"]
         assert_same_copies(ours, other)
 
 
