@@ -281,7 +281,8 @@ class TestParts:
             double, momentum, lambda model: curved(model, LambdaOp(tf.sort, "y_pred", "y_pred"))
         )
         in_step(compiled, plain, [batch_of(*step) for step in ALIKE])
-        assert programs_of(compiled)[0] in ("4 programs", "6 programs")
+        # before it and after it at least, by versions of Keras
+        assert programs_of(compiled)[0] in ("4 programs", "6 programs", "8 programs")
         assert_same_copies(ours, other)
 
     def test_values_that_xla_treats_otherwise(self, two: None) -> None:
