@@ -69,7 +69,7 @@ def double(*between: Any) -> Any:
 
 
 def curve(x: Any) -> Any:
-    for _ in range(12):
+    for _ in range(6):
         x = tf.tanh(x) + 0.1 * tf.sin(x)
     return x
 
@@ -174,7 +174,7 @@ class TestSteps:
         self, two: None, programs_of_all: None, optimizer: Any
     ) -> None:
         def make() -> Any:
-            inner = [keras.layers.Dense(3, activation="tanh", dtype="float64") for _ in range(8)]
+            inner = [keras.layers.Dense(3, activation="tanh", dtype="float64") for _ in range(5)]
             return double(*inner)
 
         compiled, plain, ours, other = pair(make, optimizer, regression)
@@ -191,12 +191,12 @@ class TestSteps:
 
     def test_in_all_modes(self, two: None) -> None:
         compiled, plain, ours, other = pair(double, momentum, curved)
-        data = [batch_of(*step) for step in STEPS]
+        data = [batch_of(*step) for step in STEPS[1:3]]
         for mode in ("train", "eval", "infer", "train"):
             in_step(compiled, plain, data, mode)
         assert_same_copies(ours, other)
-        # of each mode for its first size and the two others
-        assert programs_of(compiled) == ["2 programs"] * 9
+        # of each mode for its first size and another
+        assert programs_of(compiled) == ["2 programs"] * 6
 
     @pytest.mark.parametrize(
         "reduction",
