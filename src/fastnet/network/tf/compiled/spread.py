@@ -130,7 +130,9 @@ class Spread:
             results = list(made.concrete(*tensors))
             if graph is None:
                 return [*results, tf.constant(True)]
-            return _unless(results, graph, tensors)
+            fine = results[-1]
+            # (what fails in tf.raw_ops.If, which costs less, may be told as a step cut short)
+            return list(tf.cond(fine, lambda: results, lambda: [*graph(*tensors), fine]))
 
         with tf.init_scope(), tf.device(device):
             concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
@@ -199,43 +201,6 @@ class _Program(NamedTuple):
     results: list[str]
     fixed: dict[str, Any]
     checked: bool
-
-
-def _unless(results: list[tf.Tensor], graph: Any, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return results if the last of them is true, and else what a function returns, and the last.
-
-    Of `tf.cond` TensorFlow makes two nodes for each tensor: a small step takes 6 % longer.
-
-    Args:
-        results: The results.
-        graph: The function.
-        tensors: What it takes.
-    """
-
-    def again(*known: tf.Tensor) -> list[tf.Tensor]:
-        return [*graph(*known[len(results) :]), known[len(results) - 1]]
-
-    def done(*known: tf.Tensor) -> list[tf.Tensor]:
-        return [tf.identity(one) for one in known[: len(results)]]
-
-    known = [*results, *tensors]
-    specs = [tf.TensorSpec(one.shape, one.dtype) for one in known]
-    with tf.init_scope():
-        otherwise = tf.function(again, autograph=False).get_concrete_function(*specs)
-        captured = otherwise.captured_inputs
-        # both branches take the same
-        specs += [tf.TensorSpec(one.shape, one.dtype) for one in captured]
-        kept = tf.function(done, autograph=False).get_concrete_function(*specs)
-    here = tf.compat.v1.get_default_graph()
-    found: Sequence[tf.Tensor] = tf.raw_ops.If(
-        cond=results[-1],
-        input=[*known, *map(here.capture, captured)],
-        Tout=[one.dtype for one in results],
-        then_branch=kept,
-        else_branch=otherwise,
-        output_shapes=[one.shape for one in results],
-    )
-    return list(found)
 
 
 def _run(

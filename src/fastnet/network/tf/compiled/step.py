@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import tensorflow as tf
@@ -269,6 +270,7 @@ class CompiledStep:
         self._wide = wide
         # by the shapes that have come
         self._calls: dict[Any, Call] = {}
+        self._compiling = Lock()
         self.is_settled = program is None
         self.call: Call = plain
         if program is not None:
@@ -309,7 +311,16 @@ class CompiledStep:
         return self._run_first(tensors, key) if call is None else call(tensors)
 
     def _run_first(self, tensors: list[tf.Tensor], key: Any = None) -> Sequence[tf.Tensor]:
-        """Run a step of a kind of batches that is not compiled yet."""
+        """Run a step of a kind of batches that is not compiled yet; while it is, as a graph."""
+        if not self._compiling.acquire(blocking=False):
+            return self._plain(tensors)
+        try:
+            call = self._calls.get(key)
+            return self._begin(tensors, key) if call is None else call(tensors)
+        finally:
+            self._compiling.release()
+
+    def _begin(self, tensors: list[tf.Tensor], key: Any) -> Sequence[tf.Tensor]:
         refused = self._compiler.refuses(self._kinds)
         if refused is not None:
             results = self._plain(tensors)
