@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import fastnet
 from fastnet.backend.facts import fact
 from fastnet.backend.tf import _internals
 from fastnet.network import TFNetwork
+from fastnet.network.tf.compiled import step
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.slicer import AxisSlicer
@@ -396,6 +399,36 @@ def test_other_threads_run_operations_meanwhile() -> None:
         done.set()
         thread.join()
     assert wrong == []
+    assert is_compiled(network)
+
+
+def test_a_step_of_another_thread_while_the_first_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = Counting("x", "y")
+    network = TFNetwork(counts, compile=True)
+    batch = {"x": tf.fill([4], 2.0)}
+    results: list[float] = []
+
+    def run() -> None:
+        results.append(float(network.run_step(batch)["y"][0]))
+
+    @contextmanager
+    def beside(what: str) -> Iterator[None]:
+        monkeypatch.undo()
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        yield
+
+    monkeypatch.setattr(step, "announced", beside)
+    with network("infer", 1):
+        run()
+        run()
+    assert results == [4.0, 6.0, 8.0]
+    assert [(trace.reason, trace.fallback) for trace in network.traces] == [
+        ("first step in mode 'infer'", None)
+    ]
     assert is_compiled(network)
 
 
