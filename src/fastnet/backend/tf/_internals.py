@@ -8,6 +8,7 @@ or in a version of TensorFlow that has no such name or another thing under it, r
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -378,6 +379,19 @@ _set_wrapping: Any = look_up(
 )
 
 
+def _has_a_size(registry: Any) -> bool:
+    return isinstance(registry.size(), int)
+
+
+# what graphs call of Python, in threads of TensorFlow
+_python_functions: Any = look_up("tensorflow.python.ops.script_ops._py_funcs", _has_a_size)
+
+
+def _is_alone() -> bool:
+    """Return whether no other thread may run an operation of TensorFlow, now or soon."""
+    return len(sys._current_frames()) == 1 and not _python_functions.size()
+
+
 def launch_call(
     concrete: Any, skipped: int = 0
 ) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
@@ -413,26 +427,28 @@ def launch_call(
     execute, context = _execute, _find_context()
     captured, count = direct.captured, direct.results
     handle = read(context, "_handle")
-    can_set = _wraps_ops is not None and _set_wrapping is not None and handle is not None
-    set_wrapping: Callable[[Any, bool], None] = _set_wrapping if can_set else _leave
+    names = (_wraps_ops, _set_wrapping, _python_functions, handle)
+    can_set, set_wrapping = None not in names, _set_wrapping
 
-    def launch(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        # to run an operation TensorFlow makes a function of it and runs that, which takes a fifth
-        # of the time of a small step; other threads may run theirs either way meanwhile
-        set_wrapping(handle, False)
-        try:
-            results: list[tf.Tensor] = execute(
-                "XlaLaunch", count, tensors[skipped:] + captured, attributes, context
-            )
-        finally:
-            set_wrapping(handle, True)
+    def run(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        results: list[tf.Tensor] = execute(
+            "XlaLaunch", count, tensors[skipped:] + captured, attributes, context
+        )
         return results
 
-    return launch
+    def launch(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        # those of other threads would fail
+        if not _is_alone():
+            return run(tensors)
+        # to run an operation TensorFlow makes a function of it and runs that, which takes a fifth
+        # of the time of a small step
+        set_wrapping(handle, False)
+        try:
+            return run(tensors)
+        finally:
+            set_wrapping(handle, True)
 
-
-def _leave(handle: Any, wraps: bool) -> None:
-    """Leave TensorFlow as it is."""
+    return launch if can_set else run
 
 
 def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
