@@ -61,6 +61,15 @@ ANY = tf.Variable([1.0, 2.0], shape=[None])
 NOISE = tf.random.Generator.from_seed(1)
 NUMBER = f"uses '{{}}'{UNKNOWN}"
 
+
+def asked_for() -> Any:
+    if tf.executing_eagerly():
+        return 2.0
+    return tf.compat.v1.get_default_graph().capture_call_time_value(
+        lambda: tf.constant(2.0), tf.TensorSpec((), tf.float32)
+    )
+
+
 REASONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "strings": (
         lambda x: tf.strings.length(tf.strings.as_string(x)),
@@ -110,6 +119,10 @@ REASONS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: [tf.debugging.assert_positive(x), x * 2][1],
         f"{OP} uses 'Assert' in a condition, a loop or a function of its own, where what it "
         "refuses is not seen when it is compiled",
+    ),
+    "a value that is asked for in each step": (
+        lambda x: x * asked_for(),
+        "the step reads what is only found when it is called",
     ),
 }
 

@@ -126,6 +126,8 @@ class Compiler:
                 self.tell(reason, 0.0, _UNLIKE if error is None else _failure(error), None)
 
         source = Source(concrete, reading)
+        if source.called and not self._spread:
+            raise Uncompilable("the step reads what is only found when it is called")
         reason = next(iter(reading.unfit.values()), None)
         if reason is None and not self._spread:
             return _Whole(source, plain, failed)
