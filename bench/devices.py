@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 
 from bench import machine
 from bench.program import Program
-from bench.runner import ROOT, environment
+from bench.runner import answer, environment
 from bench.tables import Table
 from bench.timing import Spread, interleave
 
@@ -245,14 +243,8 @@ def in_process(name: str, rounds: int) -> dict[str, Any]:
     Raises:
         RuntimeError: If the process fails, with what it printed.
     """
-    command = [sys.executable, "-m", "bench.devices", "--rounds", str(rounds), "--child", name]
-    variables = {**os.environ, **environment()}
-    done = subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{name} ended with {done.returncode}:\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--rounds", str(rounds), "--child", name]
+    found: dict[str, Any] = answer("bench.devices", arguments, environment())
     return found
 
 

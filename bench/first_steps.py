@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine, peers
-from bench.runner import ROOT, environment
+from bench.runner import answer, environment
 from bench.tables import Table
 from bench.workloads import BY_NAME
 from bench.workloads.compiled import Compiled
@@ -145,14 +143,7 @@ def _child(arguments: list[str], cache: str) -> dict[str, float]:
     # large tensors are given back to the system as soon as they are freed
     variables = {**environment(), "TORCHINDUCTOR_CACHE_DIR": cache}
     variables["MALLOC_MMAP_THRESHOLD_"] = "65536"
-    command = [sys.executable, "-m", "bench.first_steps", "--child", *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, float] = answer("bench.first_steps", ["--child", *arguments], variables)
     return found
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 from bench.machine import ONE_THREAD, TF_SETTINGS
 from bench.worker import Measured
@@ -68,6 +70,29 @@ def run(
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
         return [Measured(**one) for one in json.loads(output.read_text())]
+
+
+def answer(module: str, arguments: Sequence[str], variables: Mapping[str, str]) -> Any:
+    """Run a module of the benchmarks in a fresh process.
+
+    Args:
+        module: The module's name.
+        arguments: Its command line.
+        variables: The process's environment.
+
+    Returns:
+        What the last line that it prints is in JSON.
+
+    Raises:
+        RuntimeError: If the process fails, with what it printed.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def environment() -> dict[str, str]:

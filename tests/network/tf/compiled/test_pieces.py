@@ -11,12 +11,13 @@ import pytest
 from fastnet import CompileOptions
 from fastnet.network import TFNetwork
 from fastnet.network.tf.compiled import reading
-from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.keras_models import Batch, batches, keras, layers, mlp, tf, train, weights
 from tests.network.tf.compiled.steps import (
     ENDING,
+    CallingPython,
     assert_same_results,
     assert_same_weights,
     in_step,
@@ -41,23 +42,6 @@ def normed() -> Any:
 def deep() -> Any:
     inner = [layers.Dense(5, activation="tanh") for _ in range(13)]
     return keras.Sequential([layers.Input((6,)), *inner, layers.Dense(3)])
-
-
-class Counting(TensorOp):
-    """Counts by Python how often it runs, and hands on what it is given."""
-
-    def __init__(self, inputs: str, outputs: str) -> None:
-        super().__init__(inputs, outputs)
-        self.seen: list[Any] = []
-
-    def forward(self, data: Any, state: Any) -> Any:
-        def note(value: Any) -> Any:
-            self.seen.append(value.numpy().copy())
-            return value * 2
-
-        result = tf.py_function(note, [data], data.dtype)
-        result.set_shape(data.shape)
-        return result
 
 
 def noisy(x: Any) -> Any:
@@ -99,7 +83,7 @@ def count_of(network: TFNetwork) -> list[str | None]:
 
 
 def counting(inputs: str, outputs: str) -> Callable[[], Any]:
-    return lambda: Counting(inputs, outputs)
+    return lambda: CallingPython(inputs, outputs)
 
 
 KINDS: dict[str, tuple[Callable[[Any], list[Any]], int]] = {
@@ -184,7 +168,7 @@ class TestEffects:
     def test_python_is_called_once_a_step_also_where_a_program_runs_twice(self) -> None:
         compiled, plain, ours, other = pair(mlp, "sgd", around(counting("x", "x")))
         counted = compiled.ops[0]
-        assert isinstance(counted, Counting)
+        assert isinstance(counted, CallingPython)
         data = batches(4)
         # XLA is not asked for the greatest of numbers that may be NaN
         data[2] = {**data[2], "x": data[2]["x"] * float("nan")}
@@ -460,14 +444,14 @@ class TestRefusals:
             def factors(y: Any) -> Any:
                 return tf.linalg.lu(y[:3])[0]
 
-            return [Counting("x", "x"), *around()(model), LambdaOp(factors, "y", "z")]
+            return [CallingPython("x", "x"), *around()(model), LambdaOp(factors, "y", "z")]
 
         compiled, plain, ours, other = pair(mlp, "sgd", make)
         with warned() as texts:
             in_step(compiled, plain, batches(3))
         assert_same_weights(ours, other)
         counted = compiled.ops[0]
-        assert isinstance(counted, Counting)
+        assert isinstance(counted, CallingPython)
         assert len(counted.seen) == 3
         assert count_of(compiled) == []
         (trace,) = compiled.traces

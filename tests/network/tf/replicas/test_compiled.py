@@ -21,6 +21,7 @@ from fastnet.network.tf.compiled import spread
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.loss import MeanSquaredError
 from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from tests.network.tf.compiled.steps import CallingPython
 from tests.network.tf.replicas.devices import (
     DEVICES,
     KERAS_3,
@@ -235,23 +236,6 @@ class TestSteps:
             assert_same_copies(ours, other)
 
 
-class Noting(TensorOp):
-    """Notes by Python what each device has, and hands it on."""
-
-    def __init__(self, inputs: str, outputs: str) -> None:
-        super().__init__(inputs, outputs)
-        self.seen: list[Any] = []
-
-    def forward(self, data: Any, state: Any) -> Any:
-        def note(value: Any) -> Any:
-            self.seen.append(value.numpy().copy())
-            return value * 2
-
-        result = tf.py_function(note, [data], data.dtype)
-        result.set_shape(data.shape)
-        return result
-
-
 class Positive(TensorOp):
     """Asserts that a value is below a bound."""
 
@@ -262,10 +246,10 @@ class Positive(TensorOp):
 
 class TestParts:
     def test_python_runs_once_a_step_on_each_device(self, two: None, programs_of_all: None) -> None:
-        ops: list[Noting] = []
+        ops: list[CallingPython] = []
 
         def make(model: Any) -> list[Any]:
-            ops.append(Noting("y_pred", "y_pred"))
+            ops.append(CallingPython("y_pred", "y_pred"))
             return curved(model, ops[-1])
 
         compiled, plain, ours, other = pair(double, momentum, make)
