@@ -22,7 +22,7 @@ MODULES = (
     "fastnet.network.build",
     "fastnet.network.checkpoint",
     "fastnet.network.choose",
-    "fastnet.network.layout",
+    "fastnet.network.plan_cache",
     "fastnet.op",
     "fastnet.op.numpyop",
     "fastnet.op.numpyop.meta",

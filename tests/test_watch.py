@@ -1,11 +1,7 @@
-"""What leaves a mark when it is written to, and what goes on working as without it."""
+"""Dicts, lists and classes that hold the objects that they held."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import pickle
-import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,19 +9,15 @@ from typing import Any
 
 import pytest
 
-from fastnet._watch import Contents, Lookout, Noticing, touch, writes
-from fastnet.util.noticed import NoticedList, NoticedSet
+from fastnet._watch import ClassAttributes, Contents
 
 
-class Thing(Noticing):
-    def __init__(self, size: int = 0) -> None:
-        self.size = size
-
+class Thing:
     def forward(self) -> int:
         return 1
 
 
-class Other(Noticing):
+class Other(Thing):
     pass
 
 
@@ -41,234 +33,14 @@ class DictOfItsOwn(dict[str, Any]):
 VALUE = object()
 
 
-def marks(change: Callable[[], Any]) -> bool:
-    """Return whether something leaves a mark."""
-    before = writes()
-    change()
-    return writes() > before
-
-
-def test_attributes_take_no_more_room_than_those_of_any_class_with_a_field() -> None:
-    # The mark is a field. CPython 3.13 and newer keep attributes in the very object only where its
-    # class has none: what is left is a dict that shares its keys, with room for 30 values, 304
-    # bytes in place of 80. Without a field the mark would have to be looked up.
-    class Field:
-        __slots__ = ("stamp",)
-
-    class Plain(Field):
-        def __init__(self) -> None:
-            self.size = 0
-
-    def room(cls: Any) -> int:
-        return min(sys.getsizeof(vars(cls())) for _ in range(40))
-
-    assert room(Thing) == room(Plain)
-
-
-class TestMarks:
-    def test_of_attributes(self) -> None:
-        thing = Thing()
-        assert marks(lambda: setattr(thing, "size", 1))
-        assert thing.size == 1
-        assert marks(lambda: delattr(thing, "size"))
-        assert not hasattr(thing, "size")
-        with pytest.raises(AttributeError, match="size"):
-            del thing.size
-        assert not marks(thing.forward)
-        assert not marks(lambda: object.__setattr__(thing, "size", 2))
-        assert thing.size == 2
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda a: a.append("z"),
-            lambda a: a.extend("z"),
-            lambda a: a.insert(0, "z"),
-            lambda a: a.remove("x"),
-            lambda a: a.pop(),
-            lambda a: a.clear(),
-            lambda a: a.sort(reverse=True),
-            lambda a: a.reverse(),
-            lambda a: a.__setitem__(0, "z"),
-            lambda a: a.__delitem__(0),
-            lambda a: a.__iadd__(["z"]),
-            lambda a: a.__imul__(2),
-        ],
-    )
-    def test_of_lists(self, change: Callable[[Any], Any]) -> None:
-        noticed, plain = NoticedList(["x", "y"]), ["x", "y"]
-        assert marks(lambda: change(noticed))
-        change(plain)
-        assert noticed == plain
-        assert isinstance(noticed, list)
-        assert repr(noticed) == repr(plain)
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda a: a.add("z"),
-            lambda a: a.remove("x"),
-            lambda a: a.discard("x"),
-            lambda a: a.pop(),
-            lambda a: a.clear(),
-            lambda a: a.update("z"),
-            lambda a: a.difference_update("x"),
-            lambda a: a.intersection_update("x"),
-            lambda a: a.symmetric_difference_update("xz"),
-            lambda a: a.__ior__({"z"}),
-            lambda a: a.__iand__({"z"}),
-            lambda a: a.__isub__({"x"}),
-            lambda a: a.__ixor__({"x"}),
-        ],
-    )
-    def test_of_sets(self, change: Callable[[Any], Any]) -> None:
-        noticed, plain = NoticedSet({"x"}), {"x"}
-        assert marks(lambda: change(noticed))
-        change(plain)
-        assert noticed == plain
-        assert isinstance(noticed, set)
-        assert repr(noticed) == repr(plain)
-
-    def test_every_method_that_changes_them_is_covered(self) -> None:
-        """What a frozen counterpart lacks is what changes one."""
-        for noticed, fixed in ((NoticedList, tuple), (NoticedSet, frozenset)):
-            changing = (
-                set(vars(noticed.__base__))
-                - set(vars(fixed))
-                - {"copy", "__reversed__", "__sizeof__"}
-            )
-            unchanging = {"__init__", "__hash__", "__getattribute__"}
-            assert changing - unchanging <= set(vars(noticed)), noticed
-
-    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-    @pytest.mark.parametrize("held", [NoticedList("xy"), NoticedSet("xy")])
-    def test_copies_of_them(self, copied: Callable[[Any], Any], held: Any) -> None:
-        for one in (copied(held), pickle.loads(pickle.dumps(held))):
-            assert one == held
-            assert type(one) is type(held)
-
-
-class TestLookout:
-    def of(self, *things: Any) -> Lookout:
-        return Lookout(list(things), [Thing, Other], ("forward", "absent"), writes())
-
-    def test_of_objects(self) -> None:
-        things = [Thing(), Other(), Thing()]
-        lookout = self.of(*things)
-        assert lookout.is_still()
-        Thing().size = 4  # another one
-        assert lookout.is_still()
-        assert lookout.written() == []
-        things[2].size = 3
-        things[0].size = 0  # the same value, which is for others to say
-        assert not lookout.is_still()
-        assert lookout.written() == [0, 2]
-        now = writes()
-        things[1].name = "x"
-        lookout.renew(now)
-        assert lookout.written() == [1]
-        lookout.renew(writes())
-        assert lookout.is_still()
-
-    def test_of_classes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        lookout = self.of()
-        for name in ("forward", "absent"):
-            with monkeypatch.context() as patch:
-                patch.setattr(Thing, name, lambda self: 2, raising=False)
-                assert not lookout.is_still()
-                assert lookout.written() is None
-            assert lookout.is_still()
+def test_attributes_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = ClassAttributes([Thing, Other], ("forward", "absent"))
+    assert attributes.are_still()
+    for name in ("forward", "absent"):
         with monkeypatch.context() as patch:
-            patch.setattr(Noticing, "absent", 1, raising=False)
-            assert not lookout.is_still()
-
-    def test_of_what_is_inside(self) -> None:
-        lookout = self.of(Thing())
-        touch()
-        assert not lookout.is_still()
-        assert lookout.written() is None
-
-    def test_of_none(self) -> None:
-        with pytest.raises(TypeError):
-            self.of(None)
-
-
-class TestObjects:
-    """They are what objects of Python classes are."""
-
-    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-    def test_pickles(self, protocol: int) -> None:
-        one = pickle.loads(pickle.dumps(Thing(5), protocol))
-        assert type(one) is Thing
-        assert vars(one) == {"size": 5}
-
-    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-    def test_copies(self, copied: Callable[[Any], Any]) -> None:
-        thing = Thing()
-        thing.parts = [1]  # type: ignore[attr-defined]
-        made = copied(thing)
-        assert vars(made) == {"size": 0, "parts": [1]}
-        assert (made.parts is thing.parts) == (copied is copy.copy)  # type: ignore[attr-defined]
-
-    def test_their_own_state(self) -> None:
-        class Saved(Thing):
-            def __getstate__(self) -> dict[str, Any]:
-                return {"size": 9}
-
-        assert copy.deepcopy(Saved(1)).size == 9
-
-    def test_weak_references_and_cycles(self) -> None:
-        thing = Thing()
-        reference = weakref.ref(thing)
-        assert reference() is thing
-        del thing
-        assert reference() is None
-
-    def test_slots_and_dataclasses(self) -> None:
-        class Slotted(Thing):
-            __slots__ = ("place",)
-
-        slotted = Slotted(1)
-        assert marks(lambda: setattr(slotted, "place", 3))
-        assert (slotted.place, vars(slotted)) == (3, {"size": 1})
-
-        @dataclasses.dataclass
-        class Data(Thing):
-            size: int = 3
-
-        assert Data(4) == Data(4)
-        assert dataclasses.replace(Data(4), size=5).size == 5
-
-        @dataclasses.dataclass(frozen=True)
-        class Frozen(Thing):
-            size: int = 3
-
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            Frozen(4).size = 5  # type: ignore[misc]
-
-    @pytest.mark.parametrize("first", [True, False])
-    def test_another_class_that_sets_attributes_its_own_way(self, first: bool) -> None:
-        class Upper:
-            def __setattr__(self, name: str, value: Any) -> None:
-                super().__setattr__(name.upper(), value)
-
-            def __delattr__(self, name: str) -> None:
-                super().__delattr__(name.upper())
-
-        bases = (Upper, Noticing) if first else (Noticing, Upper)
-        one: Any = type("Both", bases, {})()
-        assert marks(lambda: setattr(one, "size", 2))
-        assert vars(one) == {"SIZE": 2}
-        assert marks(lambda: delattr(one, "size"))
-        assert vars(one) == {}
-
-    def test_a_module_of_torch(self) -> None:
-        torch = pytest.importorskip("torch")
-
-        for bases in ((Noticing, torch.nn.Module), (torch.nn.Module, Noticing)):
-            module: Any = type("Both", bases, {})()
-            module.line = torch.nn.Linear(1, 1)
-            assert len(list(module.parameters())) == 2
+            patch.setattr(Thing, name, lambda self: 2, raising=False)
+            assert not attributes.are_still()
+        assert attributes.are_still()
 
 
 class TestContents:

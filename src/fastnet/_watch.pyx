@@ -1,9 +1,4 @@
-"""Whether anything was written to: what a network remembers of its ops is compared by one number.
-
-Each write to an attribute of an op moves one count, and leaves it on the op. So an opening sees by
-one comparison that nothing was written at all, and by one for each op what was. What leaves no
-mark, as the modules of a model, is compared itself: see `Contents`.
-"""
+"""Whether dicts, lists and classes hold the objects that they held, for compiled torch steps."""
 
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -14,13 +9,8 @@ cdef extern from "Python.h":
     int PyDict_Next(PyObject*, Py_ssize_t*, PyObject**, PyObject**)
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
     Py_ssize_t PyDict_GET_SIZE(PyObject*)
-    ctypedef object (*newfunc)(PyTypeObject*, PyObject*, PyObject*)
     ctypedef struct PyTypeObject:
-        PyObject* tp_mro
-        void* tp_setattro
-        newfunc tp_new
-    PyTypeObject PyBaseObject_Type
-    int PyObject_GenericSetAttr(object, object, PyObject*) except -1
+        pass
     PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
     PyObject* PyList_GET_ITEM(list, Py_ssize_t)
     PyObject** items_of "PySequence_Fast_ITEMS" (list)
@@ -31,21 +21,6 @@ cdef extern from "Python.h":
     PyObject* _PyType_Lookup(PyTypeObject*, PyObject*)
 
 from fastnet._threads cimport FREE_THREADED, hold_of_class, unhold
-
-cdef extern from *:
-    """
-    #ifdef Py_GIL_DISABLED
-    static PyMutex fastnet_counting;
-    #define fastnet_lock() PyMutex_Lock(&fastnet_counting)
-    #define fastnet_unlock() PyMutex_Unlock(&fastnet_counting)
-    #else
-    #define fastnet_lock() ((void)0)
-    #define fastnet_unlock() ((void)0)
-    #endif
-    """
-    # around a count and the mark that goes with it: whoever has read the count finds the mark
-    void lock "fastnet_lock" () noexcept
-    void unlock "fastnet_unlock" () noexcept
 
 cdef extern from *:
     """
@@ -72,168 +47,26 @@ cdef extern from *:
     # of a class as it is a number that no other one has had before; 0 where it has none
     unsigned int tag_of "fastnet_tag" (PyTypeObject* cls) noexcept
 
-# of all writes, and the last one to a list or a set that ops hold
-cdef unsigned long long count = 0
-cdef unsigned long long count_inside = 0
-
-
-@cython.auto_pickle(False)
-cdef class Watched:
-    """Something whose attributes are watched. Derive from `Noticing`, which watches them."""
-
-    def __getnewargs__(self):
-        """Tell `pickle` and `copy` that all there is to save is in the attributes."""
-        return ()
-
-
-cdef object make(PyTypeObject* cls, PyObject* args, PyObject* settings):
-    return PyBaseObject_Type.tp_new(cls, <PyObject*> (), NULL)
-
-
-# Cython's own leaves out what CPython before 3.13 does in `object` alone: to make room for the
-# attributes within the object. A dict for each op takes twice as much, and longer to read.
-(<PyTypeObject*> Watched).tp_new = make
-
-
-class Noticing(Watched):
-    """Something that leaves a mark when one of its attributes is set or deleted.
-
-    What is written past it, as to `vars(op)`, goes unnoticed. A class of its own that sets
-    attributes in another way, behind this one among the bases, is asked to set them.
-    """
-
-    def __setattr__(self, name, value):
-        """Set an attribute.
-
-        Args:
-            name: Its name.
-            value: Its value.
-
-        Raises:
-            AttributeError: If it cannot be set.
-        """
-        if is_plain(self):
-            PyObject_GenericSetAttr(self, name, <PyObject*> value)
-        else:
-            super(Noticing, self).__setattr__(name, value)
-        mark(self)
-
-    def __delattr__(self, name):
-        """Delete an attribute.
-
-        Args:
-            name: Its name.
-
-        Raises:
-            AttributeError: If there is none.
-        """
-        if is_plain(self):
-            PyObject_GenericSetAttr(self, name, NULL)
-        else:
-            super(Noticing, self).__delattr__(name)
-        mark(self)
-
-    def __reduce_ex__(self, protocol):
-        """Save it as an object of a Python class.
-
-        Args:
-            protocol: The version of pickle; the first two cannot save what has a part in C.
-
-        Returns:
-            What pickle is to save.
-        """
-        return super(Noticing, self).__reduce_ex__(max(protocol, 2))
-
-
-# where a C function finds it without asking the module
-cdef object noticing = Noticing
-
-
-cdef inline void mark(Watched watched) noexcept:
-    global count
-    lock()
-    count += 1
-    watched.stamp = count
-    unlock()
-
-
-cdef inline unsigned long long look(unsigned long long* inside) noexcept:
-    """Return the count of all writes, and of the last one to a list or a set."""
-    cdef unsigned long long now
-    lock()
-    now = count
-    inside[0] = count_inside
-    unlock()
-    return now
-
-
-cdef inline bint is_plain(object watched) noexcept:
-    """Return whether no class behind `Noticing` has a way of its own to set attributes."""
-    cdef PyObject* order = Py_TYPE(watched).tp_mro
-    cdef Py_ssize_t place
-    cdef bint behind = False
-    cdef PyObject* each
-    for place in range(PyTuple_GET_SIZE(order)):
-        each = PyTuple_GET_ITEM(order, place)
-        if behind:
-            if (<PyTypeObject*> each).tp_setattro != <void*> PyObject_GenericSetAttr:
-                return False
-        elif each == <PyObject*> noticing:
-            behind = True
-    return True
-
-
-def touch():
-    """Leave a mark that a list or a set was changed which some op holds."""
-    global count, count_inside
-    lock()
-    count += 1
-    count_inside = count
-    unlock()
-
-
-def writes():
-    """Count the writes up to now.
-
-    Returns:
-        How many there were.
-    """
-    cdef unsigned long long inside
-    return look(&inside)
-
 
 @cython.final
-cdef class Lookout:
-    """Tells whether watched objects, and some attributes of classes, are what they were.
+cdef class ClassAttributes:
+    """Tells whether some attributes of classes are what they were.
 
     Args:
-        watched: The objects.
         classes: The classes.
         names: The names of the attributes.
-        since: What `writes` gave before the objects were read.
     """
 
-    cdef list _watched
     cdef list _classes
     cdef tuple _names
     cdef list _values
-    cdef unsigned long long _since
     # the number of each class when its attributes were last compared
     cdef unsigned int* _tags
 
-    def __init__(self, list watched not None, list classes not None, tuple names not None, since):
-        cdef Watched each
-        for each in watched:
-            if each is None:
-                raise TypeError("None stands where a watched object is expected")
-        self._watched = list(watched)
+    def __cinit__(self, list classes not None, tuple names not None):
         self._classes = [cls for cls in classes if isinstance(cls, type)]
         self._names = names
-        self._since = since
-        self._values = [
-            find(cls, name) for cls in self._classes for name in names
-        ]
-        PyMem_Free(self._tags)
+        self._values = [find(cls, name) for cls in self._classes for name in names]
         self._tags = <unsigned int*> PyMem_Calloc(max(len(self._classes), 1), sizeof(unsigned int))
         if self._tags == NULL:
             raise MemoryError
@@ -241,58 +74,8 @@ cdef class Lookout:
     def __dealloc__(self):
         PyMem_Free(self._tags)
 
-    def is_still(self):
-        """Return whether nothing was written since.
-
-        Returns:
-            True if neither an object nor a class was; False if one perhaps was.
-        """
-        # they are what the constructor has seen: to ask each of thousands for its type takes longer
-        # than all else
-        cdef PyObject* each
-        cdef Py_ssize_t place
-        cdef unsigned long long inside, now
-        if not self._is_classes_still():
-            return False
-        now = look(&inside)
-        if now == self._since:
-            return True
-        if inside > self._since:
-            return not self._watched
-        for place in range(len(self._watched)):
-            each = PyList_GET_ITEM(self._watched, place)
-            if (<Watched> each).stamp > self._since:
-                return False
-        # the writes were to others, and need not be looked for again
-        self._since = now
-        return True
-
-    def written(self):
-        """List the places of the objects that were written to.
-
-        Returns:
-            A list of ints; None where it cannot be told which they are.
-        """
-        cdef Py_ssize_t place
-        cdef unsigned long long inside
-        look(&inside)
-        if inside > self._since or not self._is_classes_still():
-            return None
-        return [
-            place
-            for place in range(len(self._watched))
-            if (<Watched> self._watched[place]).stamp > self._since
-        ]
-
-    def renew(self, since):
-        """Go on from a later time, after a look at what was written.
-
-        Args:
-            since: What `writes` gave before the look.
-        """
-        self._since = since
-
-    cdef bint _is_classes_still(self):
+    def are_still(self):
+        """Return whether each class has the same object under each name."""
         cdef Py_ssize_t place, of_names, of_classes, count = len(self._names)
         cdef PyObject* cls
         cdef PyObject* found

@@ -293,7 +293,7 @@ class TestCost:
         main_class = TorchNetwork if side.name == "torch" else TFNetwork
         own = set(vars(v1.BaseNetwork)) & set(dir(main_class))
         assert {name for name in own if not name.startswith("__")} == {
-            *("_begin", "_do_transform", "_not_open", "_open", "run_step", "transform")
+            *("_begin", "_not_open", "_transform_batch", "_start", "run_step", "transform")
         }
         assert not {name for name in vars(side.network_class) if not name.startswith("__")}
 
@@ -309,9 +309,9 @@ class TestCost:
 
         network = v1.TorchNetwork([LambdaOp(lambda x: x, "x", "y")])
         network.load_epoch("infer", 1)
-        opening = network._opening
+        opening = network._context
         assert isinstance(opening.bound, BoundPlan)
-        assert opening.bound.plan is opening.layout.plan
+        assert opening.bound.plan is opening.plan.kernel
         assert opening.bound.state is network.epoch_state
         monkeypatch.setattr(opening, "bound", Counted())
         batch = {"x": torch.ones(1)}

@@ -385,7 +385,7 @@ class TestSettingsOfAThread:
         seen, _ = at_once(use, watch)
         assert seen == ("eval" if again else None)
         assert is_free(network)
-        with pytest.raises(ValueError, match="run_step needs an entered"):
+        with pytest.raises(ValueError, match="is not open"):
             network.run_step({"x": 1})
 
 

@@ -23,7 +23,7 @@ from fastnet._nest import NestMap, leaves_of, map_leaves
 from fastnet._resolve import KeySet, KeyTable, OpSpec, resolve, same_items
 from fastnet._stamps import StampLog
 from fastnet._trace import Slot, TensorKind, Trace, TracedStep
-from fastnet._watch import Contents, Lookout, Noticing, touch, writes
+from fastnet._watch import ClassAttributes, Contents
 from tests.kernel.ops import Op, new_state
 
 TURNS = 20_000
@@ -53,14 +53,9 @@ def tolerant(work: Callable[[], Any], *errors: type[Exception]) -> Callable[[], 
     return call
 
 
-class Thing(Noticing):
-    def __init__(self) -> None:
-        self.size = 0
-
-
 @pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="there is a GIL")
 def test_importing_the_kernel_leaves_the_gil_off() -> None:
-    names = ["baked", "execute", "guard", "nest", "resolve", "slice", "stamps", "trace", "watch"]
+    names = ["baked", "execute", "guards", "nest", "resolve", "slice", "stamps", "trace", "watch"]
     program = f"import sys, {', '.join(f'fastnet._{name}' for name in names)}\n"
     program += "assert not sys._is_gil_enabled()"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
@@ -83,39 +78,6 @@ def test_keys_get_the_same_ids_in_all_threads(turn: int) -> None:
     at_once(*[intern_all] * 6, turns=1)
     assert len(table) == 60
     assert all(found == seen[0] for found in seen)
-
-
-def test_no_write_goes_uncounted() -> None:
-    things = [Thing() for _ in range(4)]
-    before = writes()
-    at_once(*(lambda thing=thing: setattr(thing, "size", 1) for thing in things), touch)
-    assert writes() - before == 5 * TURNS
-
-
-def test_a_write_is_seen_by_whoever_looks_after_it() -> None:
-    things = [Thing() for _ in range(4)]
-    others = [Thing() for _ in range(3)]
-
-    def write_and_look(thing: Thing) -> None:
-        lookout = Lookout(list(things), [], (), writes())
-        thing.size = 1
-        assert not lookout.is_still()
-        assert things.index(thing) in (lookout.written() or ())
-
-    def write(thing: Thing) -> None:
-        thing.size = 2
-
-    lookout = Lookout(list(things[:1]), [], (), writes())
-    at_once(
-        lambda: write_and_look(things[1]),
-        lambda: write_and_look(things[2]),
-        *(lambda other=other: write(other) for other in others),
-        lookout.is_still,
-    )
-    # the marks of others are passed over, its own is not
-    assert lookout.is_still()
-    things[0].size = 3
-    assert not lookout.is_still()
 
 
 def test_dicts_and_lists_are_compared_while_they_change() -> None:
@@ -142,7 +104,7 @@ def test_dicts_and_lists_are_compared_while_they_change() -> None:
 def test_cells_and_classes_are_compared_while_they_change() -> None:
     value: Any = 0
 
-    class Owner(Thing):
+    class Owner:
         forward: Any = None
 
     def read() -> Any:
@@ -155,7 +117,7 @@ def test_cells_and_classes_are_compared_while_they_change() -> None:
 
     def compare() -> None:
         Seen(read, "function").same()
-        Lookout([], [Owner], ("forward",), writes()).is_still()
+        ClassAttributes([Owner], ("forward",)).are_still()
 
     at_once(change, change, compare, compare)
 

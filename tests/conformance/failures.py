@@ -44,7 +44,7 @@ def notes_of(fw: Framework, *notes: str) -> list[str]:
 
 def check_free(network: BaseNetwork) -> None:
     """Check that a network can be entered, and shows nothing of an earlier opening."""
-    assert not network._lock.locked()
+    assert network._context is None
     assert not network.ctx_state
     assert not network.ctx_ops
     assert not network.ctx_outputs

@@ -16,6 +16,7 @@ NOT_RUN = {"threads", "fastestimator"}
 TESTED = {
     "checkpoints": "tests/docs/test_pages.py",
     "compile": "tests/docs/test_programs.py",
+    "contract": "tests/docs/test_programs.py",
     "copying": "tests/docs/test_programs.py",
     "distributed": "tests/docs/test_pages.py",
     "huggingface": "tests/docs/test_programs.py",
@@ -38,7 +39,9 @@ def test_every_page_with_programs_is_run() -> None:
     assert found == TESTED.keys() | NOT_RUN
 
 
-@pytest.mark.parametrize("page", ["compile", "copying", "ops", "performance", "several", "slicing"])
+@pytest.mark.parametrize(
+    "page", ["compile", "contract", "copying", "ops", "performance", "several", "slicing"]
+)
 def test_pages_in_torch(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

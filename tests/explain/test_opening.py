@@ -218,12 +218,12 @@ class TestNothingHappens:
         (model,) = network.models
         optimizer = model.current_optimizer
         weights = [parameter.clone() for parameter in model.parameters()]
-        kept = dict(network._layouts._items.layouts)
+        kept = dict(network._plans._items.plans)
         explanation = network.explain("train", 3, desired_output_keys=["loss"])
         explanation._repr_html_()
         assert network.ctx_state is configured
         assert model.current_optimizer is optimizer
-        assert dict(network._layouts._items.layouts) == kept
+        assert dict(network._plans._items.plans) == kept
         assert all(map(torch.equal, model.parameters(), weights))
 
     def test_an_open_network_can_be_explained(self) -> None:
@@ -244,7 +244,7 @@ class TestNothingHappens:
         network = TorchNetwork([op])
         op.outputs = ["z"]
         assert network.explain("infer").ops[0].outputs == ("z",)
-        network.clear_plans()
+        network.retrace()
         assert network.explain("infer").ops[0].outputs == ("z",)
 
 

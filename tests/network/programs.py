@@ -142,9 +142,6 @@ def no_gradients(*models: nn.Module) -> bool:
 
 def is_free(network: TorchNetwork) -> bool:
     """Return whether a network can be entered, and shows nothing of an earlier opening."""
-    entered = network._lock.acquire(blocking=False)
-    if entered:
-        network._lock.release()
     shown = (
         network.ctx_inputs,
         network.ctx_gpu_inputs,
@@ -155,7 +152,7 @@ def is_free(network: TorchNetwork) -> bool:
         network.ctx_models,
         network.ctx_state,
     )
-    return entered and not any(shown)
+    return network._context is None and not any(shown)
 
 
 def without_tqdm(asker: str) -> str:

@@ -124,7 +124,7 @@ class TestOneNetwork:
             assert inside.wait(WAIT)
             for attempt in (configured.__enter__, lambda: network(mode="eval", epoch=9)):
                 # at once: the first does not leave before both have tried
-                with pytest.raises(ValueError, match="This TorchNetwork is in use"):
+                with pytest.raises(ValueError, match="TorchNetwork is open already"):
                     attempt()
                 refused += 1
             tried.set()
@@ -156,7 +156,7 @@ class TestOneNetwork:
                         inside.pop()
                         entered += 1
                 except ValueError as error:
-                    assert "in use" in str(error)  # noqa: PT017
+                    assert "open already" in str(error)  # noqa: PT017
                     refused += 1
             return entered, refused
 
@@ -206,17 +206,17 @@ class TestChangesWhileOthersOpen:
         seen: list[Any] = []
         ops = [LambdaOp(lambda x: x * 2, "x", "y"), Waiting(lambda y: y, "y", "z")]
         ops += [LambdaOp(lambda z: z * 10, "z", "w")]
-        first = threading.Thread(target=lambda: seen.append(network._layouts.find(*opening)))
+        first = threading.Thread(target=lambda: seen.append(network._plans.find(*opening)))
         opening = ("infer", 1, "", frozenset[str]())
         network.ops[:] = ops
         first.start()
         assert reading.wait(WAIT)
-        layout = network._layouts.find(*opening)
+        layout = network._plans.find(*opening)
         looked.set()
         first.join(WAIT)
         for each in (layout, *seen):
             assert each.ops == ops
-            assert each.plan.keys == ("x", "y", "z", "w")
+            assert each.kernel.keys == ("x", "y", "z", "w")
         assert run(network, {"x": 1}) == {"x": 1, "y": 2, "z": 2, "w": 20}
 
     def test_many_openings_after_changes(self) -> None:
@@ -226,9 +226,9 @@ class TestChangesWhileOthersOpen:
             network.ops.append(LambdaOp(lambda y: y * 2, "y", "z"))
 
             def look(network: TorchNetwork = network) -> tuple[str, ...]:
-                return network._layouts.find("infer", 1, "", frozenset()).plan.keys
+                return network._plans.find("infer", 1, "", frozenset()).kernel.keys
 
-            assert together(look, look, network.clear_plans, look) == [
+            assert together(look, look, network.retrace, look) == [
                 ("x", "y", "z"),
                 ("x", "y", "z"),
                 None,

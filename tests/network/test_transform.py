@@ -251,7 +251,7 @@ class TestOneByOne:
     def test_the_network_is_in_use_until_it_is_closed(self, network: TorchNetwork) -> None:
         results: Any = network.iter_transform(some(), "infer")
         next(results)
-        with pytest.raises(ValueError, match="is in use"):
+        with pytest.raises(ValueError, match="is open already"):
             network.transform({"x": 1}, "infer")
         results.close()
         assert is_free(network)
@@ -332,7 +332,7 @@ class TestWhatItDoes:
 
     def test_a_network_that_is_in_use(self, network: TorchNetwork) -> None:
         with network(mode="infer", epoch=1):
-            with pytest.raises(ValueError, match="in use"):
+            with pytest.raises(ValueError, match="open already"):
                 network.transform({"x": 1}, mode="infer")
             assert network.run_step({"x": 1})["y"] == 2
 

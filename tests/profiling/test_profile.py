@@ -289,7 +289,7 @@ class TestNothingElseChanges:
     def test_steps_are_as_before_when_it_is_over(self) -> None:
         network = chain(identity)
         with network("infer", 1):
-            opening = network._opening
+            opening = network._context
             assert opening is not None
             bound = opening.bound
             assert bound is not None

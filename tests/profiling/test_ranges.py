@@ -67,8 +67,8 @@ class TestTorchProfiler:
     def test_one_that_is_not_on_costs_nothing(self) -> None:
         network = chain()
         with network("infer", 1):
-            assert network._opening is not None
-            assert network._opening.bound is not None
+            assert network._context is not None
+            assert network._context.bound is not None
             with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
                 network.run_step(X)
         assert ranges(profiler) == {}

@@ -210,7 +210,7 @@ class TestProfilerOfTensorFlow:
     def test_without_it_there_are_none(self) -> None:
         network = chain()
         with network("infer", 1, eager=True):
-            opening = network._opening
+            opening = network._context
             assert opening is not None
             assert opening.bound is not None
             assert opening.run == opening.bound.step

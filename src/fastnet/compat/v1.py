@@ -15,6 +15,7 @@ predictions apart. All else is as in `fastnet.network`.
 
 from __future__ import annotations
 
+import sys
 from collections import ChainMap
 from collections.abc import Collection, Mapping
 from inspect import signature
@@ -23,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 from fastnet._resolve import Resolution
 from fastnet.network import base
 from fastnet.network.build import build
-from fastnet.network.checks import check_epoch
 from fastnet.network.choose import framework_for
-from fastnet.network.opening import Opening
+from fastnet.network.context import NetworkContext, check_request
 from fastnet.types import Mode, Model, State
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class BaseNetwork(base.BaseNetwork):
     def _begin(self) -> None:
         super()._begin()
         self.epoch_state: State = {}
-        self._loaded: Opening | None = None
+        self._loaded: NetworkContext | None = None
+        self._handled: BaseException | None = None
 
     def load_epoch(
         self,
@@ -93,13 +94,16 @@ class BaseNetwork(base.BaseNetwork):
         self.unload_epoch()
         self(mode, epoch, ds_id, wanted, warmup, eager)
         # before it is entered: an interrupt in between must not leave a network that nobody unloads
-        self._loaded = self._configured.opening
+        self._loaded = self._configured.context
+        self._handled = sys.exc_info()[1]
         self.__enter__()
 
     def unload_epoch(self) -> None:
         """Restore the epoch; one that is not loaded is none to give back."""
-        if self._opening is not None and self._opening is self._loaded:
-            self.__exit__()
+        if self._context is not None and self._context is self._loaded:
+            error = sys.exc_info()[1]
+            # What the program was handling when it loaded the epoch is not an error of the epoch.
+            self.__exit__(None, None if error is self._handled else error)
             self._loaded = None
 
     def run_step(self, batch: Mapping[str, Any]) -> Any:
@@ -116,12 +120,12 @@ class BaseNetwork(base.BaseNetwork):
             KeyError: If a key that is needed is not in the batch.
             Exception: Whatever an op raises, with a note that names the op.
         """
-        opening = self._opening
-        if opening is None:
+        context = self._context
+        if context is None:
             raise self._not_open()
-        if opening.bound is not None:
-            return batch, opening.bound.run(batch)
-        result = opening.run(batch)
+        if context.bound is not None:
+            return batch, context.bound.run(batch)
+        result = context.run(batch)
         return batch, {key: result[key] for key in self._returned if key in result}
 
     def transform(
@@ -152,9 +156,9 @@ class BaseNetwork(base.BaseNetwork):
         self.unload_epoch()
         return super().transform(data, mode, epoch, ds_id, progress, desired_output_keys, device)
 
-    def _open(self, opening: Opening) -> None:
-        super()._open(opening)
-        mode = opening.state["mode"]
+    def _start(self, context: NetworkContext) -> None:
+        super()._start(context)
+        mode = context.state["mode"]
         self.effective_inputs[mode] = self.ctx_inputs
         self.effective_outputs[mode] = self.ctx_outputs
         self.epoch_ops = self.ctx_ops
@@ -171,7 +175,7 @@ class BaseNetwork(base.BaseNetwork):
             f"{type(self).__name__} before it, and unload_epoch() after the last step."
         )
 
-    def _do_transform(self, batch: dict[str, Any]) -> Any:
+    def _transform_batch(self, batch: dict[str, Any]) -> Any:
         read, prediction = self.run_step(batch)
         return ChainMap(prediction, read)
 
@@ -202,8 +206,8 @@ class BaseNetwork(base.BaseNetwork):
         return self._resolution(mode, epoch, ds_id).outputs.names()
 
     def _resolution(self, mode: str, epoch: int, ds_id: str) -> Resolution:
-        epoch = check_epoch(epoch, self._first_epoch)
-        return self._layouts.find(mode, epoch, ds_id, frozenset()).plan.resolution
+        epoch, _ = check_request(mode, epoch, ds_id, None, self._first_epoch)
+        return self._plans.find(mode, epoch, ds_id, frozenset()).kernel.resolution
 
 
 def Network(ops: Any, pops: Any = None, slicers: Any = None) -> BaseNetwork:

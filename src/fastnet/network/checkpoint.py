@@ -286,7 +286,7 @@ def _readable(name: str, but_for: type[Exception] | tuple[()] = ()) -> Iterator[
 
 def _choose(model: Any, place: int | None, network: BaseNetwork) -> None:
     """Put the optimizer in force that was; while a network is open it is that of its epoch."""
-    if place is not None and network._opening is None:
+    if place is not None and network._context is None:
         put_fact(model, "current_optimizer", optimizers_of(model)[place])
 
 

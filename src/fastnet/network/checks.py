@@ -7,7 +7,7 @@ from typing import Any
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.errors import describe_op, shown
+from fastnet.errors import describe_op
 from fastnet.op.checks import check_keys
 from fastnet.op.numpyop import Batch, RemoveIf
 from fastnet.schedule import get_current_items
@@ -22,20 +22,13 @@ from fastnet.types import (
     is_tensor_op,
     missing_attributes,
 )
-from fastnet.util.numbers import whole_number
 
 __all__ = [
     "agree_on_precision",
-    "check_dataset",
-    "check_epoch",
     "check_items",
-    "check_mode",
     "check_names",
-    "desired_keys",
     "not_data",
 ]
-
-_MODES = ("train", "eval", "test", "infer")
 
 
 def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -> None:
@@ -170,81 +163,3 @@ def check_names(models: list[Model]) -> None:
                 "system that takes upper and lower case as the same. Pass fastnet.build a "
                 "model_name for each."
             )
-
-
-def check_mode(mode: Any) -> None:
-    """Refuse what is no mode.
-
-    Args:
-        mode: What an opening was given.
-
-    Raises:
-        ValueError: If there is no such mode.
-    """
-    if not isinstance(mode, str) or mode not in _MODES:
-        raise ValueError(
-            f"A network runs in one of the modes {list(_MODES)}, not in {shown(mode)}."
-        )
-
-
-def check_epoch(epoch: Any, first: int = 1) -> int:
-    """Read the number of an epoch.
-
-    Args:
-        epoch: What an opening was given.
-        first: The least number that an epoch may have.
-
-    Returns:
-        The epoch.
-
-    Raises:
-        TypeError: If it is no whole number.
-        ValueError: If it is less than `first`.
-    """
-    number = epoch if type(epoch) is int else whole_number(epoch)
-    if number is None:
-        raise TypeError(
-            f"An epoch is a whole number from {first} up, not {shown(epoch)} of type "
-            f"{type(epoch).__name__}."
-        )
-    if number < first:
-        raise ValueError(f"An epoch is a whole number from {first} up, not {number}.")
-    return number
-
-
-def check_dataset(ds_id: Any) -> None:
-    """Refuse what is no id of a dataset.
-
-    Args:
-        ds_id: What an opening was given.
-
-    Raises:
-        TypeError: If it is neither a string nor None.
-    """
-    if ds_id is not None and not isinstance(ds_id, str):
-        raise TypeError(
-            'The ds_id of an opening is one string, "" for data without an id, or None for the ops '
-            f"of every id, not {shown(ds_id)} of type {type(ds_id).__name__}."
-        )
-
-
-def desired_keys(keys: Any) -> frozenset[str]:
-    """Read which keys are wanted back.
-
-    Args:
-        keys: A key, a collection of keys, or None.
-
-    Returns:
-        The keys; none for all outputs.
-
-    Raises:
-        TypeError: If one is no string.
-    """
-    desired = frozenset([keys] if isinstance(keys, str) else keys or ())
-    for key in desired:
-        if not isinstance(key, str):
-            raise TypeError(
-                f"desired_output_keys holds {shown(key)} of type {type(key).__name__}, but keys "
-                "are strings."
-            )
-    return desired

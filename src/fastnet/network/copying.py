@@ -10,7 +10,6 @@ import copy
 import io
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from types import FrameType, ModuleType
@@ -39,8 +38,8 @@ class Value:
     postprocessing: list[Any]
     slicers: list[Any]
     models: list[Model]
-    _lock: threading.Lock
-    _layouts: Any
+    _context: Any
+    _plans: Any
 
     def _begin(self) -> None:
         """Set what is this object's alone, which no copy has."""
@@ -98,14 +97,14 @@ def _new(cls: type[Value]) -> Value:
 
 def _state(network: Value, what: str) -> dict[str, Any]:
     """Take what a network is made of."""
-    if network._lock.locked():
+    if network._context is not None:
         raise ValueError(
             f"This {_named(network)} is in use, and cannot be {what} before it is left. Leave it "
             "first."
         )
     begun = object.__new__(type(network))
     begun._begin()
-    own = {*vars(begun), "_layouts"}
+    own = {*vars(begun), "_plans"}
     return {name: value for name, value in vars(network).items() if name not in own}
 
 
@@ -115,7 +114,7 @@ def _restore(network: Value, state: dict[str, Any]) -> None:
     # where one of the ops refers to the network, it may be still to come; the first opening goes on
     if all(map(_is_complete, [*network.ops, *network.postprocessing, *network.slicers])):
         network._move_in()
-        network._layouts  # noqa: B018  (from here on it is noticed what is written to an op)
+        network._plans  # noqa: B018  (from here on it is noticed what is written to an op)
 
 
 def _is_complete(item: Any) -> bool:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from fastnet.backend.facts import fact, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
 from fastnet.frameworks import MissingPart, part_of
-from fastnet.network.checks import check_dataset, check_epoch, check_mode, desired_keys
-from fastnet.network.layout import Layout, LayoutCache
+from fastnet.network.context import check_request
+from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import PlanCache
 from fastnet.types import Model, is_scheduler
 from fastnet.util import to_list
 
@@ -30,9 +31,9 @@ class Explained(Protocol):
     _wanted: frozenset[str]
 
     @property
-    def _layouts(self) -> LayoutCache: ...
+    def _plans(self) -> PlanCache: ...
 
-    def _check_ops(self, layout: Layout) -> None:
+    def _check_ops(self, plan: ExecutionPlan) -> None:
         """Refuse ops that cannot be run as they are."""
 
     def _first_deferred(self, ops: list[Any]) -> int:
@@ -58,28 +59,27 @@ def explain(
     Returns:
         The explanation.
     """
-    layouts = network._layouts
-    layout: Layout | None = None
+    plans = network._plans
+    plan: ExecutionPlan | None = None
     error: str | None = None
     try:
-        check_mode(mode)
-        epoch = check_epoch(epoch, network._first_epoch)
-        check_dataset(ds_id)
-        desired = desired_keys(desired_output_keys)
-        layout = layouts.draft(mode, epoch, ds_id, desired or network._wanted)
-        _choose_optimizers(layout, epoch)
-        network._check_ops(layout)
+        epoch, desired = check_request(
+            mode, epoch, ds_id, desired_output_keys, network._first_epoch
+        )
+        plan = plans.draft(mode, epoch, ds_id, desired or network._wanted)
+        _choose_optimizers(plan, epoch)
+        network._check_ops(plan)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
         given = to_list(desired_output_keys)
         desired = frozenset(key for key in given if isinstance(key, str))
-    if layout is None:
+    if plan is None:
         # what made the opening fail may be the slicers alone
         with contextlib.suppress(Exception):
-            layout = layouts.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
+            plan = plans.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
     first_deferred = len(network.ops)
-    if layout is not None:
-        first_deferred = network._first_deferred(layout.ops)
+    if plan is not None:
+        first_deferred = network._first_deferred(plan.ops)
     return explain_subject(
         Subject(
             network=type(network).__name__,
@@ -94,8 +94,8 @@ def explain(
             postprocessing=network.postprocessing,
             slicers=network.slicers,
             models=network.models,
-            read=layouts.read,
-            plan=None if layout is None else layout.plan,
+            read=plans.read,
+            plan=None if plan is None else plan.kernel,
             first_deferred=first_deferred,
             error=error,
             spread=_spread(network),
@@ -132,9 +132,9 @@ def _compiled(network: Explained, mode: str) -> str:
     return f"are not compiled: {why}"
 
 
-def _choose_optimizers(layout: Layout, epoch: int) -> None:
+def _choose_optimizers(plan: ExecutionPlan, epoch: int) -> None:
     """Ask for the optimizers that an opening would choose, and choose none."""
-    for model in layout.models:
+    for model in plan.models:
         optimizer: Any = fact(model, "optimizer")
         if is_scheduler(optimizer):
             optimizer.get_current_value(epoch)

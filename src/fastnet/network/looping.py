@@ -9,9 +9,9 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shown
 from fastnet.network.base import BaseNetwork
-from fastnet.network.checks import desired_keys
+from fastnet.network.context import check_request
 from fastnet.network.progress_bar import bar_class
-from fastnet.network.updates import forget_endings
+from fastnet.network.transform import begin_loader
 from fastnet.types import Mode
 from fastnet.util import to_list
 
@@ -46,7 +46,7 @@ class Steps:
         self.in_body = 0.0
         self._network = network
         self._loader = loader
-        self._opening = opening
+        self._context = opening
         self._progress = progress
         self._show = show
 
@@ -84,17 +84,17 @@ class Steps:
         return self.waited / both if both else 0.0
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-        network, (mode, epoch, ds_id, desired) = self._network, self._opening
+        network, (mode, epoch, ds_id, desired) = self._network, self._context
         self.count, self.waited, self.ran, self.in_body = 0, 0.0, 0.0, 0.0
         bar = self._bar() if self._progress and is_main() else None
         try:
             with network(mode=mode, epoch=epoch, ds_id=ds_id, desired_output_keys=desired):
-                network._begin_loader(self._loader)
+                begin_loader(network, self._loader)
                 try:
                     yield from self._run(iter(self._loader), mode, bar)
                 except GeneratorExit:
                     # nobody can tell a loop that was left from one that has failed
-                    forget_endings(network._opening)
+                    network._skip_exit_calls()
                     raise
         finally:
             if bar is not None:
@@ -133,7 +133,7 @@ class Steps:
     def _bar(self) -> Any:
         loader: Any = self._loader
         count = len(loader) if hasattr(loader, "__len__") else None
-        mode, epoch = self._opening[:2]
+        mode, epoch = self._context[:2]
         return bar_class("steps")(total=count, unit="step", desc=f"{mode} {epoch}")
 
     def _postfix(self, result: Mapping[str, Any]) -> dict[str, str]:
@@ -213,7 +213,7 @@ def steps(
     2
     """
     keys = to_list(show)
-    desired = desired_keys(desired_output_keys)
+    _, desired = check_request(mode, 1, ds_id, desired_output_keys)
     if desired:
         desired |= frozenset(keys)
     return Steps(network, loader, (mode, epoch, ds_id, desired), progress, keys)

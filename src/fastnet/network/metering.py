@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fastnet._execute import Plan
 from fastnet._stamps import StampLog
 from fastnet.errors import op_name
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import RunStep, State
 
 __all__ = [
@@ -84,7 +84,7 @@ class Meter(Protocol):
     def waited(self, mode: str, seconds: float) -> None:
         """Take down how long a batch was waited for."""
 
-    def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> StepMeter:
+    def open_step(self, layout: ExecutionPlan, state: State, ranges: Ranges | None) -> StepMeter:
         """Return the meter that takes the times of an opening's steps."""
 
 

@@ -1,4 +1,4 @@
-"""What is around a framework's part of a step: slicing, waiting for the device, postprocessing."""
+"""What runs around the ops of a step: slicing, waiting for the device, postprocessing."""
 
 from __future__ import annotations
 
@@ -8,43 +8,19 @@ from typing import Any
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.errors import add_note
 from fastnet.network.metering import StepMeter, op_title
-from fastnet.network.opening import Runner
 from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
 from fastnet.types import Forward, RunStep, State
 
-__all__ = ["compose_step"]
+__all__ = ["postprocessed", "sliced", "waiting"]
 
 
-def compose_step(runner: Runner, target_type: str, meter: StepMeter | None = None) -> RunStep:
-    """Put together what runs the steps of an opening.
-
-    Args:
-        runner: The framework's part of it.
-        target_type: The framework of the tensors that arrays become after postprocessing.
-        meter: What takes the times of its parts, or None.
-
-    Returns:
-        The function: of a runner that has nothing around it, its own.
-    """
-    opening = runner.opening
-    run, wait = runner.step(meter), runner.waiter()
-    if opening.layout.slicers:
-        run = _sliced(run, runner.slicers(), wait, meter)
-    elif wait is not None:
-        run = _waiting(run, wait, meter)
-    if opening.layout.postprocessing:
-        ops, state = opening.layout.postprocessing, opening.state
-        run = _postprocessed(runner.whole(run), ops, state, target_type, meter)
-    return runner.whole(run)
-
-
-def _sliced(
+def sliced(
     step: RunStep,
     slicers: Sequence[Any],
     wait: Callable[[], None] | None,
     meter: StepMeter | None,
 ) -> RunStep:
-    """Cut a batch, run its minibatches and join the results."""
+    """Slice a batch, run its minibatches and merge the results."""
     log = None if meter is None else meter.log
     cut = _row(meter, "cut", _by("cut", slicers, "slice_inputs"))
     join = _row(meter, "join", _by("join", slicers, "unslice_inputs"))
@@ -56,9 +32,9 @@ def _sliced(
         minibatches = forward_slicers(slicers, batch)
         if log is not None:
             log.stamp(cut)
-        for place, minibatch in enumerate(minibatches, 1):
+        for number, minibatch in enumerate(minibatches, 1):
             if log is not None:
-                log.part = place
+                log.part = number
             results.append(step(minibatch))
             if log is not None:
                 log.stamp(rest)
@@ -76,7 +52,7 @@ def _sliced(
     return run
 
 
-def _waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
+def waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
     """Wait for the device after a step."""
     log = None if meter is None else meter.log
     rest = _row(meter, "rest", "the rest")
@@ -94,7 +70,7 @@ def _waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -
     return run
 
 
-def _postprocessed(
+def postprocessed(
     step: RunStep, ops: Sequence[Any], state: State, target_type: str, meter: StepMeter | None
 ) -> RunStep:
     """Run postprocessing after a step."""
@@ -102,8 +78,8 @@ def _postprocessed(
     rest = _row(meter, "rest", "the rest")
     around = _row(meter, "conversion", "arrays for postprocessing, and back")
     forwards = {
-        id(op): batch_forward(op) if meter is None else _stamped(op, place, around, meter)
-        for place, op in enumerate(ops)
+        id(op): batch_forward(op) if meter is None else _stamped(op, index, around, meter)
+        for index, op in enumerate(ops)
     }
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +89,7 @@ def _postprocessed(
         try:
             run_on_batch(ops, result, state, target_type, False, lambda op: forwards[id(op)])
         except Exception as error:
-            add_note(error, "This was in the network's postprocessing.")
+            add_note(error, "It was raised in the network's postprocessing.")
             raise
         if log is not None:
             log.stamp(around)
@@ -122,10 +98,10 @@ def _postprocessed(
     return run
 
 
-def _stamped(op: Any, place: int, around: int, meter: StepMeter) -> Forward:
-    """Return the function that runs a postprocessing op, with stamps before and after it."""
+def _stamped(op: Any, index: int, around: int, meter: StepMeter) -> Forward:
+    """Return the function that runs a postprocessing op between two stamps."""
     log, forward = meter.log, batch_forward(op)
-    row = meter.row("postprocessing", op_title(op), place)
+    row = meter.row("postprocessing", op_title(op), index)
 
     def run(data: Any, state: State) -> Any:
         log.stamp(around)
@@ -141,6 +117,6 @@ def _row(meter: StepMeter | None, kind: str, name: str) -> int:
 
 
 def _by(what: str, slicers: Sequence[Any], keys: str) -> str:
-    """Say which of the slicers do something: those that have keys to do it to."""
+    """Name the slicers that have keys to work on."""
     names = dict.fromkeys(type(each).__name__ for each in slicers if getattr(each, keys, None))
     return f"{what} by {', '.join(names)}" if names else what

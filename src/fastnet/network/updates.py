@@ -1,150 +1,74 @@
-"""What goes with the updates of an opening: what follows them, and what is done at its end."""
+"""Binds the UpdateOps of a network: when they step, what follows them, what ends them."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastnet.backend.facts import name_of
 from fastnet.errors import describe_op
+from fastnet.op.settings import bind_settings
+from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
+from fastnet.types import Forward
 
-__all__ = [
-    "Followers",
-    "check_updates",
-    "close_after",
-    "endings_of",
-    "followers_of",
-    "forget_endings",
-    "updates_in",
-]
+__all__ = ["bind_updates", "updates_in"]
 
 Followers = dict[int, list[Callable[..., None]]]
 """What follows the updates of models, by the ids of these."""
 
 
-def followers_of(ops: Sequence[Any]) -> Followers:
-    """Find what follows the updates of models.
+def bind_updates(
+    ops: Sequence[Any],
+    forwards: list[Forward],
+    gradient_indices: Sequence[int],
+    first_deferred: int,
+) -> list[Callable[[], None]]:
+    """Bind the forwards of ops that take gradients to what their network decides for them.
 
     Args:
-        ops: The ops in force, in order.
+        ops: The active ops, in order.
+        forwards: Their forwards, of which some are replaced.
+        gradient_indices: The indices of the ops that take gradients.
+        first_deferred: The index from which on updates wait until after the last op.
 
     Returns:
-        For each model that is followed, by its id, what is called after its updates.
+        What to call when the network is left without an error: updates, then what follows them.
 
     Raises:
-        ValueError: If a model is followed that no op of these updates.
+        ValueError: If an update would not do, or not tell, what its settings say.
     """
-    followers: Followers = {}
-    for place, op in enumerate(ops):
-        follow = getattr(op, "follow", None)
-        if follow is None or not hasattr(op, "followed_model"):
+    taking = [ops[index] for index in gradient_indices]
+    _check_updates(ops, gradient_indices, first_deferred)
+    followers = _followers_of(ops, taking)
+    for index in {*gradient_indices, *range(first_deferred, len(ops))}:
+        op, defer = ops[index], index >= first_deferred
+        retain = bool(gradient_indices) and index < gradient_indices[-1]
+        following = followers.get(id(op.model)) if isinstance(op, UpdateOp) else None
+        if following is None:
+            forwards[index] = bind_settings(op, defer=defer, retain_graph=retain)
             continue
-        model = op.followed_model
-        if not any(isinstance(one, UpdateOp) and one.model is model for one in ops):
-            inside = any(one.model is model for one in updates_in(ops))
-            where = " but inside of another op" if inside else ""
+        bound = op.bind(defer, retain, following)
+        if bound is None:
             raise ValueError(
-                f"{describe_op(op, place)} follows the updates of model '{name_of(model)}', which "
-                f"no op in force updates{where}. Put an UpdateOp of the model, of the same modes, "
-                "into the network's list of ops."
+                f"{describe_op(op, index)} overrides forward, so nothing can follow its steps. "
+                "Remove the ops that follow it, or do not override forward."
             )
-        followers.setdefault(id(model), []).append(follow)
-    return followers
-
-
-def check_updates(ops: Sequence[Any], first_deferred: int) -> None:
-    """Refuse updates that would not be, or would not tell, what their settings say.
-
-    Args:
-        ops: The ops in force, in order.
-        first_deferred: The place from which on updates are put off until after the last op.
-
-    Raises:
-        ValueError: If there are such.
-    """
-    by_model: dict[int, list[tuple[UpdateOp, bool]]] = {}
-    for place, op in enumerate(ops):
-        for one in updates_in([op]):
-            waits = one.defer or place >= first_deferred
-            by_model.setdefault(id(one.model), []).append((one, waits))
-            if one is not op and one.outputs and one.defer:
-                raise ValueError(
-                    f"{describe_op(op, place)} has an UpdateOp inside that tells "
-                    f"'{one.outputs[0]}' only at the step's end, as its update is put off until "
-                    "then. Make the UpdateOp with defer=False, or put it into the network's list "
-                    "of ops."
-                )
-        if isinstance(op, UpdateOp) and op.outputs and (op.defer or place >= first_deferred):
-            _refuse_early_readers(ops, place)
-    for updates in by_model.values():
-        if len(updates) > 1 and any(waits for _, waits in updates):
-            _refuse_different([one for one, _ in updates])
-
-
-def endings_of(ops: Sequence[Any], followers: Followers) -> list[Callable[[], None]]:
-    """List what is to be done when an opening is left.
-
-    Args:
-        ops: The ops in force, in order.
-        followers: What follows their updates.
-
-    Returns:
-        Functions, to be called in order: updates first, and then what follows them.
-    """
-    found = [
-        one.ending(followers.get(id(one.model), ()) if one in ops else ())
-        for one in updates_in(ops)
+        forwards[index] = bound
+    if not gradient_indices:
+        return []
+    on_exit = [
+        one.ending(followers.get(id(one.model), ()) if one in taking else ())
+        for one in updates_in(taking)
     ]
-    found += [op.ending() for op in ops if hasattr(op, "followed_model") and hasattr(op, "ending")]
-    return [ending for ending in found if ending is not None]
+    for op in ops:
+        if isinstance(op, FollowsUpdates) and hasattr(op, "ending"):
+            on_exit.append(op.ending())
+    return [call for call in on_exit if call is not None]
 
 
-def close_after(
-    endings: Sequence[Callable[[], None]], close: Callable[[], None]
-) -> Callable[[], None]:
-    """Return what ends an opening, and first does what is to be done at its end.
-
-    Args:
-        endings: What is to be done, unless the opening ends by an error.
-        close: What ends it in any case.
-    """
-    # what the program was in the middle of handling when it opened the network
-    handled = sys.exc_info()[1]
-
-    def run() -> None:
-        error = sys.exc_info()[1]
-        try:
-            # a generator of the program's own that opens the network and is closed is no error
-            if error is None or error is handled or isinstance(error, GeneratorExit):
-                for end in endings:
-                    end()
-        finally:
-            close()
-
-    return run
-
-
-def forget_endings(opening: Any) -> None:
-    """Let an opening end with nothing done at its end, as one does that is left by an error.
-
-    Args:
-        opening: The opening, or None for none.
-    """
-    if opening is not None:
-        vars(opening.runner).pop("close", None)
-
-
-def updates_in(ops: Sequence[Any]) -> Iterator[UpdateOp]:
-    """Go through the updates among ops, and inside of them.
-
-    Args:
-        ops: The ops, in order.
-
-    Yields:
-        The UpdateOps.
-    """
+def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
+    """Yield the UpdateOps among ops, and inside of them."""
     for op in ops:
         if isinstance(op, UpdateOp):
             yield op
@@ -152,15 +76,57 @@ def updates_in(ops: Sequence[Any]) -> Iterator[UpdateOp]:
             yield from updates_in(op.inner_ops())
 
 
-def _refuse_early_readers(ops: Sequence[Any], place: int) -> None:
-    op = ops[place]
-    for later, reader in enumerate(ops[place + 1 :], place + 1):
+def _followers_of(ops: Sequence[Any], taking: Sequence[Any]) -> Followers:
+    """Return what is called after the updates of each model."""
+    followers: Followers = {}
+    for index, op in enumerate(ops):
+        if not isinstance(op, FollowsUpdates):
+            continue
+        model = op.followed_model
+        if not any(isinstance(one, UpdateOp) and one.model is model for one in taking):
+            inside = any(one.model is model for one in updates_in(taking))
+            where = "only an op inside of another op updates" if inside else "no active op updates"
+            raise ValueError(
+                f"{describe_op(op, index)} follows the updates of model '{name_of(model)}', which "
+                f"{where}. Put an UpdateOp of the model, with the same modes, into the network's "
+                "list of ops."
+            )
+        followers.setdefault(id(model), []).append(op.follow)
+    return followers
+
+
+def _check_updates(
+    ops: Sequence[Any], gradient_indices: Sequence[int], first_deferred: int
+) -> None:
+    """Reject updates that would not do, or not report, what their settings say."""
+    by_model: dict[int, list[tuple[UpdateOp, bool]]] = {}
+    for index in gradient_indices:
+        op = ops[index]
+        for one in updates_in([op]):
+            waits = one.defer or index >= first_deferred
+            by_model.setdefault(id(one.model), []).append((one, waits))
+            if one is not op and one.outputs and one.defer:
+                raise ValueError(
+                    f"{describe_op(op, index)} holds an UpdateOp that reports '{one.outputs[0]}' "
+                    "only at the step's end, since its update is deferred. Pass defer=False to the "
+                    "UpdateOp, or put it into the network's list of ops."
+                )
+        if isinstance(op, UpdateOp) and op.outputs and (op.defer or index >= first_deferred):
+            _refuse_early_readers(ops, index)
+    for updates in by_model.values():
+        if len(updates) > 1 and any(waits for _, waits in updates):
+            _refuse_different([one for one, _ in updates])
+
+
+def _refuse_early_readers(ops: Sequence[Any], index: int) -> None:
+    op = ops[index]
+    for later, reader in enumerate(ops[index + 1 :], index + 1):
         early = [key for key in op.outputs if key in reader.inputs]
         if early:
             raise ValueError(
-                f"{describe_op(reader, later)} reads '{early[0]}', which {describe_op(op, place)} "
-                "knows only at the step's end, as its update is put off until then. Make the "
-                "UpdateOp with defer=False, or read the key from the step's result."
+                f"{describe_op(reader, later)} reads '{early[0]}', which {describe_op(op, index)} "
+                "writes only at the step's end, since its update is deferred. Pass defer=False to "
+                "the UpdateOp, or read the key from the step's result."
             )
 
 
@@ -170,12 +136,12 @@ def _refuse_different(updates: Sequence[UpdateOp]) -> None:
         given = list(dict.fromkeys(getattr(one, setting) for one in updates))
         if len(given) > 1:
             raise ValueError(
-                f"The UpdateOps of model '{name}' are put off and take one step together, but "
-                f"have {setting}={given[0]} and {setting}={given[1]}. Give all of them the same."
+                f"The UpdateOps of model '{name}' are deferred and take one step together, but "
+                f"have {setting}={given[0]} and {setting}={given[1]}. Pass the same to all of them."
             )
     if any(one.outputs for one in updates[:-1]):
         raise ValueError(
-            f"The UpdateOps of model '{name}' are put off and take one step together, of which "
-            f"the last one tells, but outputs {list(updates[0].outputs)} are those of an earlier "
-            "one. Give them to the last."
+            f"The UpdateOps of model '{name}' are deferred and take one step together, which the "
+            f"last one reports, but the outputs {list(updates[0].outputs)} belong to an earlier "
+            "one. Pass them to the last."
         )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastnet.op.op import Op
-from fastnet.util.noticed import NoticedList
 
 __all__ = ["AroundOne", "AroundOps"]
 
@@ -27,7 +26,7 @@ class AroundOps(Op):
         Args:
             ops: The ops.
         """
-        self.ops = NoticedList(ops)
+        self.ops = list(ops)
         # what somebody has set instead stays until the ops themselves say something else
         self._derived = self._limits()
 
@@ -78,4 +77,4 @@ class AroundOne(AroundOps):
 
     @op.setter
     def op(self, op: Any) -> None:
-        self.ops = NoticedList([op])
+        self.ops = [op]

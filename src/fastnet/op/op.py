@@ -6,17 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
-from fastnet._watch import Noticing
 from fastnet.util.briefs import brief
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.copies import put_attributes, saved_attributes
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
-from fastnet.util.noticed import NoticedList, NoticedSet
 
 __all__ = ["Op", "get_inputs_by_op", "is_delete", "write_outputs_by_op"]
 
 
-class Op(Noticing):
+class Op:
     """One step of a graph: it reads some keys of a batch and writes others.
 
     A network hands the values of `inputs` to the op's ``forward(data, state)``, and stores what
@@ -86,10 +84,10 @@ class Op(Noticing):
     def _put_names(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
         try:
             # copies, so that a list that the user goes on changing does not change the op
-            self.inputs = NoticedList(check_io_names(to_list(inputs)))
-            self.outputs = NoticedList(check_io_names(to_list(outputs)))
-            self.mode = NoticedSet(parse_modes(to_set(mode)))
-            self.ds_id = NoticedSet(check_ds_id(to_set(ds_id)))
+            self.inputs = list(check_io_names(to_list(inputs)))
+            self.outputs = list(check_io_names(to_list(outputs)))
+            self.mode = set(parse_modes(to_set(mode)))
+            self.ds_id = set(check_ds_id(to_set(ds_id)))
         except (AssertionError, TypeError) as error:
             raise type(error)(f"{type(self).__name__}: {error}") from None
 

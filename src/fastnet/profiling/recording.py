@@ -14,7 +14,7 @@ import numpy as np
 
 from fastnet._execute import Plan
 from fastnet._stamps import StampLog
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import DEFERRED, Ranges, op_title, titles
 from fastnet.network.records import TraceRecord
 from fastnet.profiling.around import Around, Nested
@@ -41,10 +41,10 @@ _NAMES = {
 
 
 class SectionRecorder:
-    """Takes the times of the steps of one opening, and of others that run the same.
+    """Takes the times of the steps of one context, and of others that run the same.
 
     Args:
-        layout: What it runs.
+        plan: What it runs.
         state: Its context.
         ranges: What names ops to a framework's profiler, or None.
         nvtx: What names them to NVTX, or None.
@@ -56,7 +56,7 @@ class SectionRecorder:
 
     def __init__(
         self,
-        layout: Layout,
+        plan: ExecutionPlan,
         state: State,
         ranges: Ranges | None,
         nvtx: Around | None,
@@ -68,7 +68,7 @@ class SectionRecorder:
         self.eager = bool(state["eager"])
         self.warmup = bool(state["warmup"])
         self.epoch = int(state["epoch"])
-        self.layout = layout
+        self.plan = plan
         self.log = StampLog()
         self.before: Callable[[int], None] | None = None
         self.after: Callable[[int], None] | None = None
@@ -230,12 +230,12 @@ class SectionRecorder:
             name, self.mode, self.eager, self.parts, self.sizes, device, self._pace, self._round()
         )
         # what has a loss to minimise updates a model, be it inside of another op
-        trains = any(getattr(op, "get_fe_loss_keys", tuple)() for op in self.layout.ops)
+        trains = any(getattr(op, "get_fe_loss_keys", tuple)() for op in self.plan.ops)
         return section and replace(section, trains=trains)
 
     def _round(self) -> int:
         """Return after how many steps the ops come round: some update once in several steps."""
-        merged = (getattr(op, "merge_grad", 1) for op in self.layout.ops)
+        merged = (getattr(op, "merge_grad", 1) for op in self.plan.ops)
         return lcm(*(count for count in merged if isinstance(count, int) and count > 0))
 
     def timeline(self, name: str) -> Timeline:
@@ -280,7 +280,7 @@ class Recorder:
         self._traced = _last_number(traces()) if skip else None
 
     def found(self, mode: str, seconds: float, worked_out: bool) -> None:
-        """Take down what finding a layout took.
+        """Take down what finding a plan took.
 
         Args:
             mode: The mode.
@@ -308,23 +308,25 @@ class Recorder:
         """
         self._openings[mode, WAIT].append(seconds)
 
-    def open_step(self, layout: Layout, state: State, ranges: Ranges | None) -> SectionRecorder:
+    def open_step(
+        self, plan: ExecutionPlan, state: State, ranges: Ranges | None
+    ) -> SectionRecorder:
         """Return the meter that takes the times of an opening's steps.
 
         Args:
-            layout: What it runs; openings of one layout are one section.
+            plan: What it runs; openings of one plan are one section.
             state: Its context.
             ranges: What names ops to a framework's profiler, or None.
         """
-        key = id(layout), state["mode"], state["eager"], state["warmup"]
+        key = id(plan), state["mode"], state["eager"], state["warmup"]
         section = self.sections.get(key)
         if section is None:
             nvtx = None
             if self._make_nvtx is not None:
-                nvtx = self._make_nvtx(titles(layout.ops))
+                nvtx = self._make_nvtx(titles(plan.ops))
             events = None if self._make_events is None else self._make_events()
             skip = self._skips if self._left else None
-            section = SectionRecorder(layout, state, ranges, nvtx, events, self.cost, skip)
+            section = SectionRecorder(plan, state, ranges, nvtx, events, self.cost, skip)
             self.sections[key] = section
         return section
 

@@ -11,7 +11,6 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, overload
 
-from fastnet._guard import begin, end
 from fastnet.errors import shown
 from fastnet.network import BaseNetwork
 from fastnet.network.records import TraceRecord
@@ -58,9 +57,32 @@ class Profiling:
         self._recorder: Recorder | None = None
         self._profile = Profile()
 
-    # compiled, so that no interrupt leaves a network that nobody profiles any more being profiled
-    __enter__ = begin
-    __exit__ = end
+    def __enter__(self) -> Profile:
+        """Begin to profile.
+
+        Returns:
+            The profile, which has its rows when the block is left.
+
+        Raises:
+            ValueError: If the network is being profiled already, or this profile was made.
+        """
+        try:
+            return self._begin()
+        except BaseException:
+            self._stop_measuring()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        """End the profile, and sum up what was measured."""
+        try:
+            self._end()
+        finally:
+            self._stop_measuring()
+
+    def _stop_measuring(self) -> None:
+        # Another profile of the network may be running.
+        if self._recorder is not None and self._network._meter is self._recorder:
+            self._network._meter = None
 
     def _begin(self) -> Profile:
         if self._network._meter is not None:

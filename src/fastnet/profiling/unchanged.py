@@ -12,7 +12,6 @@ import numpy as np
 
 from fastnet.frameworks import part_of
 from fastnet.network import BaseNetwork
-from fastnet.network.updates import forget_endings
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import is_given, is_scheduler
 
@@ -53,7 +52,7 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
     try:
         yield
     finally:
-        forget_endings(network._opening)
+        network._skip_exit_calls()
         kept.restore()
         for follower, state in followers:
             follower.load_state_dict(state)

@@ -7,16 +7,14 @@ from typing import Any
 
 from fastnet._slice import check_slicers as sanity_assert_slicers
 from fastnet._slice import forward_slicers, reverse_slicers
-from fastnet._watch import Noticing
 from fastnet.util.briefs import brief
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
-from fastnet.util.noticed import NoticedList, NoticedSet
 
 __all__ = ["Slicer", "forward_slicers", "reverse_slicers", "sanity_assert_slicers"]
 
 
-class Slicer(Noticing):
+class Slicer:
     """Something that cuts values of a batch into pieces, or joins pieces into values, or both.
 
     A network with slicers runs its ops once for each piece, and joins the results before
@@ -89,10 +87,10 @@ class Slicer(Noticing):
         self._put_names(self.slice_inputs, self.unslice_inputs, self.mode, self.ds_id)
 
     def _put_names(self, slice: Any, unslice: Any, mode: Any, ds_id: Any) -> None:
-        self.slice_inputs = NoticedList(check_io_names(to_list(slice)))
-        self.unslice_inputs = NoticedList(check_io_names(to_list(unslice)))
-        self.mode = NoticedSet(parse_modes(to_set(mode)))
-        self.ds_id = NoticedSet(check_ds_id(to_set(ds_id)))
+        self.slice_inputs = list(check_io_names(to_list(slice)))
+        self.unslice_inputs = list(check_io_names(to_list(unslice)))
+        self.mode = set(parse_modes(to_set(mode)))
+        self.ds_id = set(check_ds_id(to_set(ds_id)))
         name = type(self).__name__
         if not self.slice_inputs and not self.unslice_inputs:
             raise ValueError(f"{name} has nothing to do: give it keys to `slice` or to `unslice`.")

@@ -135,7 +135,7 @@ class TestGone:
         for mode in ("infer", "eval"):
             infer(network, {"x": ones(2)}, mode)
         assert graphs() == 2
-        network.clear_plans()
+        network.retrace()
         assert graphs() == 0
         infer(network, {"x": ones(2)})
         assert graphs() == 1

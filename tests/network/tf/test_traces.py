@@ -180,7 +180,7 @@ class TestTwoTraces:
         op, network = double()
         infer(network, {"x": ones(2)})
         op.outputs = ["z"]
-        network.clear_plans()
+        network.retrace()
         assert list(infer(network, {"x": ones(2)})) == ["x", "z"]
         assert op.runs == 2
         assert reasons(network) == [first(), first()]

@@ -165,8 +165,8 @@ class TestTheSameOps:
     def test_nothing_is_asked_in_one_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         network = network_of(build(parallel=None))
         with network(mode="train", epoch=1):
-            assert network._opening.runner.ranks is None
-            assert network._opening.bound is not None
+            assert network._context.runner.ranks is None
+            assert network._context.bound is not None
 
 
 def open_different(what: str) -> Any:

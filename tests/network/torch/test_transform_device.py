@@ -48,11 +48,11 @@ def test_models_go_there_and_back(batches: Any) -> None:
 def test_an_error_brings_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "read_device", torch.device)
     network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], device="cpu")
-    layouts = network._layouts
+    layouts = network._plans
     with pytest.raises(KeyError):
         network.transform({"z": torch.ones(1)}, "infer", device="meta")
     assert network.device == torch.device("cpu")
-    assert network._layouts is layouts
+    assert network._plans is layouts
     assert network.transform({"x": torch.ones(1)}, "infer")["y"].item() == 2
 
 

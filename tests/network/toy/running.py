@@ -10,8 +10,8 @@ from fastnet.backend.facts import name_of
 from fastnet.backend.foreign import NUMPY, adopter
 from fastnet.frameworks import Framework
 from fastnet.network import BaseNetwork
-from fastnet.network.layout import Handling
-from fastnet.network.opening import Opening, Runner
+from fastnet.network.context import NetworkContext, Runner
+from fastnet.network.execution_plan import Handling
 from fastnet.op.tensorop.model.model_update import ModelUpdate
 from tests.network.toy import Model, Tensor, differentiate
 from tests.network.toy.functions import convert
@@ -29,17 +29,17 @@ class ToyNetwork(BaseNetwork):
             adopt=(Tensor, FOREIGN, ARRAYS), release=NestMap(Tensor, lambda one: one.detached())
         )
 
-    def _make_runner(self, opening: Opening) -> Runner:
-        return ToyRunner(opening)
+    def _make_runner(self, context: NetworkContext) -> Runner:
+        return ToyRunner(context)
 
 
 class ToyRunner(Runner):
     def open(self) -> None:
-        for model in self.opening.layout.models:
+        for model in self.context.plan.models:
             model.is_open = True
 
     def close(self) -> None:
-        for model in self.opening.layout.models:
+        for model in self.context.plan.models:
             model.is_open = False
 
 

@@ -161,8 +161,8 @@ def parts_of(module: torch.nn.Module) -> dict[str, torch.nn.Module | None] | Non
     Args:
         module: The module.
     """
-    parts = read(module, "_modules")
-    return parts if parts is vars(module).get(PARTS) and isinstance(parts, dict) else None
+    parts = None if PUBLIC_ONLY else vars(module).get(PARTS)
+    return parts if isinstance(parts, dict) else None
 
 
 def places_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor | None]]:

@@ -15,7 +15,7 @@ class ReseedingRunner(TFRunner):
     def open(self) -> None:
         """Get ready for steps, those of a single batch op by op."""
         # as in FastEstimator, which draws other numbers for it than a graph does
-        self.opening.transforms = False
+        self.context.transforms = False
         super().open()
 
     def close(self) -> None:

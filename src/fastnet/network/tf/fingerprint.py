@@ -40,7 +40,7 @@ _ABSENT: Any = object()
 _MOST_NODES = 20_000
 _TOO_MUCH = (
     f"The ops lead to more than {_MOST_NODES} objects. What is changed in further ones does not "
-    "count for a step that was traced before; call network.clear_plans() after such a change."
+    "count for a step that was traced before; call network.retrace() after such a change."
 )
 # what cannot change in the place of another one
 _STAYING = (tuple, frozenset, MethodType, BuiltinFunctionType)

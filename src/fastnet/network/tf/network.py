@@ -11,8 +11,8 @@ from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.models import all_layers
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compiling import CompileOptions, read_compile, require_xla
-from fastnet.network.layout import Handling, Layout
-from fastnet.network.opening import Opening
+from fastnet.network.context import NetworkContext
+from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.records import TraceRecord
 from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.programs import Programs
@@ -35,7 +35,7 @@ class TFNetwork(BaseNetwork):
     is a trace of its own, unless `open_axes` says that one does for all; of many the 16 last used
     are kept. Values in a batch that are no tensors and no arrays (strings, ints, None, objects with
     their attributes, the order of a dict) are constants of the graph, so that another value is
-    another trace. What a graph was made of is compared at each opening: ops and their attributes,
+    another trace. What a graph was made of is compared on each entry: ops and their attributes,
     layers, variables and optimizers that were changed or replaced count from the next opening on.
     A counter in an op is no change where it was tracing that counted; it is one where the op ran by
     itself, or a `tf.py_function` in it. So do closures, globals, and what is in containers, arrays,
@@ -122,18 +122,18 @@ class TFNetwork(BaseNetwork):
     def _handling(self) -> Handling:
         return Handling(adopt=(EAGER, FOREIGN, ARRAYS))
 
-    def _check_ops(self, layout: Layout) -> None:
-        check_ops(layout, Replicas.in_force())
+    def _check_ops(self, plan: ExecutionPlan) -> None:
+        check_ops(plan, Replicas.in_force())
 
-    def _make_runner(self, opening: Opening) -> TFRunner:
-        return TFRunner(opening, self._programs, self._open_axes)
+    def _make_runner(self, context: NetworkContext) -> TFRunner:
+        return TFRunner(context, self._programs, self._open_axes)
 
-    def _do_transform(self, batch: dict[str, Any]) -> Any:
-        opening = self._opening
-        assert opening is not None
-        assert isinstance(opening.runner, TFRunner)
-        opening.runner.spreads = opening.runner.can_spread(batch)
+    def _transform_batch(self, batch: dict[str, Any]) -> Any:
+        context = self._context
+        assert context is not None
+        assert isinstance(context.runner, TFRunner)
+        context.runner.spreads = context.runner.can_spread(batch)
         try:
-            return super()._do_transform(batch)
+            return super()._transform_batch(batch)
         finally:
-            opening.runner.spreads = False
+            context.runner.spreads = False

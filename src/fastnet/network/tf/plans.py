@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.facts import fact, name_of
-from fastnet.network.opening import Opening
+from fastnet.network.context import NetworkContext
 from fastnet.util.launchers import tf_workers
 
 __all__ = ["plan_of", "require_strategy"]
 
 
-def plan_of(opening: Opening) -> dict[str, Any]:
-    """Describe what an opening is to run, in words that are the same on all workers.
+def plan_of(context: NetworkContext) -> dict[str, Any]:
+    """Describe what a network is to run, in words that are the same on all workers.
 
     Args:
-        opening: The opening.
+        context: The context.
 
     Returns:
         What is run by what it is called.
     """
-    layout, state = opening.layout, opening.state
+    execution, state = context.plan, context.state
     plan: dict[str, Any] = {
         "epoch": int(state["epoch"]),
         "warmup": bool(state["warmup"]),
         "eager": bool(state["eager"]),
-        "the number of ops": len(layout.ops),
+        "the number of ops": len(execution.ops),
     }
-    for place, op in enumerate(layout.ops):
+    for place, op in enumerate(execution.ops):
         plan[f"op {place}"] = f"{type(op).__name__} ({list(op.inputs)} -> {list(op.outputs)})"
-    for model in sorted(layout.models, key=name_of):
+    for model in sorted(execution.models, key=name_of):
         name = name_of(model)
         # Keras 2 cannot tell the weights of a Sequential that has none yet
         trained = model.trainable_variables if getattr(model, "built", True) else ()

@@ -27,7 +27,7 @@ from fastnet.backend.tf.graph import (
 from fastnet.backend.tf.lifting import Lifted
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compiling import CompileOptions
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.tf.compiled.step import CompiledStep, Compiler, Kinds
 from fastnet.network.tf.forms import (
     Axis,
@@ -66,11 +66,11 @@ class _NoTensor:
 
 
 class Program:
-    """The ops of a layout, as graphs.
+    """The ops of a plan, as graphs.
 
     Args:
-        layout: The layout.
-        state: The state of an opening, for what is the same in all of them.
+        plan: The plan.
+        state: The state of a context, for what is the same in all of them.
         record: Told of each trace, and of each compilation.
         latest: What was in force in the latest trace of each mode, warming up or not. The programs
             of a network share it.
@@ -89,7 +89,7 @@ class Program:
 
     def __init__(
         self,
-        layout: Layout,
+        plan: ExecutionPlan,
         state: State,
         record: Record,
         latest: dict[Hashable, InForce],
@@ -100,26 +100,26 @@ class Program:
         self._compiler = None if options is None else self._make_compiler(options)
         # the keys whose values were warned of
         self.warned: set[str] = set()
-        self.keys = sorted(layout.plan.resolution.device_inputs.names())
+        self.keys = sorted(plan.kernel.resolution.device_inputs.names())
         self.mode = str(state["mode"])
         self.traced: GraphState | None = None
         self.record = record
-        self._ops = layout.ops
-        self._models = layout.models
+        self._ops = plan.ops
+        self._models = plan.models
         self._latest = latest
         self._setting = state["mode"], state["warmup"]
-        self._in_force = list(map(id, layout.keep_alive)), list(map(id, layout.ops))
+        self._in_force = list(map(id, plan.scheduled)), list(map(id, plan.ops))
         self._epoch = int(state["epoch"])
-        self._takes_gradients = layout.takes_gradients
-        self._plan = layout.plan_with(_in_graph)
+        self._takes_gradients = plan.takes_gradients
+        self._plan = plan.kernel_with(_in_graph)
         self._constant_state: dict[str, Any] = {
             key: state[key] for key in ("warmup", "mode", "req_grad", "eager") if key in state
         }
         self._look = partial(
             GraphState,
-            layout.models,
-            layout.ops,
-            state["mode"] == "train" or layout.takes_gradients,
+            plan.models,
+            plan.ops,
+            state["mode"] == "train" or plan.takes_gradients,
         )
         self._steps: list[_Static] = []
         # for all that ask before the first trace: an opening that is measured asks twice
@@ -380,7 +380,7 @@ class _Static:
         key: str | None = None
         changes = "" if self.state is None else self.state.difference()
         if changes:
-            # in the middle of an opening: what was traced before it no longer stands for this
+            # while the network is open: what was traced before it no longer stands for this
             self.step.traces = []
             self._closed = set()
             self._kinds = Kinds()

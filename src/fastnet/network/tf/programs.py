@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from fastnet.network.compiling import CompileOptions
-from fastnet.network.opening import Opening
+from fastnet.network.context import NetworkContext
 from fastnet.network.records import Records
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import InForce, Program
@@ -45,43 +45,45 @@ class Programs:
         """Whether steps are to be compiled."""
         return self._options is not None
 
-    def find(self, opening: Opening, replicas: Replicas | None, open_axes: OpenAxes) -> Program:
-        """Find the graphs of an opening: layouts of the same ops share them.
+    def find(
+        self, context: NetworkContext, replicas: Replicas | None, open_axes: OpenAxes
+    ) -> Program:
+        """Find the graphs of a context: plans of the same ops share them.
 
         Args:
-            opening: The opening.
+            context: The context.
             replicas: What its steps are spread over, or None.
             open_axes: The axes that a graph may leave open.
 
         Returns:
             The graphs, of which there may be none yet.
         """
-        layout, state = opening.layout, opening.state
+        plan, state = context.plan, context.state
         self._state = state
-        returned = layout.plan.resolution.returned
+        returned = plan.kernel.resolution.returned
         key = (
             state["mode"],
             state["warmup"],
-            tuple(map(id, layout.ops)),
+            tuple(map(id, plan.ops)),
             # an op may be given another one, or another class
-            tuple(id(getattr(op.forward, "__func__", op.forward)) for op in layout.ops),
+            tuple(id(getattr(op.forward, "__func__", op.forward)) for op in plan.ops),
             frozenset(returned.names()),
             # another one where what the ops say of themselves was read anew
             id(returned.table),
-            None if replicas is None else (id(replicas.strategy), bool(layout.slicers)),
+            None if replicas is None else (id(replicas.strategy), bool(plan.slicers)),
         )
-        program = layout.programs.get(key) or self._found.get(key)
+        program = plan.programs.get(key) or self._found.get(key)
         if program is None:
             record = partial(self._record, str(state["mode"]))
             shared = record, self._latest, open_axes, self._options
             state = {**state, "eager": False}
             if replicas is None:
-                program = Program(layout, state, *shared)
+                program = Program(plan, state, *shared)
             else:
-                joins = not layout.slicers
-                program = ReplicaProgram(layout, state, replicas, *shared, joins=joins)
+                joins = not plan.slicers
+                program = ReplicaProgram(plan, state, replicas, *shared, joins=joins)
             self._found[key] = program
-        layout.programs[key] = program
+        plan.programs[key] = program
         return program
 
     def _record(

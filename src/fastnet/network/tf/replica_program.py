@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fastnet.backend.tf._internals import CollectiveKeys
 from fastnet.network.compiling import CompileOptions
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import InForce, Program, Record
 from fastnet.network.tf.replicas import Replicas, combine, join_values
@@ -22,11 +22,11 @@ __all__ = ["ReplicaProgram"]
 
 
 class ReplicaProgram(Program):
-    """The ops of a layout as graphs, in each of which all devices run their parts of a batch.
+    """The ops of a plan as graphs, in each of which all devices run their parts of a batch.
 
     Args:
-        layout: The layout.
-        state: The state of an opening, for what is the same in all of them.
+        plan: The plan.
+        state: The state of a context, for what is the same in all of them.
         replicas: The devices.
         record: Told of each trace, and of each compilation.
         latest: What was in force in the latest trace of each mode, warming up or not.
@@ -37,7 +37,7 @@ class ReplicaProgram(Program):
 
     def __init__(
         self,
-        layout: Layout,
+        plan: ExecutionPlan,
         state: State,
         replicas: Replicas,
         record: Record,
@@ -47,7 +47,7 @@ class ReplicaProgram(Program):
         joins: bool,
     ) -> None:
         self.spread = replicas.count > 1
-        super().__init__(layout, state, record, latest, open_axes, options)
+        super().__init__(plan, state, record, latest, open_axes, options)
         self._devices = replicas
         self._combine = join_values if joins else replicas.bundle
         self._keys = CollectiveKeys(replicas.strategy)

@@ -17,9 +17,9 @@ from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.workers import Together
 from fastnet.distributed import compares_ranks
-from fastnet.network.layout import Layout
+from fastnet.network.context import NetworkContext, Runner
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import Ranges, StepMeter, tells_traces, titles
-from fastnet.network.opening import Opening, Runner
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs
@@ -35,7 +35,7 @@ class TFRunner(Runner):
     """Runs the steps of an opening in TensorFlow: as a graph, or op by op.
 
     Args:
-        opening: The opening.
+        context: The context.
         programs: The graphs of the network.
         open_axes: The axes that a graph may leave open.
 
@@ -43,8 +43,8 @@ class TFRunner(Runner):
         spreads: Whether batches are whole, and are to be spread over the devices.
     """
 
-    def __init__(self, opening: Opening, programs: Programs, open_axes: OpenAxes) -> None:
-        super().__init__(opening)
+    def __init__(self, context: NetworkContext, programs: Programs, open_axes: OpenAxes) -> None:
+        super().__init__(context)
         self.spreads = False
         self._programs = programs
         self._open_axes = open_axes
@@ -56,18 +56,18 @@ class TFRunner(Runner):
     def open(self) -> None:
         """Find the devices and the workers, and let optimizers make their variables."""
         self._replicas = Replicas.in_force()
-        layout, state = self.opening.layout, self.opening.state
-        check_ops(layout, self._replicas)
-        if state["mode"] == "train" and layout.takes_gradients:
+        plan, state = self.context.plan, self.context.state
+        check_ops(plan, self._replicas)
+        if state["mode"] == "train" and plan.takes_gradients:
             self._come_together(self._replicas)
         # a graph that the program is in the middle of tracing has no part in this
         with tf.init_scope():
             # a tensor, so that another epoch is no other graph
             state["epoch"] = tf.constant(state["epoch"], tf.int32)
-            if state["mode"] == "train" or layout.takes_gradients:
-                for model in layout.models:
+            if state["mode"] == "train" or plan.takes_gradients:
+                for model in plan.models:
                     prepare_optimizer(fact(model, "current_optimizer"), model)
-        if self._is_plain and not layout.takes_gradients:
+        if self._is_plain and not plan.takes_gradients:
             state["tape"] = None
 
     def close(self) -> None:
@@ -85,20 +85,20 @@ class TFRunner(Runner):
         workers = processes.note(replicas.strategy)
         if workers is None:
             return
-        state = self.opening.state
+        state = self.context.state
         self._handled = sys.exc_info()[1]
         together = workers.together(f"an opening in mode '{state['mode']}'")
-        together.begin(plan_of(self.opening) if compares_ranks() else {})
+        together.begin(plan_of(self.context) if compares_ranks() else {})
         self._together = together
 
     def bind(self) -> BoundPlan:
         """Bind the plan, with a tape around the ops of each step where gradients are taken."""
-        layout, state = self.opening.layout, self.opening.state
-        if not layout.takes_gradients:
-            return BoundPlan(layout.plan, state if self._is_plain else {**state, "tape": None})
-        self.context = "tape", "gradient tape"
+        plan, state = self.context.plan, self.context.state
+        if not plan.takes_gradients:
+            return BoundPlan(plan.kernel, state if self._is_plain else {**state, "tape": None})
+        self.around = "tape", "gradient tape"
         # what UpdateOps find out of their models, for the later steps of the opening
-        return BoundPlan(layout.plan, {**state, "trained": {}}, _make_tape, "tape")
+        return BoundPlan(plan.kernel, {**state, "trained": {}}, _make_tape, "tape")
 
     def is_profiled(self) -> bool:
         """Return whether TensorFlow's profiler is on."""
@@ -106,11 +106,11 @@ class TFRunner(Runner):
 
     def ranges(self) -> Ranges:
         """Return the object that names the ops to TensorFlow's profiler."""
-        return op_ranges(partial(titles, self.opening.layout.ops))
+        return op_ranges(partial(titles, self.context.plan.ops))
 
     def slicers(self) -> list[Any]:
         """Return the slicers in force, which cut the parts of all devices alike."""
-        slicers = self.opening.layout.slicers
+        slicers = self.context.plan.slicers
         if self._replicas is None:
             return slicers
         return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
@@ -172,7 +172,7 @@ class TFRunner(Runner):
 
     @cached_property
     def _is_eager(self) -> bool:
-        asked = self.opening.state["eager"] and not self.opening.transforms
+        asked = self.context.state["eager"] and not self.context.transforms
         return asked or bool(tf.config.functions_run_eagerly())
 
     @cached_property
@@ -187,29 +187,29 @@ class TFRunner(Runner):
         return step if self._together is None else self._together.step(step)
 
     def _spread_step(self, step: RunStep, replicas: Replicas) -> RunStep:
-        layout = self.opening.layout
-        keys = layout.plan.resolution.device_inputs.names()
+        plan = self.context.plan
+        keys = plan.kernel.resolution.device_inputs.names()
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             return (
-                spread(step, batch, replicas, keys, layout.slicers) if self.spreads else step(batch)
+                spread(step, batch, replicas, keys, plan.slicers) if self.spreads else step(batch)
             )
 
         return run
 
     def _eager_step(self, replicas: Replicas) -> RunStep:
-        layout = self.opening.layout
-        plan, state = layout.plan, {**self.opening.state, "tape": None}
-        make_tape = _make_tape if layout.takes_gradients else None
-        keys = plan.resolution.device_inputs.names()
+        plan = self.context.plan
+        kernel, state = plan.kernel, {**self.context.state, "tape": None}
+        make_tape = _make_tape if plan.takes_gradients else None
+        keys = kernel.resolution.device_inputs.names()
         # what slicers have cut is put together for each device by itself
-        join = replicas.bundle if layout.slicers else join_values
+        join = replicas.bundle if plan.slicers else join_values
 
         def run_part(part: dict[str, Any]) -> dict[str, Any]:
-            return BoundPlan(plan, {**state, "deferred": {}}, make_tape, "tape").run(part)
+            return BoundPlan(kernel, {**state, "deferred": {}}, make_tape, "tape").run(part)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            missing = plan.missing(batch)
+            missing = kernel.missing(batch)
             if missing is not None:
                 raise missing
             results = replicas.run(run_part, {key: batch[key] for key in keys})
@@ -218,20 +218,20 @@ class TFRunner(Runner):
         return run
 
     def _static_step(self, eager: RunStep) -> RunStep:
-        plan, state = self.opening.layout.plan, self.opening.state
-        program = self._programs.find(self.opening, self._replicas, self._open_axes)
+        kernel, state = self.context.plan.kernel, self.context.state
+        program = self._programs.find(self.context, self._replicas, self._open_axes)
         traced = program.step_for_now()
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 return traced.step(batch, state)
             except KeyError as error:
-                missing = plan.missing(batch)
+                missing = kernel.missing(batch)
                 if missing is None:
                     raise
                 raise missing from error.__cause__
 
-        if not self.opening.transforms:
+        if not self.context.transforms:
             return run
 
         def run_known(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,18 +240,18 @@ class TFRunner(Runner):
         return run_known
 
 
-def check_ops(layout: Layout, replicas: Replicas | None) -> None:
+def check_ops(plan: ExecutionPlan, replicas: Replicas | None) -> None:
     """Refuse ops that cannot run on several devices.
 
     Args:
-        layout: What would run.
+        plan: What would run.
         replicas: The devices, or None for one.
 
     Raises:
         ValueError: If one of them cannot.
     """
-    if replicas is not None and layout.takes_gradients:
-        replicas.check(layout.ops)
+    if replicas is not None and plan.takes_gradients:
+        replicas.check(plan.ops)
 
 
 def _make_tape() -> tf.GradientTape:

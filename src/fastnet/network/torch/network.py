@@ -16,9 +16,10 @@ from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.errors import shown
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compiling import CompileOptions, read_compile
-from fastnet.network.layout import Handling, Setting
+from fastnet.network.context import NetworkContext
+from fastnet.network.execution_plan import Handling, Setting
 from fastnet.network.models import collect_models
-from fastnet.network.opening import Opening
+from fastnet.network.plan_cache import PlanCache
 from fastnet.network.records import Records, TraceRecord
 from fastnet.network.torch.runner import TorchRunner, move_optimizer
 from fastnet.schedule import get_current_items
@@ -48,7 +49,7 @@ class TorchNetwork(BaseNetwork):
             `fastnet.util.get_device` chooses.
         keep_on_device: Whether models and what their optimizers keep stay on the device between
             openings. False to bring them to the CPU at each close, as FastEstimator does, which
-            frees the device for others and costs two copies of all weights an opening.
+            frees the device for others and costs two copies of all weights each time.
         returns: Where a step's outputs are returned: on the "cpu"; on the "device", where a step of
             a GPU is only queued when it returns; or None for no outputs but those that
             `desired_output_keys` names.
@@ -104,7 +105,7 @@ class TorchNetwork(BaseNetwork):
 
     def _begin(self) -> None:
         super()._begin()
-        self._looked_for.add(_NOTHING)
+        self._searched.add(_NOTHING)
         self._records: Records | None = None
 
     @property
@@ -124,7 +125,7 @@ class TorchNetwork(BaseNetwork):
         other = None if device is None else read_device(device)
         if other is None or other == self.device:
             return nullcontext()
-        if self._lock.locked():
+        if self._context is not None:
             raise self._in_use()
         spread = [name_of(model) for model in self.models if engine_of(model) is not None]
         if spread:
@@ -137,15 +138,15 @@ class TorchNetwork(BaseNetwork):
     @contextmanager
     def _elsewhere(self, device: torch.device) -> Iterator[None]:
         """Run on another device for a while, with the models there meanwhile."""
-        own, layouts = self.device, self._layouts
+        own, plans = self.device, self._plans
         firsts = [(model, next(model.parameters(), None)) for model in self.models]
         places = [(model, first.device) for model, first in firsts if first is not None]
         try:
             self._settle_on(device)
-            self._layouts = self._make_layouts()
+            self._plans = PlanCache(self)
             yield
         finally:
-            self._layouts = layouts
+            self._plans = plans
             self._settle_on(own)
             for model, place in places:
                 model.to(place)
@@ -213,20 +214,20 @@ class TorchNetwork(BaseNetwork):
         release = NestMap(torch.Tensor, release_to_cpu)
         return handling._replace(release=release, wait=wait)
 
-    def _make_runner(self, opening: Opening) -> TorchRunner:
+    def _make_runner(self, context: NetworkContext) -> TorchRunner:
         return TorchRunner(
-            opening,
+            context,
             self.device,
             self.mixed_precision,
             self.models,
             self._keeps_on_device,
-            self._layouts.handling.wait,
-            None if self._options is None else self._captured(opening),
+            self._plans.handling.wait,
+            None if self._options is None else self._captured(context),
         )
 
-    def _captured(self, opening: Opening) -> CapturedStep | None:
+    def _captured(self, context: NetworkContext) -> CapturedStep | None:
         """Find what calls the compiled steps of an opening; None where there are none."""
-        if opening.state["eager"] or not opening.layout.ops:
+        if context.state["eager"] or not context.plan.ops:
             return None
         # what it takes of torch is not imported without need
         from fastnet.network.torch.captured.step import CapturedStep
@@ -234,11 +235,11 @@ class TorchNetwork(BaseNetwork):
         if self._records is None:
             self._records = Records("op by op")
         assert self._options is not None
-        programs, key = opening.layout.programs, ("captured", bool(opening.state["warmup"]))
+        programs, key = context.plan.programs, ("captured", bool(context.state["warmup"]))
         found: CapturedStep | None = programs.get(key)
         if found is None:
             found = CapturedStep(
-                opening.layout, self._options, self._records, self._layouts.handling, self.device
+                context.plan, self._options, self._records, self._plans.handling, self.device
             )
             programs[key] = found
         return found

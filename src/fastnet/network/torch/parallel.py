@@ -8,7 +8,7 @@ from typing import Any
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange, Exchanges
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.op.settings import takes_gradients
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -17,7 +17,7 @@ from fastnet.types import Model
 __all__ = ["EXCHANGES", "exchanges_of", "require_communicating"]
 
 
-def exchanges_of(layout: Layout, trained: Sequence[Model]) -> Exchanges | None:
+def exchanges_of(plan: ExecutionPlan, trained: Sequence[Model]) -> Exchanges | None:
     """Decide how several processes communicate the gradients of an opening's models.
 
     DistributedDataParallel averages gradients while the backward pass goes on, if one backward
@@ -26,36 +26,36 @@ def exchanges_of(layout: Layout, trained: Sequence[Model]) -> Exchanges | None:
     average too often or not at all, so that ops average gradients when these are complete.
 
     Args:
-        layout: What the opening runs.
+        plan: What is run.
         trained: The models of the network that have optimizers.
 
     Returns:
         The decision; None where no engine communicates.
     """
-    engines = {id(model): engine_of(model) for model in layout.models}
+    engines = {id(model): engine_of(model) for model in plan.models}
     if not {"ddp", "fsdp"} & set(engines.values()):
         return None
-    alone = _lone_update(layout.ops) if len(trained) < 2 else None
+    alone = _lone_update(plan.ops) if len(trained) < 2 else None
     exchanges = {
         id(model): Exchange(model, alone is not None and alone.model is model)
-        for model in layout.models
+        for model in plan.models
         if engines[id(model)] == "ddp"
     }
-    return Exchanges(exchanges, frozenset(_given_averages(_flat(layout.ops))))
+    return Exchanges(exchanges, frozenset(_given_averages(_flat(plan.ops))))
 
 
-def require_communicating(layout: Layout) -> None:
+def require_communicating(plan: ExecutionPlan) -> None:
     """Refuse updates that would leave each of several processes with other weights.
 
     Args:
-        layout: What an opening for training runs.
+        plan: What is run in training.
 
     Raises:
         ValueError: If a model is updated by its loss in several processes, and nothing
             communicates its gradients, though it was not built to stay by itself or is to merge
             steps.
     """
-    for op in _flat(layout.ops):
+    for op in _flat(plan.ops):
         if not isinstance(op, UpdateOp) or engine_of(op.model) or op.gradients is not None:
             continue
         name = name_of(op.model)

@@ -15,7 +15,7 @@ from fastnet.backend.torch.engines import bare, engine_of, groups_of, process_co
 from fastnet.backend.torch.processes import differences, exchange, meet, the_watch
 from fastnet.distributed import compares_ranks
 from fastnet.errors import RankError, describe_op, shown
-from fastnet.network.opening import Opening
+from fastnet.network.context import NetworkContext
 from fastnet.types import Model, RunStep
 
 __all__ = ["Ranks", "ranks_of"]
@@ -29,11 +29,11 @@ _ADVICE = (
 )
 
 
-def ranks_of(opening: Opening) -> Ranks | None:
+def ranks_of(context: NetworkContext) -> Ranks | None:
     """Begin to watch over an opening in one of several processes.
 
     Args:
-        opening: The opening.
+        context: The context.
 
     Returns:
         What watches over it; None where nothing is communicated, or not among all processes.
@@ -41,27 +41,27 @@ def ranks_of(opening: Opening) -> Ranks | None:
     Raises:
         ValueError: If the processes are to run different ops.
     """
-    layout = opening.layout
-    if not layout.takes_gradients or opening.state["warmup"]:
+    plan = context.plan
+    if not plan.takes_gradients or context.state["warmup"]:
         return None
-    spread = [one for one in layout.models if engine_of(one) in ("ddp", "fsdp")]
+    spread = [one for one in plan.models if engine_of(one) in ("ddp", "fsdp")]
     groups = [group for model in spread for group in groups_of(model)]
     if not groups or any(dist.get_world_size(group) != process_count() for group in groups):
         return None
     if compares_ranks():
-        _compare(opening, spread)
-    return Ranks(opening)
+        _compare(context, spread)
+    return Ranks(context)
 
 
 class Ranks:
     """Watches over the steps of one opening in which processes communicate.
 
     Args:
-        opening: The opening.
+        context: The context.
     """
 
-    def __init__(self, opening: Opening) -> None:
-        self._inputs = sorted(opening.layout.plan.resolution.inputs.names())
+    def __init__(self, context: NetworkContext) -> None:
+        self._inputs = sorted(context.plan.kernel.resolution.inputs.names())
         self._started = 0
         self._name = f"steps of {next(_openings)}"
         self._watch = the_watch()
@@ -109,7 +109,7 @@ class Ranks:
             )
 
     def end(self) -> None:
-        """End it with the opening, whatever that came to.
+        """End it with the context, whatever that came to.
 
         Raises:
             RankError: If another process has run more steps of it, or fewer.
@@ -158,10 +158,10 @@ def _no_samples(key: str, shape: Any) -> ValueError:
     )
 
 
-def _compare(opening: Opening, spread: list[Model]) -> None:
+def _compare(context: NetworkContext, spread: list[Model]) -> None:
     """Compare what the processes are to run."""
     place = "at the opening of a network for training"
-    texts = differences(place, list(_told(opening, spread)))
+    texts = differences(place, list(_told(context, spread)))
     if texts is None:
         return
     first = texts[0]
@@ -175,16 +175,16 @@ def _compare(opening: Opening, spread: list[Model]) -> None:
     )
 
 
-def _told(opening: Opening, spread: list[Model]) -> Iterator[str]:
+def _told(context: NetworkContext, spread: list[Model]) -> Iterator[str]:
     """Tell of an opening what the processes must have alike, a line each."""
-    state, layout = opening.state, opening.layout
+    state, plan = context.state, context.plan
     yield f"mode '{state['mode']}', epoch {state['epoch']}"
-    for place, op in enumerate(layout.ops):
+    for place, op in enumerate(plan.ops):
         yield from _told_of_op(op, describe_op(op, place))
-    for slicer in layout.slicers:
+    for slicer in plan.slicers:
         keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
         yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
-    for model in sorted(layout.models, key=name_of):
+    for model in sorted(plan.models, key=name_of):
         name, engine = name_of(model), engine_of(model)
         by = "spread by nothing" if engine is None else f"spread by '{engine}'"
         yield f"model '{name}', {type(bare(model)).__name__}, {by}"

@@ -7,16 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
 from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
 from fastnet.backend.torch.companions import TRAINED
-from fastnet.backend.torch.engines import engine_of, process_count
+from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
+from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.metering import Ranges, StepMeter, op_title, tells_traces, titles
-from fastnet.network.opening import Opening, Runner
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, RunStep, State
@@ -33,7 +34,7 @@ class TorchRunner(Runner):
     """Runs the steps of an opening in PyTorch.
 
     Args:
-        opening: The opening.
+        context: The context.
         device: Where ops run.
         mixed_precision: Whether they run under autocast, and in which type: True for what is usual
             on the device.
@@ -48,7 +49,7 @@ class TorchRunner(Runner):
 
     def __init__(
         self,
-        opening: Opening,
+        context: NetworkContext,
         device: torch.device,
         mixed_precision: Precision,
         models: Iterable[Model],
@@ -56,7 +57,7 @@ class TorchRunner(Runner):
         wait: Callable[[], None] | None,
         captured: CapturedStep | None = None,
     ) -> None:
-        super().__init__(opening)
+        super().__init__(context)
         self._captured = captured
         self._keeps = keeps
         self._wait = wait
@@ -64,7 +65,7 @@ class TorchRunner(Runner):
         self._models = models
         self._mixed_precision = mixed_precision
         if mixed_precision:
-            self.context = "autocast", "autocast"
+            self.around = "autocast", "autocast"
 
     def open(self) -> None:
         """Bring the models in force, and what their optimizers keep, to the device.
@@ -72,14 +73,19 @@ class TorchRunner(Runner):
         Raises:
             ValueError: If a model would be updated that nothing keeps the same in all processes.
         """
-        self.opening.state["tape"] = NonContext()
-        models = self.opening.layout.models
+        self.context.state["tape"] = NonContext()
+        models = self.context.plan.models
         # an opening without models communicates nothing
-        self._is_spread = bool(models) and process_count() > 1
+        self._is_spread = (
+            bool(models)
+            and dist.is_available()
+            and dist.is_initialized()
+            and dist.get_world_size() > 1
+        )
         if self._is_spread:
-            self.ranks = ranks_of(self.opening)
-            if self.opening.state["mode"] == "train":
-                require_communicating(self.opening.layout)
+            self.ranks = ranks_of(self.context)
+            if self.context.state["mode"] == "train":
+                require_communicating(self.context.plan)
         for model in models:
             if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
                 self._move(model, self._device)
@@ -87,17 +93,17 @@ class TorchRunner(Runner):
     def close(self) -> None:
         """Bring them back to the CPU, unless they stay on the device."""
         if not self._keeps and self._device.type != "cpu":
-            for model in self.opening.layout.models:
+            for model in self.context.plan.models:
                 self._move(model, torch.device("cpu"))
         if self.ranks is not None:
             self.ranks.end()
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
-        plan = self.opening.layout.plan
+        kernel = self.context.plan.kernel
         if not self._mixed_precision:
-            return BoundPlan(plan, self._state())
-        return BoundPlan(plan, self._state(), self._autocast())
+            return BoundPlan(kernel, self._state())
+        return BoundPlan(kernel, self._state(), self._autocast())
 
     def _autocast(self) -> Callable[[], Any] | None:
         precision = self._mixed_precision
@@ -122,9 +128,9 @@ class TorchRunner(Runner):
         if captured.refused is None:
             from fastnet.network.torch.captured.step import never_captured
 
-            reason = never_captured(self.opening.layout, self._device, self._is_spread)
+            reason = never_captured(self.context.plan, self._device, self._is_spread)
             if reason is not None:
-                captured.refuse(reason, self.opening.state)
+                captured.refuse(reason, self.context.state)
         called = told = None
         if meter is not None:
             called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
@@ -142,7 +148,7 @@ class TorchRunner(Runner):
         return op_ranges(self._titles)
 
     def _titles(self) -> list[str]:
-        found = titles(self.opening.layout.ops)
+        found = titles(self.context.plan.ops)
         if self._captured is not None:
             for place, op in self._captured.at_places().items():
                 found[place] = op_title(op)
@@ -151,16 +157,16 @@ class TorchRunner(Runner):
     def waiter(self) -> Callable[[], None] | None:
         """Return the function that waits for the stream of the caller; None without copies."""
         # what postprocessing reads and then deletes is copied, too
-        return self._wait if self.opening.layout.plan.resolution.returned else None
+        return self._wait if self.context.plan.kernel.resolution.returned else None
 
     def _state(self) -> State:
-        layout, state = self.opening.layout, self.opening.state
-        if not layout.takes_gradients:
+        plan, state = self.context.plan, self.context.state
+        if not plan.takes_gradients:
             return state
         # those of other epochs too: a gradient that is left on one would count there
-        models = {id(model): model for model in (*self._models, *layout.models)}
+        models = {id(model): model for model in (*self._models, *plan.models)}
         trained = [one for one in models.values() if fact(one, "optimizer") is not None]
-        exchanges = exchanges_of(layout, trained) if self._is_spread else None
+        exchanges = exchanges_of(plan, trained) if self._is_spread else None
         if exchanges is not None:
             state = {**state, EXCHANGES: exchanges}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
@@ -169,7 +175,7 @@ class TorchRunner(Runner):
         if engine_of(model) in ("ddp", "fsdp"):
             return  # it is where its engine runs it
         model.to(device)
-        if self.opening.state["mode"] == "train":
+        if self.context.state["mode"] == "train":
             move_optimizer(fact(model, "current_optimizer"), device)
 
 

@@ -144,7 +144,7 @@ def test_what_optimizers_count_may_be_on_the_cpu_and_nothing_else_of_theirs() ->
 def test_other_devices(kind: str) -> None:
     network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], compile=QUICK)
     with network("infer", 1):
-        layout = network._opening.layout
+        layout = network._context.plan
         for device in ("cpu", "cuda:0"):
             assert never_captured(layout, torch.device(device), False) is None
         assert never_captured(layout, torch.device(kind), False) == (

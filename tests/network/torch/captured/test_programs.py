@@ -39,7 +39,7 @@ def test_programs_of_plans_that_are_gone_are_freed() -> None:
             network.run_step(batch)
     gone = [weakref.ref(one) for place, one in programs().items() if place not in others]
     assert len(gone) == 1
-    network.clear_plans()
+    network.retrace()
     with network("infer", 1):
         network.run_step(batches(1)[0])
     del network

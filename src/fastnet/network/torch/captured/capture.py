@@ -17,7 +17,7 @@ from fastnet._nest import leaves_of
 from fastnet._trace import map_form
 from fastnet.backend.facts import name_of
 from fastnet.backend.torch._internals import Tools, module_hook_tables
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.torch.captured.comparing import difference, drop_whole_slices
 from fastnet.network.torch.captured.followers import noting, require_once
 from fastnet.network.torch.captured.global_names import (
@@ -88,7 +88,7 @@ class Capture:
 
 
 def capture(
-    layout: Layout,
+    plan: ExecutionPlan,
     bound: BoundPlan,
     make: Callable[[], Any] | None,
     keys: Sequence[str],
@@ -99,10 +99,10 @@ def capture(
     phase: Phase | None = None,
     is_open: Sequence[bool] = (),
 ) -> Capture:
-    """Trace the ops of a layout, and leave everything as it was.
+    """Trace the ops of a plan, and leave everything as it was.
 
     Args:
-        layout: The ops.
+        plan: The ops.
         bound: What runs them one by one.
         make: Makes what is entered around the ops of each step, or None.
         keys: The keys that ops read from the batch.
@@ -122,11 +122,11 @@ def capture(
         Uncapturable: If steps that call a graph would not be what the ops do one by one.
     """
     roots = [
-        *((_model(model), model) for model in layout.models),
-        *((layout.describe(place), op) for place, op in enumerate(layout.ops)),
+        *((_model(model), model) for model in plan.models),
+        *((plan.describe(place), op) for place, op in enumerate(plan.ops)),
         *(
-            (layout.describe(place), op.kept())
-            for place, op in enumerate(layout.ops)
+            (plan.describe(place), op.kept())
+            for place, op in enumerate(plan.ops)
             if isinstance(op, FollowsUpdates)
         ),
     ]
@@ -135,9 +135,9 @@ def capture(
         raise Uncapturable(f"{replaced} was replaced")
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
-    tracer = _Tracer(layout, bound, make, keys, values, state, tools, phase, is_open)
+    tracer = _Tracer(plan, bound, make, keys, values, state, tools, phase, is_open)
     with TRACING:
-        before = _hold(layout, roots, ran.__contains__, everything=True)
+        before = _hold(plan, roots, ran.__contains__, everything=True)
         generators = random_states()
         python, arrays = random.getstate(), np.random.get_state()
         own = torch_states(state.device)
@@ -179,20 +179,20 @@ def capture(
             put_torch_states(own, state.device)
         roots += ((f"the context variable '{one.name}'", one) for one in observer.variables)
         roots += functions_of_torch(observer.functions, observer.seen())
-        found.held = _hold(layout, roots, observer.has_run, codes=observer.codes())
+        found.held = _hold(plan, roots, observer.has_run, codes=observer.codes())
         tracer.bind_others(found)
     return found
 
 
-def _hold(layout: Layout, roots: Sequence[tuple[str, Any]], *what: Any, **more: Any) -> Held:
+def _hold(plan: ExecutionPlan, roots: Sequence[tuple[str, Any]], *what: Any, **more: Any) -> Held:
     try:
         return Held(roots, *what, **more)
     except TooMuch as error:
         place = next(
             (
                 place
-                for place, spec in enumerate(layout.specs)
-                if error.root in (layout.describe(place), *map(_model, spec.models))
+                for place, spec in enumerate(plan.specs)
+                if error.root in (plan.describe(place), *map(_model, spec.models))
             ),
             None,
         )
@@ -224,7 +224,7 @@ class _Tracer:
 
     def __init__(
         self,
-        layout: Layout,
+        plan: ExecutionPlan,
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         keys: Sequence[str],
@@ -236,7 +236,7 @@ class _Tracer:
     ) -> None:
         self._phase = phase
         self._is_open = list(is_open)
-        self._layout = layout
+        self._layout = plan
         self._make = make
         self._context = bound.state
         self._state = state
@@ -246,14 +246,14 @@ class _Tracer:
         self._read: set[tuple[str, int]] = set()
         self._saved: _Saved = {}
         self._at: int | None = None
-        self._plan = layout.plan_with(self._wrap)
+        self._plan = plan.kernel_with(self._wrap)
         self._observer: Observer | None = None
         self.caught: int | None = None
         # tells whether it has happened, and the place of the op after which it first had
         self._has_happened: Callable[[], bool] | None = None
         self._happened: int | None = None
         for key, value in zip(keys, values, strict=True):
-            reader = next((at for at, op in enumerate(layout.ops) if key in op.inputs), None)
+            reader = next((at for at, op in enumerate(plan.ops) if key in op.inputs), None)
             require_plain(key, value, state.device, reader)
 
     def _wrap(self, op: Any, place: int, forward: Forward) -> Forward:

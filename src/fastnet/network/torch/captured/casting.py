@@ -8,7 +8,7 @@ from typing import Any
 
 from fastnet.backend.facts import fact
 from fastnet.backend.torch.gradients import parameters_of
-from fastnet.network.layout import Layout
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.torch.captured.held import Held, TooMuch
 from fastnet.network.torch.captured.parts import Stretch
 from fastnet.network.updates import updates_in
@@ -22,7 +22,7 @@ _Weights = set[int] | None
 
 
 def that_cast_alike(
-    layout: Layout, found: list[Stretch], has_run: Callable[[CodeType], bool]
+    plan: ExecutionPlan, found: list[Stretch], has_run: Callable[[CodeType], bool]
 ) -> list[Stretch]:
     """Pick the rows of ops that have all weights as they have them in a step op by op.
 
@@ -30,7 +30,7 @@ def that_cast_alike(
     is compiled has a cast of its own, which no op outside of it has, and the other way round.
 
     Args:
-        layout: The ops.
+        plan: The ops.
         found: Rows of them.
         has_run: Tells of code whether it has run in a step.
 
@@ -38,11 +38,11 @@ def that_cast_alike(
         The rows between which, and the ops that run by themselves, no weight is cast before it is
         updated and read afterwards.
     """
-    reached = [_reached(layout, place, has_run) for place in range(len(layout.ops))]
-    changed = list(map(_changed, layout.ops, reached))
+    reached = [_reached(plan, place, has_run) for place in range(len(plan.ops))]
+    changed = list(map(_changed, plan.ops, reached))
     read = [
         set() if type(op) is UpdateOp else weights
-        for op, weights in zip(layout.ops, reached, strict=True)
+        for op, weights in zip(plan.ops, reached, strict=True)
     ]
     while True:
         rows = {place: row for row, stretch in enumerate(found) for place in stretch.places}
@@ -75,10 +75,10 @@ def _meet(one: _Weights, other: _Weights) -> bool:
     return not one.isdisjoint(other)
 
 
-def _reached(layout: Layout, place: int, has_run: Callable[[CodeType], bool]) -> _Weights:
+def _reached(plan: ExecutionPlan, place: int, has_run: Callable[[CodeType], bool]) -> _Weights:
     """Return what an op can read, or write to."""
     try:
-        held = Held([(layout.describe(place), layout.ops[place])], has_run, everything=True)
+        held = Held([(plan.describe(place), plan.ops[place])], has_run, everything=True)
     except TooMuch:
         return None
     return {key for key, tensor in held.tensors.items() if tensor.requires_grad}

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from fastnet._baked import Seen, first_other
-from fastnet._watch import Contents, Lookout, writes
+from fastnet._watch import ClassAttributes, Contents
 from fastnet.backend.facts import is_built, taken_names
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
 from fastnet.network.torch.captured.called import Called, methods_run
@@ -308,7 +308,7 @@ class Held:
             *(list(entries.values()), tables, lists, list(absent.values())), owners=owners
         )
         called = self._called
-        self._classes = Lookout([], called.classes, called.attributes, writes())
+        self._classes = ClassAttributes(called.classes, called.attributes)
 
     def _look_at_class(self, cls: type, way: Name) -> Iterator[tuple[Any, Name]]:
         """Take down what classes of a program's own have, and go through it."""
@@ -401,7 +401,9 @@ class Held:
     def is_same(self) -> bool:
         """Return whether all is as it was, as far as objects are the very same ones."""
         return (
-            self._contents.are_still() and self._classes.is_still() and first_other(self._asked) < 0
+            self._contents.are_still()
+            and self._classes.are_still()
+            and first_other(self._asked) < 0
         )
 
     def changes(self) -> Iterator[str]:

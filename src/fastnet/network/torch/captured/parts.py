@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,8 @@ import torch
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap, leaves_of
-from fastnet.network.layout import Layout
+from fastnet._resolve import OpSpec, gather, resolve
+from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.torch.captured.observing import code_told
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, RunStep, State
@@ -30,7 +31,7 @@ _BACKWARD = frozenset(
 
 
 class Steps(Protocol):
-    """The steps of a layout, compiled where that can be."""
+    """The steps of a plan, compiled where that can be."""
 
     @property
     def run_op_by_op(self) -> bool:
@@ -42,7 +43,7 @@ class Steps(Protocol):
         bound: BoundPlan,
         make: Callable[[], Any] | None,
     ) -> RunStep:
-        """Return the function that runs the steps of an opening."""
+        """Return the function that runs the steps of a context."""
 
 
 class Gradients:
@@ -114,21 +115,21 @@ class Stretch(NamedTuple):
     bound: frozenset[str]
 
 
-def stretches(layout: Layout, alone: int, gradients: Gradients) -> list[Stretch]:
+def stretches(plan: ExecutionPlan, alone: int, gradients: Gradients) -> list[Stretch]:
     """Find the ops in a row that can be compiled by themselves.
 
     No op after such a row takes gradients through it, none of the row takes them through ops before
     it, and no update before its end waits for its end, or for ops after it.
 
     Args:
-        layout: The ops.
+        plan: The ops.
         alone: The place of an op that cannot be compiled.
         gradients: What they have to do with gradients.
 
     Returns:
         The rows, in order.
     """
-    specs = layout.specs
+    specs = plan.specs
     taking = {place for place, spec in enumerate(specs) if spec.takes_gradients} | gradients.taking
     reads = [frozenset(spec.item.inputs) for spec in specs]
 
@@ -167,7 +168,7 @@ class Compiled(TensorOp):
     """Ops in a row that are compiled, as one op.
 
     Args:
-        layout: The ops.
+        plan: The ops.
         steps: Their steps.
         stretch: What they have to do with the ops around them.
         give_up: Called when gradients would have to go through them.
@@ -177,11 +178,11 @@ class Compiled(TensorOp):
     """
 
     def __init__(
-        self, layout: Layout, steps: Steps, stretch: Stretch, give_up: Callable[[], None]
+        self, plan: ExecutionPlan, steps: Steps, stretch: Stretch, give_up: Callable[[], None]
     ) -> None:
-        names = layout.plan.resolution
+        names = plan.kernel.resolution
         super().__init__(sorted(names.device_inputs.names()), sorted(names.returned.names()))
-        self._layout = layout
+        self._layout = plan
         self._stretch = stretch
         self._give_up = give_up
         self._bound = [place for place, key in enumerate(self.outputs) if key in stretch.bound]
@@ -191,14 +192,14 @@ class Compiled(TensorOp):
         self._autocast: str | None = None
 
     def open(self, state: State, autocast: Autocast | None) -> None:
-        """Get ready for the steps of an opening.
+        """Get ready for the steps of a context.
 
         Args:
             state: The context that ops are given.
             autocast: Makes what they run within, which is on when they are called; None for
                 nothing.
         """
-        bound = BoundPlan(self._layout.plan, state, autocast)
+        bound = BoundPlan(self._layout.kernel, state, autocast)
         self._eager = bound.run
         self._run = self.steps.step(_run_of, bound, autocast)
         self._autocast = None if autocast is None else autocast().device
@@ -243,10 +244,10 @@ class Compiled(TensorOp):
 
 
 class Parts:
-    """The steps of a layout in parts.
+    """The steps of a plan in parts.
 
     Args:
-        layout: All ops.
+        plan: All ops.
         found: The ops in a row that are compiled.
         steps: Given ops in a row, and their places, makes what runs their steps.
         give_up: Called when gradients would have to go through such ops; the step that is under way
@@ -255,24 +256,24 @@ class Parts:
 
     def __init__(
         self,
-        layout: Layout,
+        plan: ExecutionPlan,
         found: list[Stretch],
-        steps: Callable[[Layout, range], Steps],
+        steps: Callable[[ExecutionPlan, range], Steps],
         give_up: Callable[[], None],
     ) -> None:
-        names = layout.plan.resolution
+        names = plan.kernel.resolution
         wanted = {*names.outputs.names(), *names.returned.names()}
         self._ops = []
         for stretch in found:
             places = stretch.places
-            later = {key for spec in layout.specs[places.stop :] for key in spec.item.inputs}
-            part = layout.part(places, wanted | later)
+            later = {key for spec in plan.specs[places.stop :] for key in spec.item.inputs}
+            part = _plan_part(plan, places, wanted | later)
             self._ops.append(Compiled(part, steps(part, places), stretch, give_up))
         self._places = [stretch.places for stretch in found]
-        self._plan = layout.plan_of_parts(zip(self._places, self._ops, strict=True))
+        self._plan = _kernel_of_parts(plan, zip(self._places, self._ops, strict=True))
 
     def open(self, state: State, autocast: Autocast | None) -> BoundPlan:
-        """Get ready for the steps of an opening.
+        """Get ready for the steps of a context.
 
         Args:
             state: The context that ops are given.
@@ -319,3 +320,44 @@ def _need_gradients(values: list[Any]) -> bool:
 
 def _run_of(bound: BoundPlan, timed_as: Plan) -> RunStep:
     return bound.run
+
+
+def _plan_part(plan: ExecutionPlan, indices: range, wanted: Iterable[str]) -> ExecutionPlan:
+    """Lay out consecutive ops by themselves; `wanted` are the keys that are read after them."""
+    specs = plan.specs[indices.start : indices.stop]
+    ops, _, models, gradient_indices = gather(specs)
+    forwards = plan.forwards[indices.start : indices.stop]
+    resolved_with: Any = [], [], frozenset(wanted), plan.resolved_with[3]
+    resolution = resolve(plan.table, specs, *resolved_with)
+    kernel = Plan(plan.table, specs, forwards, resolution)
+    kernel.places = [plan.index_of(index) for index in indices]
+    return ExecutionPlan(
+        kernel=kernel,
+        ops=ops,
+        postprocessing=[],
+        slicers=[],
+        models=models,
+        takes_gradients=bool(gradient_indices),
+        unwritten=[],
+        scheduled=plan.scheduled,
+        selected=(specs, [], []),
+        table=plan.table,
+        forwards=forwards,
+        resolved_with=resolved_with,
+        handling=(),
+    )
+
+
+def _kernel_of_parts(plan: ExecutionPlan, parts: Iterable[tuple[range, Any]]) -> Plan:
+    """Lay the ops out again, with one op in the place of each of some parts."""
+    specs, forwards = list(plan.specs), list(plan.forwards)
+    indices = [*range(len(specs))]
+    for part, op in reversed(list(parts)):
+        within = slice(part.start, part.stop)
+        specs[within], forwards[within] = [OpSpec(op, plan.table)], [op.forward]
+        indices[within] = [part.start]
+    resolution = resolve(plan.table, specs, *plan.resolved_with)
+    kernel = Plan(plan.table, specs, forwards, resolution, *plan.handling)
+    kernel.elsewhere = plan.kernel.elsewhere
+    kernel.places = [plan.index_of(index) for index in indices]
+    return kernel

@@ -20,7 +20,7 @@ from fastnet.backend.torch.engines import engine_of
 from fastnet.errors import add_note, describe_op
 from fastnet.network.announcing import announced
 from fastnet.network.compiling import CompileOptions
-from fastnet.network.layout import Handling, Layout
+from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.records import Records
 from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.casting import that_cast_alike
@@ -62,11 +62,11 @@ Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 Told = Callable[[str, float, float], None]
 
 
-def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | None:
-    """Return why no step of a layout can be captured, whatever it is fed with.
+def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> str | None:
+    """Return why no step of a plan can be captured, whatever it is fed with.
 
     Args:
-        layout: The ops.
+        plan: The ops.
         device: Where they run.
         spread: Whether there are processes that communicate.
 
@@ -79,14 +79,14 @@ def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | 
         return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
     if spread:
         return "the gradients of several processes are communicated"
-    for model in layout.models:
+    for model in plan.models:
         engine = engine_of(model)
         if engine is not None:
             return f"the model '{name_of(model)}' is run by {engine}"
         for module in model.modules():
             if hasattr(module, COMPILED):
                 return f"the model '{name_of(model)}' comes from torch.compile"
-    for place, op in enumerate(layout.ops):
+    for place, op in enumerate(plan.ops):
         if getattr(op, "merge_grad", 1) != 1 and not hasattr(op, "updater"):
             return f"{describe_op(op, place)} merges the gradients of several steps"
         if hasattr(op, "followed_model"):
@@ -100,10 +100,10 @@ def never_captured(layout: Layout, device: torch.device, spread: bool) -> str | 
 
 
 class CapturedStep:
-    """The steps of a layout, as compiled programs where that can be.
+    """The steps of a plan, as compiled programs where that can be.
 
     Args:
-        layout: The ops.
+        plan: The ops.
         options: How they are compiled.
         records: Told of each trace, and of each reason not to.
         handling: What brings values to where the ops run, and back.
@@ -112,18 +112,18 @@ class CapturedStep:
 
     def __init__(
         self,
-        layout: Layout,
+        plan: ExecutionPlan,
         options: CompileOptions,
         records: Records,
         handling: Handling,
         device: torch.device,
     ) -> None:
-        self._layout = layout
+        self._layout = plan
         self._device = device
         self._move, self._release = handling.move, handling.release
         self._options = options
         self._records = records
-        self._keys = sorted(layout.plan.resolution.device_inputs.names())
+        self._keys = sorted(plan.kernel.resolution.device_inputs.names())
         self._programs: list[Program] = []
         self._current: Program | None = None
         self._refused: str | None = None
@@ -167,7 +167,7 @@ class CapturedStep:
 
         Args:
             reason: Why.
-            context: The context of the opening.
+            context: The state that ops are given.
         """
         if self._refused != reason:
             self._refused = reason
@@ -181,7 +181,7 @@ class CapturedStep:
         called: Callable[[], None] | None = None,
         told: Told | None = None,
     ) -> RunStep:
-        """Return the function that runs the steps of an opening.
+        """Return the function that runs the steps of a context.
 
         Args:
             step_of: Returns what runs them by a plan, and is timed as another one is.
@@ -326,9 +326,9 @@ class CapturedStep:
         assert self._bound is not None
         assert self._step_of is not None
         gradients = Gradients()
-        plan = self._layout.plan_with(gradients.wrap, handles=True)
+        kernel = self._layout.kernel_with(gradients.wrap, handles=True)
         with gradients.watching():
-            bound = BoundPlan(plan, self._bound.state, self._make)
+            bound = BoundPlan(kernel, self._bound.state, self._make)
             result = self._step_of(bound, self._bound.plan)(batch)
         self._alone = None
         found = stretches(self._layout, alone, gradients)
@@ -340,11 +340,11 @@ class CapturedStep:
             self._in_parts = self._step_of(inner, inner.plan)
         return result
 
-    def _steps_of(self, layout: Layout, places: range) -> CapturedStep:
-        first, last = layout.describe(0), layout.describe(len(places) - 1)
+    def _steps_of(self, plan: ExecutionPlan, places: range) -> CapturedStep:
+        first, last = plan.describe(0), plan.describe(len(places) - 1)
         what = first if len(places) == 1 else f"{first} to {last}"
         # what is on its way through a step is where ops run
-        return CapturedStep(layout, self._options, self._records.of(what), Handling(), self._device)
+        return CapturedStep(plan, self._options, self._records.of(what), Handling(), self._device)
 
     def _give_up(self, alone: int) -> None:
         """Run op by op again: gradients go through ops that were compiled by themselves."""
@@ -487,7 +487,7 @@ class CapturedStep:
         Args:
             values: What they are traced with.
             around: What is around the step.
-            context: The context of the opening.
+            context: The state that ops are given.
             rows: Of what there may be more or fewer; None for a program of one size.
             ran: What code has run in such a step.
 
@@ -497,13 +497,13 @@ class CapturedStep:
         Raises:
             _Failed: Whatever it is, the step has been run.
         """
-        layout, found = self._layout, tools()
+        plan, found = self._layout, tools()
         assert found is not None
         assert self._bound is not None
         is_open = () if rows is None else rows.is_open
         try:
-            models = {id(one): one for one in (*layout.models, *context.get(TRAINED, ()))}
-            state = State(list(models.values()), layout.takes_gradients, self._device)
+            models = {id(one): one for one in (*plan.models, *context.get(TRAINED, ()))}
+            state = State(list(models.values()), plan.takes_gradients, self._device)
             for one in state.parameters:
                 assert grad_hooks is not None
                 _, gradient, *hooks = grad_hooks(one)
@@ -513,7 +513,7 @@ class CapturedStep:
                     raise Uncapturable("a parameter has a gradient that no op has left there")
             phase = None if self._merging is None else Phase(self._merging, state.parameters)
             captured = capture(
-                *(layout, self._bound, self._make, self._keys, values, state, found, ran),
+                *(plan, self._bound, self._make, self._keys, values, state, found, ran),
                 phase=phase,
                 is_open=is_open,
             )
@@ -536,7 +536,7 @@ class CapturedStep:
                 length = Length(lambda size: size != other and admits(size))
                 forms = open_forms(forms, rows.is_open, length)
                 sized = [at for at, opened in enumerate(rows.is_open) if opened], length
-            takes = layout.takes_gradients
+            takes = plan.takes_gradients
             program = Program(
                 *(self._keys, forms, captured, lowered, state, around, takes),
                 phase=phase,

@@ -16,7 +16,6 @@ from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
 from fastnet.op.tensorop.model.naming import names_in
 from fastnet.types import Model, State
 from fastnet.util import to_list
-from fastnet.util.noticed import NoticedList
 
 
 class ModelPass(Protocol):
@@ -115,8 +114,8 @@ class ModelOp(HoldsModel):
         self.model = model
         self.trainable = trainable
         self.gradients = gradients
-        self.intermediate_layers = NoticedList(layers)
-        self.eval_layers = NoticedList(_check_layers(model, eval_layers))
+        self.intermediate_layers = list(layers)
+        self.eval_layers = _check_layers(model, eval_layers)
         self._pass = _make_pass(self, framework_of(model))
         self._settled = self._settings()
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fastnet.network import TorchNetwork
-from fastnet.network.layout import MOST_LAYOUTS, Layout
+from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import MAX_PLANS
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp
@@ -19,12 +20,14 @@ from fastnet.slicer import AxisSlicer
 from tests.network.programs import built, line, regression, run, sgd, weights
 
 
-def layout_of(network: TorchNetwork, mode: str = "infer", epoch: int = 1, **opening: Any) -> Layout:
+def plan_of(
+    network: TorchNetwork, mode: str = "infer", epoch: int = 1, **opening: Any
+) -> ExecutionPlan:
     """Look up what an opening runs."""
     with network(mode=mode, epoch=epoch, **opening):
-        layout = network._layout()
-    assert layout is not None
-    return layout
+        plan = network._plan()
+    assert plan is not None
+    return plan
 
 
 def plus(number: float, inputs: str = "x", outputs: str = "y", **kwargs: Any) -> LambdaOp:
@@ -34,12 +37,12 @@ def plus(number: float, inputs: str = "x", outputs: str = "y", **kwargs: Any) ->
 class TestCache:
     def test_the_same_opening_again(self) -> None:
         network = TorchNetwork([plus(1)], NumpyLambdaOp(lambda y: y, "y", "z"))
-        first = layout_of(network)
-        assert layout_of(network) is first
+        first = plan_of(network)
+        assert plan_of(network) is first
         # what does not change the ops in force, changes nothing
-        assert layout_of(network, epoch=2, warmup=True, eager=True) is first
-        assert layout_of(network, desired_output_keys=set()) is first
-        assert layout_of(network, desired_output_keys=[]) is first
+        assert plan_of(network, epoch=2, warmup=True, eager=True) is first
+        assert plan_of(network, desired_output_keys=set()) is first
+        assert plan_of(network, desired_output_keys=[]) is first
 
     def test_other_openings(self) -> None:
         network = TorchNetwork([plus(1)])
@@ -50,31 +53,31 @@ class TestCache:
             {"desired_output_keys": {"y"}},
             {"desired_output_keys": {"z"}},
         ]
-        layouts = [layout_of(network, **opening) for opening in openings]
-        assert len(set(map(id, layouts))) == len(openings)
-        assert [layout_of(network, **opening) for opening in openings] == layouts
+        plans = [plan_of(network, **opening) for opening in openings]
+        assert len(set(map(id, plans))) == len(openings)
+        assert [plan_of(network, **opening) for opening in openings] == plans
 
     def test_the_kind_of_the_desired_keys_does_not_matter(self) -> None:
         network = TorchNetwork([plus(1)])
-        first = layout_of(network, desired_output_keys=["y", "x", "y"])
+        first = plan_of(network, desired_output_keys=["y", "x", "y"])
         for keys in ({"x", "y"}, ("y", "x"), frozenset("xy"), {"x": 1, "y": 2}.keys()):
-            assert layout_of(network, desired_output_keys=keys) is first
+            assert plan_of(network, desired_output_keys=keys) is first
 
     def test_schedulers(self) -> None:
         network = TorchNetwork(
             [plus(1), EpochScheduler({2: plus(2, "y", "y"), 5: None})],
             slicers=RepeatScheduler([None, AxisSlicer(axis=0, slice="x", unslice=["x", "y"])]),
         )
-        layouts = [layout_of(network, epoch=epoch) for epoch in range(1, 9)]
-        assert layouts[1] is layouts[3]  # epochs 2 and 4
-        assert layouts[0] is layouts[4] is layouts[6]  # 1, 5 and 7
-        assert layouts[5] is layouts[7]  # 6 and 8
-        assert len({id(layout) for layout in layouts}) == 4  # and 3
+        plans = [plan_of(network, epoch=epoch) for epoch in range(1, 9)]
+        assert plans[1] is plans[3]  # epochs 2 and 4
+        assert plans[0] is plans[4] is plans[6]  # 1, 5 and 7
+        assert plans[5] is plans[7]  # 6 and 8
+        assert len({id(plan) for plan in plans}) == 4  # and 3
 
     def test_another_optimizer_is_no_other_layout(self) -> None:
         model = built(line, RepeatScheduler(["sgd", "adam"]))
         network = TorchNetwork(regression(model))
-        assert layout_of(network, "train", 1) is layout_of(network, "train", 2)
+        assert plan_of(network, "train", 1) is plan_of(network, "train", 2)
         assert type(model.current_optimizer) is torch.optim.Adam
 
     def test_a_failed_opening_is_not_kept(self) -> None:
@@ -84,7 +87,7 @@ class TestCache:
         for _ in range(3):
             with pytest.raises(ValueError, match="in pieces"):
                 network(mode="train", epoch=1)
-        assert not network._layouts._items.layouts
+        assert not network._plans._items.plans
 
 
 class TestBounds:
@@ -119,33 +122,33 @@ class TestBounds:
         ever = self.Ever(make)
         items: dict[str, Any] = {"ops": [plus(0, "x", "z")], place: [ever]}
         network = TorchNetwork(**items)
-        epochs = 3 * MOST_LAYOUTS
+        epochs = 3 * MAX_PLANS
         for epoch in range(1, epochs + 1):
             keys = {"y"} if place != "slicers" else {"x"}
             result = run(network, {"x": torch.zeros(2)}, epoch=epoch, desired_output_keys=keys)
             assert place == "slicers" or torch.equal(result["y"], torch.full((2,), float(epoch)))
         assert len(ever.made) >= epochs
-        assert ever.alive() <= MOST_LAYOUTS
-        assert len(network._layouts._items.layouts) <= MOST_LAYOUTS
-        assert len(network._layouts._items.readings) <= 2
+        assert ever.alive() <= MAX_PLANS
+        assert len(network._plans._items.plans) <= MAX_PLANS
+        assert len(network._plans._items.specs) <= 2
 
     def test_of_ever_new_desired_keys(self) -> None:
         network = TorchNetwork([plus(1)])
-        keys = len(network._layouts._items.table)
-        for number in range(3 * MOST_LAYOUTS):
+        keys = len(network._plans._items.table)
+        for number in range(3 * MAX_PLANS):
             desired = {"y", f"key {number}"}
             assert run(network, {"x": 1}, desired_output_keys=desired)["y"] == 2
-        assert len(network._layouts._items.layouts) <= MOST_LAYOUTS
-        assert len(network._layouts._items.table) == keys
+        assert len(network._plans._items.plans) <= MAX_PLANS
+        assert len(network._plans._items.table) == keys
 
     def test_of_ever_new_datasets(self) -> None:
         network = TorchNetwork([plus(1, ds_id="!a")])
-        for number in range(3 * MOST_LAYOUTS):
+        for number in range(3 * MAX_PLANS):
             assert run(network, {"x": 1}, ds_id=f"b{number}")["y"] == 2
-        assert len(network._layouts._items.layouts) <= MOST_LAYOUTS
+        assert len(network._plans._items.plans) <= MAX_PLANS
 
     def test_an_address_that_is_used_again_is_another_item(self) -> None:
-        """A layout is found by the identity of scheduled items, so it must keep them alive."""
+        """A plan is found by the identity of scheduled items, so it must keep them alive."""
         ever = self.Ever(lambda epoch: plus(epoch, mode="train" if epoch % 2 else None))
         network = TorchNetwork([ever])
         for epoch in range(1, 500):
@@ -166,19 +169,19 @@ class TestChanges:
     def test_what_is_written_past_an_op_counts_when_plans_are_cleared(self) -> None:
         op = plus(1)
         network = TorchNetwork([op])
-        first = layout_of(network)
+        first = plan_of(network)
         vars(op)["outputs"] = ["z"]
-        network.clear_plans()
+        network.retrace()
         assert run(network, {"x": 1}) == {"x": 1, "z": 2}
-        network.clear_plans()
-        assert layout_of(network) is not first
+        network.retrace()
+        assert plan_of(network) is not first
 
-    def test_clear_plans_while_open_is_for_the_next_opening(self) -> None:
+    def test_retrace_while_open_is_for_the_next_opening(self) -> None:
         op = plus(1)
         network = TorchNetwork([op])
         with network(mode="infer", epoch=1):
             op.outputs = ["z"]
-            network.clear_plans()
+            network.retrace()
             assert network.run_step({"x": 1}) == {"x": 1, "y": 2}
             assert network.ctx_outputs == {"y"}
         assert run(network, {"x": 1}) == {"x": 1, "z": 2}

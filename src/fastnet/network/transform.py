@@ -1,0 +1,78 @@
+"""Runs batches of a loader through an open network, and splits their results."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastnet.backend import to_tensor
+from fastnet.distributed import is_main
+from fastnet.network.checks import not_data
+from fastnet.network.progress_bar import bar_class
+
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+
+__all__ = ["begin_loader", "iter_results", "split_result", "to_batch"]
+
+
+def iter_results(
+    network: BaseNetwork, data: Any, request: tuple[Any, ...], progress: bool, device: Any
+) -> Iterator[Any]:
+    """Open a network and yield the results of batches."""
+    mode, epoch, ds_id, _ = request
+    with network._on_device(device), network(*request):
+        try:
+            if callable(data) and not hasattr(data, "__iter__"):
+                with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
+                    yield from _each_result(network, loader, progress)
+            else:
+                yield from _each_result(network, data, progress)
+        except GeneratorExit:
+            # A loop that was left cannot be told from one that has failed.
+            network._skip_exit_calls()
+            raise
+
+
+def begin_loader(network: BaseNetwork, loader: Any) -> None:
+    """Prepare a loader for an epoch: compare its length on all ranks, set its samplers' epoch."""
+    context: Any = network._context
+    if context.runner.ranks is not None:
+        context.runner.ranks.require_even(loader)
+    inner = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(context.state["epoch"])
+
+
+def to_batch(data: Any, framework: str) -> dict[str, Any]:
+    """Return a copy of a batch whose arrays and numbers are tensors."""
+    if not isinstance(data, Mapping):
+        raise not_data(data)
+    return {key: to_tensor(value, framework) for key, value in data.items()}
+
+
+def split_result(network: BaseNetwork, batch: Mapping[str, Any], result: dict[str, Any]) -> Any:
+    """Split a result into what was written and what was read, unless the network has slicers."""
+    plan = network._plan()
+    if plan is None or plan.slicers:
+        return result
+    outputs = plan.kernel.resolution.outputs
+    # Keys that neither the ops nor the batch have come from postprocessing.
+    written = {key: value for key, value in result.items() if key in outputs or key not in batch}
+    read = {
+        key: batch[key] if key in written else value
+        for key, value in result.items()
+        if key in batch
+    }
+    return ChainMap(written, read)
+
+
+def _each_result(network: BaseNetwork, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
+    begin_loader(network, batches)
+    if progress and hasattr(batches, "__len__") and is_main():
+        batches = bar_class("transform")(batches, unit="batch", desc="transform")
+    for batch in batches:
+        yield network._transform_batch(network._to_batch(batch))

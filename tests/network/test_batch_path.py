@@ -1,0 +1,66 @@
+"""The files that a batch passes through, from entering to leaving a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+import fastnet
+from fastnet.op.tensorop.loss import CrossEntropy
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+
+PACKAGE = Path(fastnet.__file__).parent
+# Compiled modules show no frames. Callgrind shows these on the same path: `Plan` and `BoundPlan`,
+# `Snapshot`, `NestMap`, and `Contents`, which compares the flags of a model's modules.
+KERNEL = {"_execute", "_guards", "_nest", "_watch"}
+MOST_FILES = 18
+
+
+def files_entered(use: Any) -> set[str]:
+    """Return the Python files of fastnet that a function enters."""
+    found: set[str] = set()
+
+    def trace(frame: FrameType, event: str, value: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            found.add(path.relative_to(PACKAGE).as_posix())
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        use()
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def test_an_eager_training_step_in_torch() -> None:
+    model = fastnet.build(lambda: torch.nn.Linear(64, 10), optimizer_fn="adam")
+    network = fastnet.Network(
+        [
+            ModelOp(model, inputs="image", outputs="scores"),
+            CrossEntropy(["scores", "label"], outputs="loss", from_logits=True),
+            UpdateOp(model, loss_name="loss"),
+        ]
+    )
+    batch = {"image": torch.randn(32, 64), "label": torch.randint(10, (32,))}
+
+    def use() -> None:
+        with network("train", epoch=1):
+            network.run_step(batch)
+
+    use()
+    python = files_entered(use)
+    print("\n".join(sorted(python | {f"{name}.pyx" for name in KERNEL})))
+    assert all((PACKAGE / f"{name}.pyx").exists() for name in KERNEL)
+    assert len(python) + len(KERNEL) <= MOST_FILES
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    files = [*(PACKAGE / "network").glob("*.py"), *PACKAGE.glob("*.py")]
+    lengths = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}

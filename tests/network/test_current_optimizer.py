@@ -1,0 +1,49 @@
+"""An optimizer that a program assigns is used from the next entry on, or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastnet.network import TorchNetwork
+from fastnet.schedule import RepeatScheduler
+from tests.network.programs import batches, built, is_free, mlp, run, supervised
+
+
+def test_current_optimizer_that_was_assigned_is_used() -> None:
+    model = built(mlp, "sgd")
+    network = TorchNetwork(supervised(model))
+    (batch,) = batches(1)
+    run(network, batch, "train")
+    adam = torch.optim.Adam(model.parameters())
+    model.current_optimizer = adam
+    run(network, batch, "train")
+    assert model.current_optimizer is adam
+    assert model.optimizer is adam
+    assert adam.state
+
+
+def test_optimizer_that_was_assigned_is_used() -> None:
+    model = built(mlp, "sgd")
+    network = TorchNetwork(supervised(model))
+    (batch,) = batches(1)
+    adam = torch.optim.Adam(model.parameters())
+    model.optimizer = adam
+    run(network, batch, "train")
+    assert model.current_optimizer is adam
+    assert adam.state
+
+
+def test_current_optimizer_of_a_scheduled_one_is_refused() -> None:
+    model = built(mlp, RepeatScheduler(["sgd", "adam"]), model_name="scheduled")
+    network = TorchNetwork(supervised(model))
+    (batch,) = batches(1)
+    run(network, batch, "train")
+    model.current_optimizer = torch.optim.Adam(model.parameters())
+    with pytest.raises(ValueError, match=r"'scheduled'.*Adam.*RepeatScheduler.*model\.optimizer"):
+        run(network, batch, "train")
+    assert is_free(network)
+    # One of the scheduler's own is replaced by that of the epoch, as by another network.
+    model.current_optimizer = model.optimizer.get_all_values()[1]
+    run(network, batch, "train", epoch=1)
+    assert isinstance(model.current_optimizer, torch.optim.SGD)
