@@ -21,7 +21,7 @@ MODULES = (
     "fastnet.network.base",
     "fastnet.network.build",
     "fastnet.network.checkpoint",
-    "fastnet.network.choose",
+    "fastnet.network.factory",
     "fastnet.network.layout",
     "fastnet.op",
     "fastnet.op.numpyop",

@@ -24,7 +24,7 @@ from fastnet._resolve import Resolution
 from fastnet.network import base
 from fastnet.network.build import build
 from fastnet.network.checks import check_epoch
-from fastnet.network.choose import framework_for
+from fastnet.network.factory import framework_for
 from fastnet.network.opening import Opening
 from fastnet.types import Mode, Model, State
 

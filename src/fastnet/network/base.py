@@ -17,6 +17,7 @@ from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
 from fastnet.errors import describe_op, unwritten_key
+from fastnet.network.build import collect_models
 from fastnet.network.checks import (
     agree_on_precision,
     check_dataset,
@@ -25,14 +26,14 @@ from fastnet.network.checks import (
     check_mode,
     check_names,
     desired_keys,
+    not_batches,
     not_data,
 )
 from fastnet.network.copying import Value
 from fastnet.network.layout import Handling, Layout, LayoutCache
 from fastnet.network.metering import Meter, RangeMeter, StepMeter
-from fastnet.network.models import collect_models
 from fastnet.network.opening import Opening, Runner
-from fastnet.network.progress_bar import bar_class
+from fastnet.network.progress import bar_class
 from fastnet.network.readings import settle_all
 from fastnet.network.step import compose_step
 from fastnet.network.updates import check_updates, close_after, followers_of, forget_endings
@@ -339,10 +340,7 @@ class BaseNetwork(Value):
             TypeError: If `data` is no iterable of batches.
         """
         if isinstance(data, Mapping):
-            raise TypeError(
-                "iter_transform takes batches, but was given one. Put it into a list, or call "
-                "transform."
-            )
+            raise not_batches(data, "iter_transform")
         if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
             raise not_data(data)
 
