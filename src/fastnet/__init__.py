@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from fastnet import backend, distributed, network, op, profiling, schedule, slicer, types, util
     from fastnet.network import BaseNetwork, Network, TFNetwork, TorchNetwork, build
     from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
-    from fastnet.network.compiling import CompileOptions
-    from fastnet.network.looping import steps
+    from fastnet.network.compile_options import CompileOptions
+    from fastnet.network.epoch_loop import steps
     from fastnet.profiling import profile
 
 __all__ = [
@@ -39,11 +39,11 @@ _OF_NETWORK = ("BaseNetwork", "Network", "TFNetwork", "TorchNetwork", "build")
 _load, __dir__ = attach(
     __name__,
     {
-        "CompileOptions": "network.compiling",
+        "CompileOptions": "network.compile_options",
         "load_checkpoint": "network.checkpoint",
         "profile": "profiling",
         "save_checkpoint": "network.checkpoint",
-        "steps": "network.looping",
+        "steps": "network.epoch_loop",
         **dict.fromkeys(_OF_NETWORK, "network"),
     },
     submodules=(

@@ -264,9 +264,7 @@ def compares_ranks() -> bool:
 def _chosen() -> str | None:
     """Return the framework whose launcher has started this process as one of several."""
     for name in FRAMEWORKS:
-        library = FRAMEWORKS[name].library
-        part = _part_if_there(name) if library in sys.modules else None
-        if part is not None and part.world_size() > 1:
+        if FRAMEWORKS[name].library in sys.modules and processes_of(name) is not None:
             return name  # the program has come together with the others by itself
     if torch_processes() > 1:
         return "torch"
@@ -279,11 +277,16 @@ def _processes() -> Any:
         return part_of(_started, _PART, "fastnet.distributed")
     for framework in list(FRAMEWORKS.values()):
         # what was never imported has brought nobody together
-        if framework.library in sys.modules:
-            part = _part_if_there(framework.name)
-            if part is not None and part.world_size() > 1:
-                return part
+        part = processes_of(framework.name) if framework.library in sys.modules else None
+        if part is not None:
+            return part
     return None
+
+
+def processes_of(framework: str) -> Any:
+    """Return the framework's module for communicating processes, or None in a single process."""
+    part = _part_if_there(framework)
+    return part if part is not None and part.world_size() > 1 else None
 
 
 def _part_if_there(framework: str) -> Any:

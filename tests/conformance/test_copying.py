@@ -1,4 +1,4 @@
-"""Every op, slicer and scheduler is copied, and pickled, alone and in a network."""
+"""Copies and pickles of every op, slicer and scheduler, alone and in a network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ways = pytest.mark.parametrize("way", [copy.deepcopy, pickled], ids=["copied", "
 
 
 def give_named_functions(op: Any) -> None:
-    """Put functions that pickle finds in the place of the catalogue's lambdas."""
+    """Replace the lambdas of the catalogue by functions that can be pickled."""
     for inner in op.inner_ops():
         give_named_functions(inner)
     for name, value in vars(op).items():
@@ -42,7 +42,7 @@ _FUNCTIONS: dict[int, Any] = {}
 
 
 class Remembered:
-    """A function that is found again by its number, in the same process."""
+    """A function that is pickled as a number, and found by it in the same process."""
 
     def __init__(self, function: Any) -> None:
         self.number = len(_FUNCTIONS)
@@ -58,14 +58,14 @@ class Remembered:
 
 @ways
 @pytest.mark.parametrize("row", [*ROWS, *NUMPY_ROWS], ids=str)
-# the ops of a graph are the same, and what was traced is no part of them
+# Traces are not copied, so graphs need no case of their own.
 @pytest.mark.parametrize("fw", ["torch", "tf-eager"], indirect=True)
 def test_every_op(fw: Framework, row: Row, way: Way) -> None:
     network, op = row.network(fw)
     for one in [*network.ops, *network.postprocessing]:
         give_named_functions(one)
     batch = row.batch_for(fw)
-    # it has run before, with all that it has worked out then
+    # Copies are made of ops that have already run.
     fw.step(network, batch)
     other = way(network)
     twin = (other.postprocessing if row.on_arrays else other.ops)[-1]
@@ -121,13 +121,13 @@ def test_schedulers_of_ops(fw: Framework, way: Way) -> None:
         assert ("y" in result) == (value is not None)
         if value is not None:
             np.testing.assert_array_equal(result["y"], value)
-    # what is one op in two places still is
+    # An op that stands in two schedulers is copied once.
     assert other.ops[0].get_current_value(1) is other.ops[1].get_current_value(4)
 
 
 @ways
 def test_training(fw: Framework, way: Way) -> None:
-    """In all frameworks alike: beside the original, which goes on to the bit as its copy does."""
+    """A copy trains on, bitwise like the original, and leaves the original alone."""
     model = fw.build(make_layers(3, 4, 2), fw.sgd(0.1, momentum=0.9))
     network = fw.network(
         [

@@ -1,4 +1,4 @@
-"""Loops over the steps of an opening that end in one way or another, in any framework."""
+"""Ways to end a loop over steps, for both frameworks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ WAYS: dict[str, Callable[[Any, Iterable[Any]], Iterable[Any]]] = {
     "iter_transform": lambda network, data: network.iter_transform(data, "train"),
     "a pipeline": lambda network, data: network.iter_transform(Pipeline(data), "train"),
 }
-"""What can be looped over."""
 
 EPOCHS = ["exhausted", "islice"]
-"""The ends of loops that are an epoch's end."""
+"""The ends of a loop that end the epoch."""
 
 OTHERS = ["break", "error", "interrupt", "closed in a handler"]
-"""The ends of loops that are none."""
+"""The ends of a loop that leave the epoch early."""
 
 
 class Pipeline:
-    """What is called, and entered, to give a loader."""
+    """A dataset as `transform` takes it: called, and then entered for a loader."""
 
     def __init__(self, data: Iterable[Any]) -> None:
         self.data = data
@@ -41,14 +40,7 @@ class Pipeline:
 
 
 def run_two(network: Any, data: list[Any], way: str, end: str) -> None:
-    """Run the first two of more batches, and end the loop.
-
-    Args:
-        network: The network.
-        data: The batches.
-        way: One of `WAYS`.
-        end: One of `EPOCHS` or `OTHERS`.
-    """
+    """Run the first two batches of several, and end the loop in one of `EPOCHS` or `OTHERS`."""
     loop = WAYS[way]
     if end == "exhausted":
         assert len(list(loop(network, data[:2]))) == 2

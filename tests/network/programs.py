@@ -155,15 +155,6 @@ def is_free(network: TorchNetwork) -> bool:
     return network._context is None and not any(shown)
 
 
-def without_tqdm(asker: str) -> str:
-    """Return what is said where a bar is asked for, and nothing can show it."""
-    return (
-        f"{asker} with progress=True needs tqdm, which is not installed. Install it by "
-        "`pip install tqdm`, or with `pip install fastnet[torch]` or `fastnet[tf]`; or leave "
-        "progress out."
-    )
-
-
 @contextmanager
 def raising(kind: type[BaseException], text: str) -> Iterator[None]:
     """Expect an error by its type, which no derived one stands in for, and by its whole text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +17,8 @@ from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler
-from tests.network.programs import line, mlp, raising, run, same_weights, seeded, sgd, weights
+from tests.network.programs import line, mlp, run, same_weights, seeded, sgd, weights
 from tests.network.schedulers import Doubling
-
-NAMES = sorted(
-    name.lower()
-    for name, one in vars(torch.optim).items()
-    if isinstance(one, type) and issubclass(one, torch.optim.Optimizer) and name != "Optimizer"
-)
 
 DEFAULTS = {
     "adadelta": (torch.optim.Adadelta, {}),
@@ -37,7 +31,7 @@ DEFAULTS = {
 
 
 def takes_nothing() -> None:
-    """Return no optimizer, of no parameters."""
+    """Take no parameters, and return no optimizer."""
 
 
 class TestOptimizers:
@@ -80,42 +74,17 @@ class TestOptimizers:
     @pytest.mark.parametrize(
         ("source", "kind", "text"),
         [
-            (
-                "sdg",
-                UnknownNameError,
-                f"The optimizer of model 'm' is called 'sdg', but the names are {NAMES}. Did you "
-                "mean 'sgd'? For any other pass a function, such as "
-                "`lambda params: torch.optim.AdamW(params, lr=1e-3)`.",
-            ),
-            (
-                3,
-                WrongOptimizerError,
-                "The optimizer_fn of model 'm' is of type int. Pass a name; a function of the "
-                "model's parameters, such as `lambda params: torch.optim.Adam(params, lr=1e-3)`; "
-                "a scheduler of these; or None.",
-            ),
-            (
-                takes_nothing,
-                WrongOptimizerError,
-                "The optimizer_fn of model 'm' failed on the model's parameters: TypeError("
-                "'takes_nothing() takes 0 positional arguments but 1 was given'). For a torch "
-                "model it takes one argument, the parameters, and returns a torch optimizer.",
-            ),
-            (
-                lambda parameters: list(parameters),
-                WrongOptimizerError,
-                "The optimizer_fn of model 'm' returned list, not a torch optimizer.",
-            ),
-            (
-                lambda parameters: None,
-                WrongOptimizerError,
-                "The optimizer_fn of model 'm' returned NoneType, not a torch optimizer.",
-            ),
+            ("sdg", UnknownNameError, "'m' is called 'sdg', .*'adam'.* Did you mean 'sgd'"),
+            (3, WrongOptimizerError, "'m' is of type int.* Pass a name; a function"),
+            (takes_nothing, WrongOptimizerError, "'m' failed .*takes_nothing.* takes one argument"),
+            (lambda parameters: list(parameters), WrongOptimizerError, "'m' returned list"),
+            (lambda parameters: None, WrongOptimizerError, "'m' returned NoneType"),
+            (torch.optim.SGD(line().parameters()), WrongOptimizerError, "'m' is of type SGD"),
         ],
     )
     def test_that_cannot_be_made(self, source: Any, kind: Any, text: str) -> None:
         for each in (source, EpochScheduler({1: "sgd", 2: source})):
-            with raising(kind, text):
+            with pytest.raises(kind, match=text):
                 fastnet.build(line, each, model_name="m")
 
     def test_what_failed_is_the_cause(self) -> None:
@@ -127,16 +96,6 @@ class TestOptimizers:
         with pytest.raises(ValueError, match="inside") as caught:
             fastnet.build(line, fail)
         assert caught.value.__cause__ is error
-
-    def test_an_optimizer_instead_of_a_function(self) -> None:
-        model = line()
-        with raising(
-            WrongOptimizerError,
-            "The optimizer_fn of model 'm' is of type SGD. Pass a name; a function of the model's "
-            "parameters, such as `lambda params: torch.optim.Adam(params, lr=1e-3)`; a scheduler "
-            "of these; or None.",
-        ):
-            fastnet.build(lambda: model, sgd()(model.parameters()), model_name="m")
 
 
 class TestScheduledOptimizers:
@@ -207,23 +166,14 @@ class TestSeveral:
     @pytest.mark.parametrize(
         ("kwargs", "counts"),
         [
-            ({"optimizer_fn": "sgd"}, "1 optimizers, 2 weights paths and 2 names"),
-            ({"optimizer_fn": ["sgd"] * 3}, "3 optimizers, 2 weights paths and 2 names"),
-            (
-                {"optimizer_fn": None, "weights_path": "w.pt"},
-                "2 optimizers, 1 weights paths and 2 names",
-            ),
-            (
-                {"optimizer_fn": None, "model_name": "m"},
-                "2 optimizers, 2 weights paths and 1 names",
-            ),
+            ({"optimizer_fn": "sgd"}, "1 optimizers"),
+            ({"optimizer_fn": ["sgd"] * 3}, "3 optimizers"),
+            ({"optimizer_fn": None, "weights_path": "w.pt"}, "1 weights paths"),
+            ({"optimizer_fn": None, "model_name": "m"}, "1 names"),
         ],
     )
     def test_one_of_each_for_each(self, kwargs: Any, counts: str) -> None:
-        with raising(
-            AssertionError,
-            f"model_fn makes 2 models, but there are {counts}. Give one of each for each model.",
-        ):
+        with pytest.raises(AssertionError, match=f"2 models, .*{counts}"):
             fastnet.build(lambda: [line(), line()], **kwargs)
 
     @pytest.mark.parametrize(
@@ -231,34 +181,30 @@ class TestSeveral:
         [(3, "int"), ("model", "str"), ([nn.Linear], "type"), (object(), "object")],
     )
     def test_what_is_no_model(self, made: Any, name: str) -> None:
-        with raising(
-            ValueError,
-            f"model_fn made {name}, which is no model of a known framework. Let it return a "
-            "torch.nn.Module or a Keras model, or a sequence of them.",
-        ):
+        with pytest.raises(ValueError, match=rf"made {name}.* torch\.nn\.Module or a Keras model"):
             fastnet.build(lambda: made, None)
+
+    @pytest.mark.parametrize("nothing", [None, [], ()])
+    def test_no_model(self, nothing: Any) -> None:
+        with pytest.raises(ValueError, match="model_fn returned no model"):
+            fastnet.build(lambda: nothing, "adam")
 
 
 class TestNames:
-    def test_made_up(self) -> None:
-        code = (
-            "import torch, fastnet\n"
-            "make = lambda: torch.nn.Linear(1, 1)\n"
-            "names = [fastnet.build(make, None).model_name for _ in range(2)]\n"
-            "names += [m.model_name for m in fastnet.build(lambda: [make(), make()], None)]\n"
-            "names += [fastnet.build(make, None, model_name='mine').model_name]\n"
-            "names += [fastnet.build(make, None).model_name]\n"
-            "assert names == ['model', 'model1', 'model2', 'model3', 'mine', 'model4'], names\n"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True)
-
-    def test_given(self) -> None:
+    def test_made_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules["fastnet.network.build"], "_names", itertools.count())
+        names = [fastnet.build(line, None).model_name for _ in range(2)]
+        names += [model.model_name for model in fastnet.build(lambda: [line(), line()], None)]
         assert fastnet.build(line, None, model_name="mine").model_name == "mine"
+        names.append(fastnet.build(line, None).model_name)
+        assert names == ["model", "model1", "model2", "model3", "model4"]
+
+    def test_given_in_a_list(self) -> None:
         assert fastnet.build(line, None, model_name=["mine"]).model_name == "mine"
 
 
 class TestWeights:
-    """That `build` loads them; how files are read is tested with `fastnet.backend`."""
+    """`build` loads weights; the formats of the files are tested with `fastnet.backend`."""
 
     @pytest.fixture
     def saved(self, tmp_path: Path) -> tuple[str, nn.Module]:
@@ -295,20 +241,12 @@ class TestWeights:
 
     def test_missing(self, tmp_path: Path) -> None:
         path = tmp_path / "none.pt"
-        with raising(
-            ValueError,
-            f"There is no weights file '{path}'. Check the path, or leave weights_path out.",
-        ):
+        with pytest.raises(ValueError, match=r"no weights file .*none\.pt.* Check the path"):
             fastnet.build(mlp, "sgd", weights_path=str(path))
 
     def test_of_another_model(self, saved: Any) -> None:
         path, _ = saved
-        with raising(
-            ValueError,
-            f"The weights file '{path}' is of another model than Linear: it lacks 'weight', "
-            "'bias'; it has '0.weight', '0.bias', '2.weight' and 1 more, which the model has not. "
-            "Load it into the model that it was saved from.",
-        ):
+        with pytest.raises(ValueError, match=r"weights.pt.* Linear: .*'weight', .*'0\.weight'"):
             fastnet.build(line, "sgd", weights_path=path)
 
 
@@ -326,11 +264,3 @@ class TestAttributes:
         model = fastnet.build(mlp, "adam")
         run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": torch.ones(1, 16)})
         assert set(model.state_dict()) == set(mlp().state_dict())
-
-
-@pytest.mark.parametrize("nothing", [None, [], ()])
-def test_a_model_fn_that_returns_nothing(nothing: Any) -> None:
-    with raising(
-        ValueError, "model_fn returned no model. Let it return a model, or a list of models."
-    ):
-        fastnet.build(lambda: nothing, "adam")

@@ -20,7 +20,6 @@ from tests.network.programs import (
     batches,
     line,
     mlp,
-    raising,
     regression,
     run_all,
     same_weights,
@@ -282,34 +281,13 @@ class TestModelsMadeBefore:
     @pytest.mark.parametrize(
         ("given", "text"),
         [
-            (
-                [line, mlp],
-                "model_fn is a list whose item 0 is of type function, which is no model. Pass a "
-                "list of models, or one function that returns all of them.",
-            ),
-            (
-                (nn.Linear(1, 1), nn.Linear),
-                "model_fn is a tuple whose item 1 is the class Linear, which is no model. Pass a "
-                "list of models, or one function that returns all of them.",
-            ),
-            (
-                [],
-                "model_fn is an empty list. Pass a model, a list of models, or a function that "
-                "makes them.",
-            ),
-            (
-                None,
-                "model_fn is of type NoneType. Pass a function without arguments that makes the "
-                "model, or a torch.nn.Module or Keras model that was made before, or a list of "
-                "these.",
-            ),
-            (
-                "sgd",
-                "model_fn is of type str. Pass a function without arguments that makes the model, "
-                "or a torch.nn.Module or Keras model that was made before, or a list of these.",
-            ),
+            ([line, mlp], "a list whose item 0 is no model"),
+            ((nn.Linear(1, 1), nn.Linear), "a tuple whose item 1 is no model"),
+            ([], r"model_fn is \[\]"),
+            (None, "model_fn is None"),
+            ("sgd", "model_fn is 'sgd'"),
         ],
     )
     def test_what_is_neither(self, given: Any, text: str) -> None:
-        with raising(TypeError, text):
+        with pytest.raises(TypeError, match=f"{text}.* Pass a function"):
             fastnet.build(given, "sgd")

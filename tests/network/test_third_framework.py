@@ -19,7 +19,7 @@ import fastnet
 from fastnet import Network, slicer
 from fastnet.backend import dispatch, get_shape, reduce_mean, to_tensor
 from fastnet.frameworks import FRAMEWORKS, MissingPart, register
-from fastnet.network.build import _compile
+from fastnet.network.build import _prepare_model
 from fastnet.op import tensorop
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, Reshape, TensorOp
@@ -277,7 +277,7 @@ def test_the_list_names_all_that_is_asked_for() -> None:
     asked = {part for cls in tensor_ops() for part in parts_of(cls)}
     for path in sorted(Path(slicer.__path__[0]).glob("*.py")):
         asked |= set(re.findall(r"\btensors\.(\w+)", path.read_text()))
-    asked |= set(re.findall(r"\bsetup\.(\w+)\(", inspect.getsource(_compile)))
+    asked |= set(re.findall(r"\bsetup\.(\w+)\(", inspect.getsource(_prepare_model)))
     assert len(asked) > 30
     for part in asked - listed:
         module, _, _ = part.partition(".")

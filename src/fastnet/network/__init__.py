@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import build
-from fastnet.network.choose import Network
+from fastnet.network.factory import Network
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
     from fastnet.network.checkpoint import load_checkpoint, save_checkpoint
-    from fastnet.network.looping import steps
+    from fastnet.network.epoch_loop import steps
     from fastnet.network.tf import TFNetwork
     from fastnet.network.torch import TorchNetwork
 
@@ -31,7 +31,7 @@ __getattr__, _late = attach(
         "TorchNetwork": "torch",
         "load_checkpoint": "checkpoint",
         "save_checkpoint": "checkpoint",
-        "steps": "looping",
+        "steps": "epoch_loop",
     },
     needs={"TFNetwork": "tensorflow", "TorchNetwork": "torch"},
 )

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision
-from fastnet.network.checks import agree_on_precision, check_items, check_names, not_data
+from fastnet.network.build import collect_models
+from fastnet.network.checks import (
+    agree_on_precision,
+    check_items,
+    check_names,
+    not_batches,
+    not_data,
+)
 from fastnet.network.context import (
     NetworkContext,
     Runner,
@@ -22,7 +29,6 @@ from fastnet.network.context import (
 from fastnet.network.copying import Value
 from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.metering import Meter
-from fastnet.network.models import collect_models
 from fastnet.network.plan_cache import PlanCache, resolve_all_settings
 from fastnet.network.transform import iter_results, split_result, to_batch
 from fastnet.schedule import get_current_items
@@ -40,8 +46,6 @@ __all__ = ["BaseNetwork"]
 
 class BaseNetwork(Value):
     """A graph of ops over a batch, opened for a mode and an epoch, then run a step at a time.
-
-    Programs make a `TorchNetwork`, or let `Network` choose.
 
     Args:
         target_type: The framework, "torch" or "tf".
@@ -312,7 +316,12 @@ class BaseNetwork(Value):
 
         Args:
             data: As for `transform`, but not a single batch.
-            mode, epoch, ds_id, progress, desired_output_keys, device: As for `transform`.
+            mode: As for `transform`.
+            epoch: As for `transform`.
+            ds_id: As for `transform`.
+            progress: As for `transform`.
+            desired_output_keys: As for `transform`.
+            device: As for `transform`.
 
         Returns:
             A generator of results. The network is open from the first result until the generator
@@ -323,10 +332,7 @@ class BaseNetwork(Value):
             TypeError: If `data` is not an iterable of batches.
         """
         if isinstance(data, Mapping):
-            raise TypeError(
-                "iter_transform takes batches, but got a single one. Put it into a list, or call "
-                "transform."
-            )
+            raise not_batches(data, "iter_transform")
         if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
             raise not_data(data)
         request = mode, epoch, ds_id, desired_output_keys
@@ -473,9 +479,6 @@ class BaseNetwork(Value):
         """Leave the network without the calls that are due when it is left without an error."""
         if self._context is not None:
             self._context.on_exit = ()
-
-    def _refuse(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        raise self._not_open()
 
     def _in_use(self) -> ValueError:
         return ValueError(

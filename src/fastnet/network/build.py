@@ -1,4 +1,4 @@
-"""Models made ready for a network: with optimizers, weights and names."""
+"""Building models for a network: optimizers, weights, names, precision and devices."""
 
 from __future__ import annotations
 
@@ -10,41 +10,31 @@ from typing import Any, Literal, Protocol, TypeVar, overload
 from fastnet.backend.facts import put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, keras_precision, read_precision
+from fastnet.errors import shown
 from fastnet.frameworks import part_of
+from fastnet.network.context import note_optimizer
+from fastnet.schedule import get_current_items
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
 from fastnet.util.warned import warn
 
-__all__ = ["build", "make_models"]
+__all__ = ["build", "collect_models", "make_models"]
 
-ModelSource = Callable[[], Model | Sequence[Model]] | Model | Sequence[Model]
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
+Parallel = Literal["auto", "ddp", "fsdp", "dp"] | None
 
 _names = itertools.count()
 
 
-class _ModelLike(Protocol):
-    """A model of torch, which a type checker tells from a function that makes one."""
+class _TorchModel(Protocol):
+    """An existing torch model. The class of a model does not match: its `eval` takes `self`."""
 
-    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
-        """List its modules."""
-
-
-_M = TypeVar("_M", bound=_ModelLike)
+    def eval(self) -> Any: ...
 
 
-@overload
-def build(
-    model_fn: type[_M],
-    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
-    weights_path: str | list[str | None] | None = None,
-    model_name: str | list[str] | None = None,
-    mixed_precision: Precision = False,
-    device: Any = None,
-    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
-    **options: Any,
-) -> _M: ...
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=_TorchModel)
 
 
 @overload
@@ -55,38 +45,37 @@ def build(
     model_name: str | list[str] | None = None,
     mixed_precision: Precision = False,
     device: Any = None,
-    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    parallel: Parallel = "auto",
     **options: Any,
 ) -> _M: ...
 
 
 @overload
 def build(
-    model_fn: Sequence[_M] | Callable[[], Sequence[_M]],
+    model_fn: Sequence[_T] | Callable[[], Sequence[_T]],
     optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
     weights_path: str | list[str | None] | None = None,
     model_name: str | list[str] | None = None,
     mixed_precision: Precision = False,
     device: Any = None,
-    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    parallel: Parallel = "auto",
     **options: Any,
-) -> list[_M]: ...
+) -> list[_T]: ...
 
 
 @overload
 def build(
-    model_fn: Callable[[], _M],
+    model_fn: Callable[[], _T],
     optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
     weights_path: str | list[str | None] | None = None,
     model_name: str | list[str] | None = None,
     mixed_precision: Precision = False,
     device: Any = None,
-    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    parallel: Parallel = "auto",
     **options: Any,
-) -> _M: ...
+) -> _T: ...
 
 
-@overload
 def build(
     model_fn: Any,
     optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
@@ -94,75 +83,54 @@ def build(
     model_name: str | list[str] | None = None,
     mixed_precision: Precision = False,
     device: Any = None,
-    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
-    **options: Any,
-) -> Any: ...
-
-
-def build(
-    model_fn: ModelSource,
-    optimizer_fn: OptimizerSource | Sequence[OptimizerSource],
-    weights_path: str | list[str | None] | None = None,
-    model_name: str | list[str] | None = None,
-    mixed_precision: Precision = False,
-    device: Any = None,
-    parallel: Literal["auto", "ddp", "fsdp", "dp"] | None = "auto",
+    parallel: Parallel = "auto",
     **options: Any,
 ) -> Any:
-    """Make models, and give them what a network needs of them.
+    """Build models for a network: create them and attach their optimizers, weights and names.
 
-    What is known of a model is written to attributes of it. A name that the model uses itself, be
-    it for an attribute, a layer, a parameter, a property or a method, stays the model's own: what
-    fastnet has to say under it is kept beside the model. A Keras model that was compiled gets the
-    new optimizer in the place of Keras's, if there is one.
+    The attributes listed under Returns are set on each model. If a model already uses one of these
+    names, for an attribute, a layer, a parameter, a property or a method, its own value stays, and
+    fastnet keeps the information beside the model. The optimizer of a compiled Keras model is
+    replaced, unless `optimizer_fn` is None.
 
     Args:
-        model_fn: A function without arguments, or a class, that makes one model or a list or tuple
-            of models; or a model, or a list or tuple of models, made before. What Keras decides
-            while a model is made, its precision and the devices that it is spread over, takes a
-            function.
-        optimizer_fn: For each model: the name of an optimizer, which is that of its class in
-            `torch.optim` or `keras.optimizers` in small letters or as it stands there ("adam",
-            "adamw", "sgd", ...), with the defaults of that class (but 0.01 as the rate of "sgd"); a
-            function that takes the model's parameters (for torch) or nothing (for Keras) and
-            returns an optimizer; a scheduler of these; or None for no optimizer.
-        weights_path: For each model: a file of weights to start from, or None.
-        model_name: For each model: its name. None to have names made: "model", "model1", ...
-        mixed_precision: What ops on the models compute in where it is safe: False for float32;
-            "float16" ("fp16", "fp16-mixed", "mixed_float16"), with the loss scaled in training;
-            "bfloat16" ("bf16", "bf16-mixed", "mixed_bfloat16"); or True for bfloat16 with torch on
-            a CPU, and else float16.
-        device: Where models go at once (torch only): a `torch.device`, its name, an index among the
-            devices of the best kind, or None to let the network move them. With an engine None
-            stands for what `fastnet.util.get_device` chooses, under torchrun the device of the
-            process.
-        parallel: What spreads models over processes (torch only): "ddp" for
-            DistributedDataParallel, "fsdp" to shard them with `fully_shard` (FSDP2), None for
-            models that stay by themselves, "dp" for DataParallel over the GPUs of one process.
-            "auto" is "ddp" in a process group of several processes, for models that have something
-            to train, and else None. A model that was wrapped or sharded before keeps its engine.
-        options: Passed on to the engine. To DistributedDataParallel: `bucket_cap_mb`,
-            `broadcast_buffers`, `device_mesh`, `find_unused_parameters`,
-            `gradient_as_bucket_view`, `process_group`, `static_graph`. To `fully_shard`:
-            `device_mesh`, `ignored_params`, `mp_policy`, `offload_policy`,
-            `reshard_after_forward`, `shard_placement_fn`; `find_unused_parameters`, for parameters
-            that have no gradient on some ranks; and `blocks`, the classes of the modules that are
-            sharded by themselves, or a function that says it of a module.
+        model_fn: A function without arguments, or a class, that creates one model or a list or
+            tuple of models; or an existing model, or a list or tuple of them. With Keras, mixed
+            precision and several devices need a function, as Keras applies both at creation.
+        optimizer_fn: The optimizer of each model: the lower-case or exact class name of an
+            optimizer in `torch.optim` or `keras.optimizers` ("adam", "adamw", "sgd", ...), created
+            with its default settings (but "sgd" with a rate of 0.01); a function that takes the
+            model's parameters (torch) or nothing (Keras) and returns an optimizer; a scheduler of
+            these; or None for no optimizer.
+        weights_path: The weights file to load into each model, or None.
+        model_name: The name of each model. None for "model", "model1", ...
+        mixed_precision: The compute precision of the models: False for float32; "float16" ("fp16",
+            "fp16-mixed", "mixed_float16"), with loss scaling in training; "bfloat16" ("bf16",
+            "bf16-mixed", "mixed_bfloat16"); or True for bfloat16 in torch on a CPU, else float16.
+        device: The device to move the models to (torch only): a `torch.device`, its name, or the
+            index of a device of the best kind. None lets the network move them; models that are
+            distributed then go to `fastnet.util.get_device()`, under torchrun the process's device.
+        parallel: How models are distributed (torch only): "ddp" for DistributedDataParallel, "fsdp"
+            for `fully_shard` (FSDP2), "dp" for DataParallel over the GPUs of one process, None for
+            no wrapper. "auto" is "ddp" in a group of several processes for models with trainable
+            parameters, else None. A model that is already wrapped or sharded is left as it is.
+        options: Passed to DistributedDataParallel or `fully_shard`. "fsdp" also takes `blocks`, the
+            classes of the modules to shard separately or a function that returns whether a module
+            is one, and `find_unused_parameters`, for parameters without a gradient on some ranks.
 
     Returns:
-        The model, or a list of the models if `model_fn` makes several. Each has the attributes
+        The model, or a list of models if `model_fn` gives several. Each has the attributes
         `model_name`, `optimizer` (a scheduler if one was given), `current_optimizer`,
         `mixed_precision` (False, True, "float16" or "bfloat16") and `fe_compiled`.
 
     Raises:
-        AssertionError: If there are not as many optimizers, weights and names as models.
-        ValueError: If something that `model_fn` makes is no model, an optimizer cannot be made, or
-            a weights file cannot be used; if there is no such precision; or if a Keras model was
-            made before, but for another precision or for one of several devices; or if there is no
-            such device or engine, no process group for it, or another one on the model. What is no
-            optimizer of the model is a `WrongOptimizerError`, which is an AssertionError, too.
-        TypeError: If `model_fn` is neither a function nor a model, nor a sequence of models, or if
-            the engine has no such option.
+        AssertionError: If the numbers of models, optimizers, weights and names differ.
+        ValueError: If `model_fn` gives something that is not a model; an optimizer, weights file,
+            precision, device or wrapper cannot be used; or an existing Keras model has another
+            precision, or was created for a single device of several. An object that is not an
+            optimizer of the model raises `WrongOptimizerError`, which is an AssertionError too.
+        TypeError: If `model_fn` is neither a function nor a model nor a sequence of models, or the
+            wrapper has no such option.
 
     >>> import torch
     >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
@@ -176,7 +144,7 @@ def build(
     models, frameworks = make_models(model_fn, mixed_precision)
     sources = to_list(optimizer_fn) or [None] * len(models)
     paths = to_list(weights_path) or [None] * len(models)
-    names = to_list(model_name) or [_make_name() for _ in models]
+    names = to_list(model_name) or [f"model{next(_names) or ''}" for _ in models]
     if not len(models) == len(sources) == len(paths) == len(names):
         raise AssertionError(
             f"model_fn makes {len(models)} models, but there are {len(sources)} optimizers, "
@@ -184,37 +152,34 @@ def build(
         )
     placement = device, parallel, options
     built = [
-        _compile(*each, mixed_precision, placement)
+        _prepare_model(*each, mixed_precision, placement)
         for each in zip(models, frameworks, sources, paths, names, strict=True)
     ]
     return built[0] if len(built) == 1 else built
 
 
+def collect_models(ops: Any) -> list[Model]:
+    """List the models of ops, and of scheduled ops, each once and in the order of the ops."""
+    models: dict[int, Model] = {}
+    for op in get_current_items(to_list(ops)):
+        if hasattr(op, "get_fe_models") and not isinstance(op, type):
+            models.update((id(model), model) for model in op.get_fe_models())
+    return list(models.values())
+
+
 def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], list[str]]:
-    """Make models, under the precision policy that they are to have.
-
-    Args:
-        model_fn: Makes one model, or a sequence of models.
-        mixed_precision: What they compute in where it is safe, as `read_precision` gives it.
-
-    Returns:
-        The models, and the framework of each.
-
-    Raises:
-        ValueError: If there is none, or something that is no model.
-    """
-    given = _given_models(model_fn)
-    if given is not None:
-        frameworks = [_framework(model) for model in given]
+    """Return the models, created with the given precision, and the framework of each."""
+    existing = _existing_models(model_fn)
+    if existing is not None:
+        frameworks = list(map(_framework_of, existing))
         if "tf" in frameworks:
-            part_of("tf", "setup").require_as_made(given, mixed_precision)
-        return given, frameworks
-    governed: list[str] = []
+            part_of("tf", "setup").require_as_made(existing, mixed_precision)
+        return existing, frameworks
+    packages: set[str] = set()
 
     def make() -> list[Any]:
-        with keras_precision(mixed_precision) as packages:
-            governed[:] = packages
-            # a list of our own: the function may hand out its
+        with keras_precision(mixed_precision) as keras_packages:
+            packages.update(keras_packages)
             models = list(to_list(model_fn()))
         if not models:
             raise ValueError(
@@ -223,75 +188,39 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
         return models
 
     models = make()
-    frameworks = [_framework(model) for model in models]
+    frameworks = list(map(_framework_of, models))
     if "tf" in frameworks:
         setup = part_of("tf", "setup")
-        if mixed_precision and setup.keras_names(models) - set(governed):
-            # model_fn itself imported Keras, which no policy could be set for before
+        if mixed_precision and setup.keras_names(models) - packages:
+            # model_fn imported Keras itself, so the precision policy was not set before.
             setup.restart_names(models)
             models = make()
         models = setup.mirror(make, models)
     return models, frameworks
 
 
-def _require_default(framework: str, name: str, placement: tuple[Any, Any, dict[str, Any]]) -> None:
-    device, parallel, options = placement
-    given = [key for key, value in (("device", device), *options.items()) if value is not None]
-    # over the devices of one process each framework has a way of its own
-    given += [] if parallel in ("auto", "dp", None) else ["parallel"]
-    if given:
-        settings = (
-            " To give an optimizer settings pass a function, such as "
-            "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
-        )
-        raise TypeError(
-            f"build got {given}, but model '{name}' is of {framework}: devices, engines and their "
-            "options are for torch. Leave them out; Keras models are spread by the strategy that "
-            f"they are made under.{settings if set(given) - {'device', 'parallel'} else ''}"
-        )
+def _existing_models(model_fn: Any) -> list[Any] | None:
+    """Return the models if `model_fn` is a model or a sequence of models, or None for a function.
 
-
-def _given_models(model_fn: Any) -> list[Any] | None:
-    """List the models that `build` was given; None for what makes them.
-
-    A model can be called too, which would run it, so that it is looked at first.
+    Models are callable, so this must be checked before `model_fn` is called.
     """
-    if framework_of(model_fn) is not None:
-        return [model_fn]
-    if isinstance(model_fn, (list, tuple)):
-        for place, one in enumerate(model_fn):
-            if framework_of(one) is None:
-                raise TypeError(
-                    f"model_fn is a {type(model_fn).__name__} whose item {place} is {_told(one)}, "
-                    "which is no model. Pass a list of models, or one function that returns all "
-                    "of them."
-                )
-        if not model_fn:
-            raise TypeError(
-                f"model_fn is an empty {type(model_fn).__name__}. Pass a model, a list of models, "
-                "or a function that makes them."
-            )
-        return list(model_fn)
-    if not callable(model_fn):
-        raise TypeError(
-            f"model_fn is {_told(model_fn)}. Pass a function without arguments that makes the "
-            "model, or a torch.nn.Module or Keras model that was made before, or a list of these."
-        )
-    return None
+    is_sequence = isinstance(model_fn, (list, tuple))
+    models = list(model_fn) if is_sequence else [model_fn]
+    strangers = [index for index, model in enumerate(models) if framework_of(model) is None]
+    if models and not strangers:
+        return models
+    if callable(model_fn):
+        return None
+    found = shown(model_fn)
+    if is_sequence and models:
+        found = f"a {type(model_fn).__name__} whose item {strangers[0]} is no model: {found}"
+    raise TypeError(
+        f"model_fn is {found}. Pass a function without arguments that makes the model, an existing "
+        "torch.nn.Module or Keras model, or a list of these models."
+    )
 
 
-def _told(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return f"of type {type(value).__name__}"
-
-
-def _make_name() -> str:
-    number = next(_names)
-    return f"model{number}" if number else "model"
-
-
-def _framework(model: Any) -> str:
+def _framework_of(model: Any) -> str:
     framework = framework_of(model)
     if framework is None:
         raise ValueError(
@@ -301,38 +230,36 @@ def _framework(model: Any) -> str:
     return framework
 
 
-def _compile(
+def _prepare_model(
     model: Any,
     framework: str,
     source: OptimizerSource,
     path: str | None,
     name: str,
     mixed_precision: Precision,
-    placement: tuple[Any, Any, dict[str, Any]],
+    placement: tuple[Any, Parallel, dict[str, Any]],
 ) -> Any:
-    """Put on one model its optimizer, weights and name."""
+    """Attach the optimizer, weights and name to one model, and place it on its device."""
     setup = part_of(framework, "setup", "build")
     if hasattr(setup, "spread"):
-        how = setup.Spread(*placement)
         if path:
-            # each process reads the whole of it, before it may keep only a part
+            # Every process reads the whole file before it keeps only its shard.
             setup.load_weights(model, path)
-            path = None
+        how = setup.Spread(*placement)
         model = setup.spread(model, how, name)
         setup.reserve_names(model, source)
         setup.note(model, how)
     else:
-        _require_default(framework, name, placement)
+        _refuse_placement(framework, name, *placement)
         model = setup.prepare(model)
         setup.reserve_names(model, source)
+        if path:
+            setup.load_weights(model, path)
     put_fact(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:
         return setup.make_optimizer(one, model, name, mixed_precision)
 
-    if path:
-        # before the optimizer, which may take a look at the weights
-        setup.load_weights(model, path)
     if is_scheduler(source):
         optimizer: Any = map_scheduler(source, make)
         current = optimizer.get_current_value(1)
@@ -340,8 +267,24 @@ def _compile(
         optimizer = current = None if source is None else make(source)
     put_fact(model, "optimizer", optimizer)
     put_fact(model, "current_optimizer", current)
+    note_optimizer(model)
     put_fact(model, "model_name", name)
     put_fact(model, "fe_compiled", True)
     if framework == "tf":
         part_of("tf", "copying").let_pickle(model)
     return model
+
+
+def _refuse_placement(
+    framework: str, name: str, device: Any, parallel: Parallel, options: dict[str, Any]
+) -> None:
+    """Raise if a device, a wrapper or its options were given for a framework that has none."""
+    given = [key for key, value in (("device", device), *options.items()) if value is not None]
+    given += [] if parallel in ("auto", "dp", None) else ["parallel"]
+    if given:
+        raise TypeError(
+            f"build got {given}, but model '{name}' is of {framework}: devices, engines and their "
+            "options are for torch. Leave them out: Keras models are spread by the strategy that "
+            "they are made under, and settings of an optimizer go into a function, such as "
+            "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
+        )

@@ -13,9 +13,9 @@ from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.tree import array_from, decode, encode
+from fastnet.distributed import processes_of
 from fastnet.frameworks import part_of
 from fastnet.network import random_state as random
-from fastnet.network.processes import processes_of
 from fastnet.network.rank_states import RANKS, collect_ranks, of_rank
 from fastnet.network.stateful import (
     GIVEN,

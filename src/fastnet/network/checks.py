@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastnet.backend.facts import fact, name_of
@@ -27,6 +27,7 @@ __all__ = [
     "agree_on_precision",
     "check_items",
     "check_names",
+    "not_batches",
     "not_data",
 ]
 
@@ -103,6 +104,17 @@ def not_data(data: object) -> TypeError:
     return TypeError(
         "transform takes a batch (a dict of values by key), an iterable of batches, or something "
         f"that is entered to give one, not {type(data).__name__}."
+    )
+
+
+def not_batches(data: Mapping[Any, Any], caller: str) -> TypeError:
+    """Return the error for a dict that was passed in place of an iterable of batches."""
+    return TypeError(
+        f"{caller} takes an iterable of batches, such as a list or a DataLoader of dicts, but got "
+        f"a single {type(data).__name__} with the keys {list(data)}. If it is one batch, put it "
+        "into a list, or call `transform`. If it holds the arrays of a whole dataset, split it: "
+        "`[{key: value[i : i + 32] for key, value in data.items()} for i in range(0, count, 32)]`, "
+        "or with TensorFlow `tf.data.Dataset.from_tensor_slices(data).batch(32)`."
     )
 
 

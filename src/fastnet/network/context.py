@@ -99,7 +99,11 @@ def open_context(
         "deferred": {},
         "eager": eager,
     }
-    context = NetworkContext(plan, state, network._refuse)
+
+    def refuse(batch: Mapping[str, Any]) -> dict[str, Any]:
+        raise network._not_open()
+
+    context = NetworkContext(plan, state, refuse)
     context.runner = network._make_runner(context)
     return context
 

@@ -1,8 +1,4 @@
-"""Networks as values: copied, pickled, and sent to other processes.
-
-What a network is made of goes along: ops, slicers, schedulers, models and their optimizers. What it
-works out of them (plans, graphs, locks) is worked out anew.
-"""
+"""Copying and pickling of networks: `copy.copy`, `copy.deepcopy`, `pickle` and `torch.save`."""
 
 from __future__ import annotations
 
@@ -12,15 +8,14 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
-from fastnet.errors import describe_op
-from fastnet.frameworks import FRAMEWORKS
+from fastnet.errors import add_note
 from fastnet.op.op import Op
-from fastnet.types import Model, is_op, is_scheduler, is_slicer
+from fastnet.schedule import get_current_items
+from fastnet.types import is_op
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,65 +24,58 @@ __all__ = ["Value"]
 
 
 class Value:
-    """Something that `copy` and `pickle` take whole, but for what only one object can have.
-
-    Networks derive from it, and define what it says of them here.
-    """
-
-    ops: list[Any]
-    postprocessing: list[Any]
-    slicers: list[Any]
-    models: list[Model]
-    _context: Any
-    _plans: Any
+    """Base class of networks: copies their ops and models, and creates locks and plans anew."""
 
     def _begin(self) -> None:
-        """Set what is this object's alone, which no copy has."""
+        """Set the attributes that copies do not share."""
         raise NotImplementedError
 
     def _move_in(self) -> None:
-        """Get ready for the machine, if the network was made for another one."""
+        """Move to a device of this machine, after unpickling on another one."""
 
     def _require_apart(self, op: Any) -> None:
-        """Refuse an op that holds parts of models, where `pickle` would save them by themselves."""
+        """Raise if pickling an op would separate it from the models of the network."""
 
     def _copy_models(self, memo: dict[int, Any]) -> None:
-        """Copy, ahead of all that refers to them, models that `copy` itself would not get right."""
+        """Copy the models that `copy.deepcopy` does not copy correctly by itself."""
 
     def __copy__(self) -> Self:
-        """Make a second network of the same ops; both have the same lists."""
+        """Return a second network of the same ops, with the same lists of them."""
         made = object.__new__(type(self))
-        _restore(made, _state(self, "copied"))
+        _restore(made, _state(self))
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy the network with its ops, its models and their optimizers."""
-        state = _state(self, "copied")
-        made = object.__new__(type(self))
-        memo[id(self)] = made
+        """Return a copy of the network with copies of its ops, models and optimizers."""
+        _require_left(self)
+        state = _state(self)
+        _refuse_fastestimator(self)
+        made = memo[id(self)] = object.__new__(type(self))
         self._copy_models(memo)
-        for item, where in _parts(self):
-            try:
-                _require_whole(item)
-                copy.deepcopy(item, memo)
-            except Exception as error:
-                raise TypeError(_text(self, "copied", item, where, _copies, error)) from error
-        _restore(made, copy.deepcopy(state, memo))
+        try:
+            copied = copy.deepcopy(state, memo)
+        except Exception as error:
+            _add_path(error, state, lambda part: copy.deepcopy(part, {id(self): made}))
+            raise
+        _restore(made, copied)
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Tell `pickle` how to save the network."""
-        state = _state(self, "pickled")
-        for item, where in () if _has_rules_of_its_own() else _parts(self):
+        """Return what `pickle` saves, after a trial whose error names the attribute at fault."""
+        _require_left(self)
+        state = _state(self)
+        # Subclasses of Pickler, such as cloudpickle's, may accept more than the trial does.
+        caller = sys._getframe(1).f_locals.get("self")
+        if not isinstance(caller, (pickle.Pickler, pickle._Pickler)):
+            _refuse_fastestimator(self)
+            for op in filter(is_op, _all_items(self)):
+                self._require_apart(op)
             try:
-                _require_whole(item)
-                for op in filter(is_op, [*_inner_ops(item), item]):
-                    self._require_apart(op)
-                _pickles(item)
+                _try_pickle(state)
             except Exception as error:
-                text = _text(self, "pickled", item, where, _pickles, error)
-                raise pickle.PicklingError(text) from error
-        # with what sets the state, as a class derived from this one may have a way of its own to
+                _add_path(error, state, _try_pickle)
+                raise
+        # Passing the state setter makes this independent of a `__setstate__` of a subclass.
         return _new, (type(self),), state, None, None, _restore
 
 
@@ -95,149 +83,85 @@ def _new(cls: type[Value]) -> Value:
     return object.__new__(cls)
 
 
-def _state(network: Value, what: str) -> dict[str, Any]:
-    """Take what a network is made of."""
+def _require_left(network: Any) -> None:
     if network._context is not None:
         raise ValueError(
-            f"This {_named(network)} is in use, and cannot be {what} before it is left. Leave it "
-            "first."
+            f"This {type(network).__name__} is open, and its models cannot be copied or pickled "
+            "meanwhile. Leave it first."
         )
-    begun = object.__new__(type(network))
-    begun._begin()
-    own = {*vars(begun), "_plans"}
+
+
+def _state(network: Any) -> dict[str, Any]:
+    """Return the attributes that copies of a network have, too."""
+    fresh = object.__new__(type(network))
+    fresh._begin()
+    own = {*vars(fresh), "_plans"}
     return {name: value for name, value in vars(network).items() if name not in own}
 
 
-def _restore(network: Value, state: dict[str, Any]) -> None:
-    vars(network).update(state)
-    network._begin()
-    # where one of the ops refers to the network, it may be still to come; the first opening goes on
-    if all(map(_is_complete, [*network.ops, *network.postprocessing, *network.slicers])):
-        network._move_in()
-        network._plans  # noqa: B018  (from here on it is noticed what is written to an op)
-
-
-def _is_complete(item: Any) -> bool:
-    if is_scheduler(item):
-        try:
-            return all(value is None or _is_complete(value) for value in item.get_all_values())
-        except AttributeError:
-            return False
-    return is_op(item) or is_slicer(item)
-
-
-def _parts(network: Value) -> Iterator[tuple[Any, str]]:
-    """List what a network is made of, each with what to call it."""
-    for model in network.models:
-        yield model, f"the model '{name_of(model)}' ({type(model).__name__})"
-    for place, op in enumerate(network.ops):
-        yield op, describe_op(op, place)
-    for place, op in enumerate(network.postprocessing):
-        yield op, f"{describe_op(op, place)} of the postprocessing"
-    for place, slicer in enumerate(network.slicers):
-        yield slicer, f"{describe_op(slicer)} (slicer {place})"
-
-
-def _named(network: Value) -> str:
-    names = [name_of(model) for model in network.models]
-    return f"{type(network).__name__}{f' of the models {names}' if names else ''}"
-
-
-def _text(
-    network: Value,
-    what: str,
-    item: Any,
-    where: str,
-    attempt: Callable[[Any], None],
-    error: Exception,
-) -> str:
-    """Word the error of something that cannot be copied, or pickled."""
-    inner = next((op for op in _inner_ops(item) if _fails(attempt, op)), None)
-    if inner is not None:
-        where = f"{describe_op(inner)} inside of {where}"
-        item = inner
-    held = None
-    if _fails(attempt, item):
-        held = next((key for key, value in _attributes(item) if _fails(attempt, value)), None)
-    return (
-        f"This {_named(network)} cannot be {what} because of {where}"
-        f"{f', which holds `{held}`' if held else ''}: {error}. Hold nothing that is open, such as "
-        "a file or a lock, and functions that a module defines rather than a lambda or a local one."
-    )
-
-
-def _inner_ops(item: Any) -> Iterator[Any]:
-    """List the ops inside of an op, or those that a scheduler stands for, innermost first."""
-    if is_scheduler(item):
-        inside = [value for value in item.get_all_values() if value is not None]
-    else:
-        inside = item.inner_ops() if isinstance(item, Op) else []
-    for op in inside:
-        yield from _inner_ops(op)
-        yield op
-
-
-def _require_whole(item: Any) -> None:
-    for one in [*_inner_ops(item), item]:
-        setter = getattr(type(one), "__setstate__", None)
-        if getattr(setter, "__module__", "").partition(".")[0] == "fastestimator":
+def _refuse_fastestimator(network: Any) -> None:
+    for item in _all_items(network):
+        setter = getattr(type(item), "__setstate__", None)
+        if getattr(setter, "__module__", "").startswith("fastestimator."):
             raise TypeError(
-                f"{type(one).__name__} is FastEstimator's, which saves of it only what is to be "
-                "put into another one that the program has made; use fastnet's"
+                f"This {type(network).__name__} cannot be copied or pickled, because FastEstimator "
+                f"saves only a part of its {type(item).__name__}. Use fastnet's."
             )
 
 
-def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
-    # the names that users know first
-    named = sorted(getattr(item, "__dict__", {}).items(), key=lambda pair: pair[0].startswith("_"))
-    for name, value in named:
-        if not isinstance(value, ModuleType):  # an op saves the name of a module
-            yield name, value
+def _restore(network: Any, state: dict[str, Any]) -> None:
+    vars(network).update(state)
+    network._begin()
+    # An op that refers to its network may be restored after it; then the first entry does the rest.
+    if all(getattr(item, "__dict__", True) for item in _all_items(network)):
+        network._move_in()
+        network._plans  # noqa: B018  (from here on, changes of attributes of ops are noticed)
 
 
-def _fails(attempt: Callable[[Any], None], value: Any) -> bool:
-    try:
-        attempt(value)
-    except Exception:
-        return True
-    return False
+def _all_items(network: Any) -> Iterator[Any]:
+    """Yield the ops, slicers and schedulers of a network, and then those that they contain."""
+    items = [*network.ops, *network.postprocessing, *network.slicers]
+    yield from items
+    items = get_current_items(items)
+    for item in items:
+        yield item
+        items += item.inner_ops() if isinstance(item, Op) else ()
 
 
-def _copies(item: Any) -> None:
-    copy.deepcopy(item)
+def _add_path(error: Exception, state: dict[str, Any], attempt: Callable[[Any], Any]) -> None:
+    """Add a note with the path to the attribute at which an attempt to copy fails."""
+    add_note(
+        error,
+        f"Raised because of network{_failing_path(state, attempt, set())}. Networks cannot be "
+        "copied with open files or locks, nor pickled with lambdas or local functions.",
+    )
 
 
-def _pickles(item: Any) -> None:
+def _failing_path(value: Any, attempt: Callable[[Any], Any], seen: set[int]) -> str:
+    """Return the path to the innermost failing value, such as `.ops[1] (Fuse).ops[0] (Scale).f`."""
+    is_sequence = isinstance(value, (list, tuple))
+    inside = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    seen.add(id(value))
+    for key, one in enumerate(value) if is_sequence else inside.items():
+        if id(one) in seen or isinstance(one, ModuleType):
+            continue
+        try:
+            attempt(one)
+        except Exception:
+            name = f"[{key!r}]" if is_sequence or not isinstance(key, str) else f".{key}"
+            name += f" ({type(one).__name__})" if is_op(one) else ""
+            return name + _failing_path(one, attempt, seen)
+    return ""
+
+
+def _try_pickle(item: Any) -> None:
     _Trial(io.BytesIO()).dump(item)
 
 
 class _Trial(ForkingPickler):
-    """Tells whether something can be pickled, past all that is large and can be."""
+    """Pickles all but tensors and arrays, as they are large, and Keras models and networks."""
 
     def persistent_id(self, obj: Any) -> Any:
-        # another network looks itself through
-        return "large" if isinstance(obj, Value) or _is_large(obj) else None
-
-
-def _is_large(value: Any) -> bool:
-    package = type(value).__module__.partition(".")[0]
-    if package == "numpy":
-        return hasattr(value, "dtype") and not value.dtype.hasobject
-    # a Keras model is saved to be pickled, and says itself what is wrong with it
-    libraries = {framework.library for framework in FRAMEWORKS.values()}
-    is_tensor = package in libraries and hasattr(value, "dtype")
-    return is_tensor or framework_of(value) == "tf"
-
-
-def _has_rules_of_its_own() -> bool:
-    """Return whether who pickles may take more than `pickle` does, as cloudpickle takes lambdas.
-
-    Such a pickler has a method of its own that is being run.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        pickler = frame.f_locals.get("self")
-        if isinstance(pickler, (pickle.Pickler, pickle._Pickler)):
-            return True
-        frame = frame.f_back
-    return False
+        is_tensor = hasattr(obj, "dtype") and hasattr(obj, "shape")
+        skips = is_tensor or isinstance(obj, Value) or framework_of(obj) == "tf"
+        return "skipped" if skips else None

@@ -1,64 +1,30 @@
-"""What a network hands over to be explained."""
+"""Collects what `BaseNetwork.explain` needs to explain a step."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
 from fastnet.frameworks import MissingPart, part_of
 from fastnet.network.context import check_request
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.plan_cache import PlanCache
-from fastnet.types import Model, is_scheduler
+from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
 __all__ = ["explain"]
 
 
-class Explained(Protocol):
-    """What is read of a network to explain it."""
-
-    ops: list[Any]
-    postprocessing: list[Any]
-    slicers: list[Any]
-    models: list[Model]
-    target_type: str
-    device: Any
-    _first_epoch: int
-    _wanted: frozenset[str]
-
-    @property
-    def _plans(self) -> PlanCache: ...
-
-    def _check_ops(self, plan: ExecutionPlan) -> None:
-        """Refuse ops that cannot be run as they are."""
-
-    def _first_deferred(self, ops: list[Any]) -> int:
-        """Return the place of the first op of those whose updates are put off."""
-
-
 def explain(
-    network: Explained,
+    network: Any,
     mode: str,
     epoch: int,
     ds_id: str | None,
     desired_output_keys: Collection[str] | None,
 ) -> Explanation:
-    """Explain what an opening of a network would run, and why.
-
-    Args:
-        network: The network; it is neither opened nor changed.
-        mode: The mode.
-        epoch: The epoch, counted from 1.
-        ds_id: The id of the dataset, "" if it has none.
-        desired_output_keys: The keys wanted back. None or empty for all that ops write.
-
-    Returns:
-        The explanation.
-    """
+    """Explain the steps of a context without opening the network; see `BaseNetwork.explain`."""
     plans = network._plans
     plan: ExecutionPlan | None = None
     error: str | None = None
@@ -67,14 +33,14 @@ def explain(
             mode, epoch, ds_id, desired_output_keys, network._first_epoch
         )
         plan = plans.draft(mode, epoch, ds_id, desired or network._wanted)
-        _choose_optimizers(plan, epoch)
+        _check_optimizer_schedules(plan, epoch)
         network._check_ops(plan)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
         given = to_list(desired_output_keys)
         desired = frozenset(key for key in given if isinstance(key, str))
     if plan is None:
-        # what made the opening fail may be the slicers alone
+        # Only the slicers may be at fault: explain the ops without them.
         with contextlib.suppress(Exception):
             plan = plans.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
     first_deferred = len(network.ops)
@@ -98,42 +64,41 @@ def explain(
             plan=None if plan is None else plan.kernel,
             first_deferred=first_deferred,
             error=error,
-            spread=_spread(network),
-            compiled=_compiled(network, mode),
+            spread=_describe_parallelism(network),
+            compiled=_describe_compilation(network, mode),
         )
     )
 
 
-def _spread(network: Explained) -> dict[str, str]:
-    """Say how models are spread, where the framework can tell."""
+def _describe_parallelism(network: Any) -> dict[str, str]:
+    """Describe how models are distributed, by name, as far as the framework can tell."""
     with contextlib.suppress(MissingPart):
-        tell = getattr(part_of(network.target_type, "processes"), "told_spread", None)
-        if tell is not None:
-            told = {name_of(model): tell(model) for model in network.models}
-            return {name: how for name, how in told.items() if how is not None}
+        describe = getattr(part_of(network.target_type, "processes"), "told_spread", None)
+        if describe is not None:
+            spread = {name_of(model): describe(model) for model in network.models}
+            return {name: how for name, how in spread.items() if how is not None}
     return {}
 
 
-def _compiled(network: Explained, mode: str) -> str:
-    """Say whether steps run as compiled programs, as far as the steps up to now have told."""
+def _describe_compilation(network: Any, mode: str) -> str:
+    """Describe from the trace records of a mode whether its steps run as compiled programs."""
     if getattr(network, "_options", None) is None:
         return ""
-    told = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
-    if not told:
+    traces = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
+    if not traces:
         return "are compiled when the first one has come"
-    whole = [trace for trace in told if trace.part is None] or told
-    why = whole[-1].fallback
-    if any(trace.part is not None and trace.fallback is None for trace in told):
-        return f"are compiled in parts, because {why}"
-    if why is None:
-        return f"are compiled, which took {sum(one.compile_seconds for one in told):.1f} s"
-    if any(one.fallback is None for one in told):
-        return f"are compiled, but not all: {why}"
-    return f"are not compiled: {why}"
+    reason = ([trace for trace in traces if trace.part is None] or traces)[-1].fallback
+    if any(trace.part is not None and trace.fallback is None for trace in traces):
+        return f"are compiled in parts, because {reason}"
+    if reason is None:
+        return f"are compiled, which took {sum(one.compile_seconds for one in traces):.1f} s"
+    if any(trace.fallback is None for trace in traces):
+        return f"are compiled, but not all: {reason}"
+    return f"are not compiled: {reason}"
 
 
-def _choose_optimizers(plan: ExecutionPlan, epoch: int) -> None:
-    """Ask for the optimizers that an opening would choose, and choose none."""
+def _check_optimizer_schedules(plan: ExecutionPlan, epoch: int) -> None:
+    """Raise what choosing the optimizers of an epoch would raise, without choosing them."""
     for model in plan.models:
         optimizer: Any = fact(model, "optimizer")
         if is_scheduler(optimizer):

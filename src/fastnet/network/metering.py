@@ -1,4 +1,4 @@
-"""Meters, which time a network while it is being measured."""
+"""Interfaces of the meters that time a network, and titles of ops for profilers."""
 
 from __future__ import annotations
 
@@ -21,79 +21,64 @@ __all__ = [
     "Ranges",
     "StepMeter",
     "op_title",
-    "tells_traces",
     "titles",
+    "trace_stamper",
 ]
 
 DEFERRED = "deferred updates"
 
 Around = Callable[[int], None] | None
+"""Called before or after each op with its index; the index after the last is deferred updates."""
 
 
 class Ranges(Protocol):
-    """Shows the names of ops in a framework's profiler."""
+    """Marks ops as named ranges in a framework's profiler."""
 
     def active(self) -> bool:
         """Return whether that profiler is on."""
 
-    def before(self, place: int) -> None:
+    def before(self, index: int) -> None:
         """Begin the range of an op."""
 
-    def after(self, place: int) -> None:
-        """End it."""
+    def after(self, index: int) -> None:
+        """End the range of an op."""
 
 
 class StepMeter(Protocol):
-    """Times the steps of one opening.
-
-    Attributes:
-        log: Where each part of a step leaves a stamp when it is over.
-        before: Called with the place of each op before it runs, and with the place after the last
-            before deferred updates run; or None.
-        after: Called with the same place when they are over, or None.
-    """
+    """Times the steps of one context."""
 
     log: StampLog
     before: Around
     after: Around
 
-    def row(self, kind: str, name: str, place: int | None = None) -> int:
-        """Return the number that stamps of a part have: the same one for the same part."""
+    def row(self, kind: str, name: str, index: int | None = None) -> int:
+        """Return the row number for the time stamps of a part of the step."""
 
     def plan_rows(self, plan: Plan) -> int:
-        """Return the first number of the stamps that a plan makes."""
+        """Return the first row number for the time stamps that a plan makes."""
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return the function that runs a step.
-
-        Args:
-            step: Runs a step, with stamps.
-            plain: Runs it without any.
-        """
+        """Return a function that runs `step`, which makes time stamps, or else `plain`."""
 
 
 class Meter(Protocol):
     """Times a network."""
 
     def found(self, mode: str, seconds: float, worked_out: bool) -> None:
-        """Take down what finding a layout took."""
+        """Record the time to find an execution plan, and whether it was a new one."""
 
     def opened(self, mode: str, seconds: float) -> None:
-        """Take down what opening the network took."""
+        """Record the time to open the network."""
 
     def waited(self, mode: str, seconds: float) -> None:
-        """Take down how long a batch was waited for."""
+        """Record the time spent waiting for a batch."""
 
-    def open_step(self, layout: ExecutionPlan, state: State, ranges: Ranges | None) -> StepMeter:
-        """Return the meter that takes the times of an opening's steps."""
+    def open_step(self, plan: ExecutionPlan, state: State, ranges: Ranges | None) -> StepMeter:
+        """Return the meter for the steps of a context."""
 
 
 class RangeMeter:
-    """Names ops to the profiler of a framework, and keeps no times.
-
-    Args:
-        ranges: What names them.
-    """
+    """Marks ops in a framework's profiler, and keeps no times."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.log = StampLog()
@@ -101,16 +86,16 @@ class RangeMeter:
         self.after: Around = ranges.after
         self._lock = threading.Lock()
 
-    def row(self, kind: str, name: str, place: int | None = None) -> int:
-        """Return the number of all stamps."""
+    def row(self, kind: str, name: str, index: int | None = None) -> int:
+        """Return 0: all time stamps go to one row, which is thrown away."""
         return 0
 
     def plan_rows(self, plan: Plan) -> int:
-        """Return the number of all stamps."""
+        """Return 0, as `row` does."""
         return 0
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return the function that runs a step with ranges; in another thread meanwhile without."""
+        """Return a function that marks the ops of one thread's steps at a time."""
         lock, log = self._lock, self.log
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,47 +110,30 @@ class RangeMeter:
         return run
 
 
-def tells_traces(meter: StepMeter, before: int) -> Callable[[str, float, float], None]:
-    """Return what gives tracing and compiling rows of their own, told when they are just over.
+def trace_stamper(meter: StepMeter, before: int) -> Callable[[str, float, float], None]:
+    """Return a function that stamps the rows of a trace and a compilation that have just ended.
 
-    Args:
-        meter: What takes the times.
-        before: The row of what ran before that in the same step.
-
-    Returns:
-        A function that takes why it was done, and the seconds of both: of compiling 0 where nothing
-        was compiled.
+    It takes the reason and the seconds of both; `before` is the row of the step's time until then.
     """
     log = meter.log
 
-    def told(reason: str, seconds: float, compiling: float) -> None:
-        over = time.perf_counter()
-        log.stamp_at(before, over - seconds - compiling)
-        log.stamp_at(meter.row("trace", f"trace: {reason}"), over - compiling)
-        if compiling:
-            log.stamp_at(meter.row("trace", f"compile: {reason}"), over)
+    def stamp(reason: str, seconds: float, compile_seconds: float) -> None:
+        end = time.perf_counter()
+        log.stamp_at(before, end - seconds - compile_seconds)
+        log.stamp_at(meter.row("trace", f"trace: {reason}"), end - compile_seconds)
+        if compile_seconds:
+            log.stamp_at(meter.row("trace", f"compile: {reason}"), end)
 
-    return told
+    return stamp
 
 
 def op_title(op: Any) -> str:
-    """Name an op by its class (and the function that it calls) and its keys, as profiles do.
-
-    Args:
-        op: An op.
-
-    Returns:
-        For example ``"ModelOp(x) -> y_pred"``, or ``"LambdaOp[standardise](x) -> y"``.
-    """
+    """Return the title of an op in profiles, such as ``"LambdaOp[standardise](x) -> y"``."""
     outputs = ", ".join(map(str, getattr(op, "outputs", ())))
     title = f"{op_name(op)}({', '.join(map(str, getattr(op, 'inputs', ())))})"
     return f"{title} -> {outputs}" if outputs else title
 
 
 def titles(ops: Sequence[Any]) -> list[str]:
-    """Name what ranges and events are around: each op, and what the ops have put off.
-
-    Args:
-        ops: The ops in force.
-    """
+    """Return the titles of the active ops and of the deferred updates after them."""
     return [*map(op_title, ops), DEFERRED]

@@ -263,7 +263,8 @@ class _Items:
         self.items = list({id(one): one for one in items}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = dict(specs or {})
-        # The outermost item that an op is inside of.
+        self._resolved: dict[int, dict[str, Any]] = {}
+        # The outermost items that an op is inside of.
         self._owners: dict[int, list[int]] = {}
         roots: list[tuple[str, Any]] = [("", items) for items in lists]
         for item in self.items:
@@ -281,6 +282,7 @@ class _Items:
     def _add(self, op: Any, table: KeyTable, owner: int, roots: list[tuple[str, Any]]) -> None:
         if id(op) not in self.specs:
             self.specs[id(op)] = _read(op, table)
+        self._resolved[id(op)] = _resolved_by(op)
         if id(op) not in self._owners:
             roots.append((type(op).__name__, op))
         self._owners.setdefault(id(op), []).append(owner)
@@ -322,18 +324,17 @@ class _Items:
         return id(item) in self._static
 
     def changes(self, everything: bool = False) -> dict[int, list[str]]:
-        """Return the names of the changed attributes by the ids of the ops for which they matter.
+        """Return the changed settings by the ids of the ops for which a change matters.
 
-        Attributes that only `forward` reads do not: they are live.
+        A change of an attribute that only `forward` reads does not matter: it is live.
         """
-        changed = self._snapshot.changed_attributes()
-        suspects = {id(self._roots[index][1]): sorted(names) for index, names in changed.items()}
-        for spec in self._asked:
-            suspects.setdefault(id(spec.item), [])
+        suspects = {id(self._roots[index][1]) for index in self._snapshot.changed_roots()}
+        suspects.update(id(spec.item) for spec in self._asked)
         found: dict[int, list[str]] = {}
         for key, spec in self.specs.items():
             if everything or key in suspects:
-                names = [one for one in suspects.get(key, ()) if _is_resolved(spec.item, one)]
+                then, now = self._resolved[key], _resolved_by(spec.item)
+                names = [name for name in now if not _is_same(then[name], now[name])]
                 if names or everything or not _is_as_read(spec):
                     found[key] = names
         return found
@@ -424,11 +425,29 @@ def _is_as_read(spec: OpSpec | SlicerSpec) -> bool:
     return spec.is_as_read()
 
 
-def _is_resolved(op: Any, name: str) -> bool:
-    """Return whether fastnet, or the op itself, has resolved an attribute in advance."""
-    if name in getattr(op, "settled_by", ()) or name == "ops":
-        return True
-    return name not in getattr(op, "__dict__", ()) and callable(getattr(type(op), name, None))
+# Methods that are called when a plan is built, and not in a step.
+_CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
+
+
+def _resolved_by(op: Any) -> dict[str, Any]:
+    """Return what an op has resolved in advance: its settings, and the methods that plans call."""
+    values = {name: _contents(getattr(op, name, None)) for name in getattr(op, "settled_by", ())}
+    return {**values, **{name: getattr(type(op), name, None) for name in _CALLED}}
+
+
+def _contents(value: Any) -> Any:
+    """Return a list of what a container holds, and any other value as it is."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_contents(one) for one in value]
+    return value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one is other
 
 
 # What fastnet reads of items in advance.

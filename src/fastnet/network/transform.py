@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend import to_tensor
 from fastnet.distributed import is_main
 from fastnet.network.checks import not_data
-from fastnet.network.progress_bar import bar_class
+from fastnet.network.progress import bar_class
 
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork

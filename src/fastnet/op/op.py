@@ -95,7 +95,6 @@ class Op:
         return saved_attributes(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # past the mark: nobody has looked at it yet
         put_attributes(self, state)
 
     def inner_ops(self) -> list[Any]:
@@ -141,7 +140,6 @@ class Op:
         """Take over what another op of the class has worked out."""
         for name, value in vars(made).items():
             if name in settings or name.startswith("_"):
-                # past the mark: it is what has just been looked at
                 vars(self)[name] = value
 
 

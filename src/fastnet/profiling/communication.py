@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.distributed import processes_of
 from fastnet.network import BaseNetwork
-from fastnet.network.processes import processes_of
 from fastnet.profiling.result import Profile
 from fastnet.profiling.rows import Row, Stats
 

@@ -16,7 +16,7 @@ from fastnet._execute import Plan
 from fastnet._stamps import StampLog
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import DEFERRED, Ranges, op_title, titles
-from fastnet.network.records import TraceRecord
+from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.around import Around, Nested
 from fastnet.profiling.blocks import Blocks
 from fastnet.profiling.clock import StampCost

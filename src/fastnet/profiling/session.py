@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from fastnet.errors import shown
 from fastnet.network import BaseNetwork
-from fastnet.network.records import TraceRecord
+from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.communication import Communication
 from fastnet.profiling.device_events import device_events_for
 from fastnet.profiling.recording import Recorder

@@ -181,14 +181,10 @@ class TestPartsOfModels:
         model = fastnet.build(mlp, None, model_name="m")
         layer = model.layers[1]
         network = TFNetwork([ModelOp(model, "x", "y"), Scaling(layer)])
-        with pytest.raises(pickle.PicklingError) as caught:
+        with pytest.raises(
+            ValueError, match=f"Scaling holds '{layer.name}', a part of the model 'm'"
+        ):
             pickle.dumps(network)
-        assert str(caught.value).startswith(
-            "This TFNetwork of the models ['m'] cannot be pickled because of Scaling (op 1, inputs "
-            f"['y'], outputs ['z']): Scaling holds '{layer.name}', a part of the model 'm', which "
-            "Keras would save by itself, so that the two would no longer be one; hold the model "
-            "and look it up there."
-        )
 
 
 class Unsaved(keras.Model):  # type: ignore[misc]
@@ -224,9 +220,7 @@ class TestWhatKerasCannotSave:
         network = TFNetwork([ModelOp(fastnet.build(mlp, None, model_name="m"), "x", "y")])
         with (
             network("infer", 1),
-            pytest.raises(
-                ValueError, match=r"^This TFNetwork of the models \['m'\] is in use, and"
-            ),
+            pytest.raises(ValueError, match="TFNetwork is in use"),
         ):
             way(network)
         way(network)

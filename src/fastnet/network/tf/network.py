@@ -10,14 +10,14 @@ from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.models import all_layers
 from fastnet.network.base import BaseNetwork
-from fastnet.network.compiling import CompileOptions, read_compile, require_xla
+from fastnet.network.compile_options import CompileOptions, read_compile, require_xla
 from fastnet.network.context import NetworkContext
 from fastnet.network.execution_plan import ExecutionPlan, Handling
-from fastnet.network.records import TraceRecord
 from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
+from fastnet.network.trace_records import TraceRecord
 
 __all__ = ["TFNetwork"]
 

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fastnet.network.compiling import CompileOptions
+from fastnet.network.compile_options import CompileOptions
 from fastnet.network.context import NetworkContext
-from fastnet.network.records import Records
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import InForce, Program
 from fastnet.network.tf.replica_program import ReplicaProgram
 from fastnet.network.tf.replicas import Replicas
+from fastnet.network.trace_records import Records
 from fastnet.types import State
 
 __all__ = ["Programs"]

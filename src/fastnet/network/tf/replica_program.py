@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import CollectiveKeys
-from fastnet.network.compiling import CompileOptions
+from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import InForce, Program, Record

@@ -15,13 +15,13 @@ from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.errors import shown
 from fastnet.network.base import BaseNetwork
-from fastnet.network.compiling import CompileOptions, read_compile
+from fastnet.network.build import collect_models
+from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.context import NetworkContext
 from fastnet.network.execution_plan import Handling, Setting
-from fastnet.network.models import collect_models
 from fastnet.network.plan_cache import PlanCache
-from fastnet.network.records import Records, TraceRecord
 from fastnet.network.torch.runner import TorchRunner, move_optimizer
+from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list

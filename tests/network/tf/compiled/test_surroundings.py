@@ -425,7 +425,7 @@ def test_a_step_of_another_thread_while_the_first_compiles(
         thread.join()
         yield
 
-    monkeypatch.setattr(step, "announced", beside)
+    monkeypatch.setattr(step, "report_if_slow", beside)
     with network("infer", 1):
         run()
         run()

@@ -12,7 +12,6 @@ from torch import nn
 
 from bench.memory import most_memory
 from fastnet import CompileOptions
-from fastnet.network.compiling import require_xla
 from tests.network.torch.captured.steps import (
     OPTIMIZERS,
     assert_same_weights,
@@ -102,12 +101,3 @@ def test_is_the_loop_by_hand_for_batches_of_any_size() -> None:
             torch.testing.assert_close(loss, by_hand(twin, optimizer, batch))
     assert_same_weights(model, twin)
     assert captured(network) == 2
-
-
-def test_a_budget_is_a_share() -> None:
-    with pytest.raises(ValueError, match=r"memory_budget=1.5; it is from 0 to 1"):
-        CompileOptions(memory_budget=1.5)
-    with pytest.raises(TypeError, match="memory_budget=True, no number"):
-        CompileOptions(memory_budget=True)
-    with pytest.raises(ValueError, match=r"memory_budget=0.5, but XLA decides"):
-        require_xla(CompileOptions(memory_budget=0.5))

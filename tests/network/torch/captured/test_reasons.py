@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fastnet import CompileOptions, Network, build
+from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -770,19 +770,3 @@ def test_nothing_of_the_compiler_is_imported_without_it() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines() == ["[]"]
-
-
-def test_what_compile_can_be() -> None:
-    with pytest.raises(TypeError, match="compile is True, False or CompileOptions, not 'yes'"):
-        Network([LambdaOp(abs, "x", "y")], compile="yes")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="most_kinds=0; the least is 1"):
-        CompileOptions(most_kinds=0)
-    with pytest.raises(TypeError, match=r"most_kinds=1\.5, no int"):
-        CompileOptions(most_kinds=1.5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="backend=3"):
-        CompileOptions(backend=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="fallback_random='no'"):
-        CompileOptions(fallback_random="no")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="CompileOptions has cuda_graphs=1, no bool"):
-        CompileOptions(cuda_graphs=1)  # type: ignore[arg-type]
-    assert build is not None

@@ -264,12 +264,6 @@ def test_a_constant_beside_another_size_is_another_kind() -> None:
     assert _reasons(network) == ["first step", KIND, SIZE]
 
 
-def test_what_dynamic_can_be() -> None:
-    with pytest.raises(TypeError) as told:
-        CompileOptions(dynamic="auto")  # type: ignore[arg-type]
-    assert str(told.value) == "CompileOptions has dynamic='auto'; it is None, True or False."
-
-
 @by_inductor
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [None, _without_norm])

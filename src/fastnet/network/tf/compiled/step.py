@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import launch_call, recording, shape_of_eager
-from fastnet.network.announcing import announced
-from fastnet.network.compiling import CompileOptions
+from fastnet.network.compile_options import CompileOptions
+from fastnet.network.progress import report_if_slow
 from fastnet.network.tf.compiled.guarding import Source
 from fastnet.network.tf.compiled.pieces import Call, Failed, Pieces
 from fastnet.network.tf.compiled.reading import Reading, Uncompilable, read
@@ -329,7 +329,7 @@ class CompiledStep:
             self._settle(key, self._plain, 0.0, refused)
             return results
         started = time.perf_counter()
-        with announced("compiling a step with XLA"):
+        with report_if_slow("compiling a step with XLA"):
             try:
                 call, begun = self._program.begin(tensors)
             except Exception as error:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch._internals import Tools
-from fastnet.network.compiling import CompileOptions
+from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.captured.budget import keep_within
 from fastnet.network.torch.captured.capture import Capture
 from fastnet.network.torch.captured.cuda_graphs import Graphed, reason_against, recorder_of

@@ -18,10 +18,9 @@ from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, 
 from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
 from fastnet.errors import add_note, describe_op
-from fastnet.network.announcing import announced
-from fastnet.network.compiling import CompileOptions
+from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
-from fastnet.network.records import Records
+from fastnet.network.progress import report_if_slow
 from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.casting import that_cast_alike
 from fastnet.network.torch.captured.lowering import lower
@@ -33,6 +32,7 @@ from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_d
 from fastnet.network.torch.captured.stand_ins import State
 from fastnet.network.torch.captured.updates import waits_for_state
 from fastnet.network.torch.captured.values import KIND
+from fastnet.network.trace_records import Records
 from fastnet.network.updates import updates_in
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import RunStep
@@ -523,7 +523,7 @@ class CapturedStep:
             raise _Failed(f"capturing has failed: {error!r}") from None
         traced = time.perf_counter()
         try:
-            with announced("compiling a step"):
+            with report_if_slow("compiling a step"):
                 lowered = lower(
                     captured, self._options, found, rows and rows.usual, self._tell_of_graphs
                 )

@@ -1,4 +1,4 @@
-"""An epoch of steps over a loader, with the times of both."""
+"""An epoch of steps over a loader, with timing and an optional progress bar."""
 
 from __future__ import annotations
 
@@ -9,46 +9,51 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shown
 from fastnet.network.base import BaseNetwork
+from fastnet.network.checks import not_batches
 from fastnet.network.context import check_request
-from fastnet.network.progress_bar import bar_class
+from fastnet.network.progress import bar_class
 from fastnet.network.transform import begin_loader
 from fastnet.types import Mode
 from fastnet.util import to_list
 
 __all__ = ["Steps", "steps"]
 
-_OVER: Any = object()
+_END: Any = object()
 
 
 class Steps:
-    """An epoch of a loader through a network: made by `steps`, gone through with `for`.
+    """An epoch of a loader through a network, returned by `steps` and iterated with `for`.
 
     Attributes:
-        count: How many steps there were so far.
-        waited: How long the loader was waited for, in seconds.
-        ran: How long the steps took, in seconds. What a device is still at when `run_step` returns
-            is not in it: where outputs stay on the device (`returns`), that may be most of a step.
-        in_body: How long everything else took, in seconds: what the body of the loop does with a
-            batch and its result, waiting for the device by `.item()` among it, and the bar.
+        count: The number of steps so far.
+        waited: The seconds spent waiting for the loader.
+        ran: The seconds spent in `run_step`. Work that a device still has to do when `run_step`
+            returns is not included; with outputs left on the device (`returns`) that may be most
+            of a step.
+        in_body: The seconds spent elsewhere: in the body of the loop, including waits for the
+            device such as `.item()`, and in the progress bar.
     """
 
     def __init__(
         self,
         network: BaseNetwork,
         loader: Iterable[Mapping[str, Any]],
-        opening: tuple[Mode, int, str | None, frozenset[str]],
+        context: tuple[Mode, int, str | None, frozenset[str]],
         progress: bool,
         show: list[str],
     ) -> None:
+        self._network = network
+        self._loader = loader
+        self._context = context
+        self._progress = progress
+        self._show = show
+        self._reset()
+
+    def _reset(self) -> None:
         self.count = 0
         self.waited = 0.0
         self.ran = 0.0
         self.in_body = 0.0
-        self._network = network
-        self._loader = loader
-        self._context = opening
-        self._progress = progress
-        self._show = show
 
     def __repr__(self) -> str:
         return (
@@ -63,37 +68,29 @@ class Steps:
             TypeError: If the loader has no length.
         """
         loader: Any = self._loader
-        if not hasattr(loader, "__len__"):
-            raise TypeError(
-                f"These steps have no length, as their loader is {type(loader).__name__}, which "
-                "has none. Their `count` says how many there were so far."
-            )
         return len(loader)
 
     def __bool__(self) -> bool:
-        # of a loader without a length, and of an empty one
+        # Loaders that are empty or have no length count as true, too.
         return True
 
     @property
     def waiting_share(self) -> float:
-        """The part of `waited` and `ran` that was waited: near 1, steps are faster than the loader.
-
-        The loop's own body is not in it: see `in_body`.
-        """
+        """The share of `waited` in `waited + ran`: near 1, the loader is slower than the steps."""
         both = self.waited + self.ran
         return self.waited / both if both else 0.0
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
         network, (mode, epoch, ds_id, desired) = self._network, self._context
-        self.count, self.waited, self.ran, self.in_body = 0, 0.0, 0.0, 0.0
-        bar = self._bar() if self._progress and is_main() else None
+        self._reset()
+        bar = self._make_bar() if self._progress and is_main() else None
         try:
             with network(mode=mode, epoch=epoch, ds_id=ds_id, desired_output_keys=desired):
                 begin_loader(network, self._loader)
                 try:
                     yield from self._run(iter(self._loader), mode, bar)
                 except GeneratorExit:
-                    # nobody can tell a loop that was left from one that has failed
+                    # A loop that was left early cannot be told from one that failed.
                     network._skip_exit_calls()
                     raise
         finally:
@@ -105,48 +102,38 @@ class Steps:
     ) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
         network = self._network
         started = perf_counter()
-        while True:
-            batch = next(batches, _OVER)
-            if batch is _OVER:
-                return
+        while (batch := next(batches, _END)) is not _END:
             drawn = perf_counter()
             result = network.run_step(batch)
             done = perf_counter()
             self.count += 1
             self.waited += drawn - started
             self.ran += done - drawn
-            # whoever measures the network may have come in the middle
+            # Read it in every step: profiling may start in the middle of an epoch.
             meter = network._meter
             if meter is not None:
                 meter.waited(mode, drawn - started)
             if self.count == 1:
-                self._numbers(result)
-            # the bar says when it is time, so that a value is not fetched in each step
+                self._read_numbers(result)
+            # The bar decides when to refresh, so that values are not fetched in each step.
             if bar is not None and bar.update():
-                bar.set_postfix(self._postfix(result))
+                numbers = self._read_numbers(result)
+                shares = {"waiting for data": f"{self.waiting_share:.0%}"}
+                bar.set_postfix({key: f"{one:.4g}" for key, one in numbers.items()} | shares)
             try:
                 yield batch, result
-            finally:  # the loop may be left
+            finally:
                 started = perf_counter()
                 self.in_body += started - done
 
-    def _bar(self) -> Any:
+    def _make_bar(self) -> Any:
         loader: Any = self._loader
         count = len(loader) if hasattr(loader, "__len__") else None
         mode, epoch = self._context[:2]
         return bar_class("steps")(total=count, unit="step", desc=f"{mode} {epoch}")
 
-    def _postfix(self, result: Mapping[str, Any]) -> dict[str, str]:
-        numbers = {key: f"{number:.4g}" for key, number in self._numbers(result).items()}
-        return {**numbers, "waiting for data": f"{self.waiting_share:.0%}"}
-
-    def _numbers(self, result: Mapping[str, Any]) -> dict[str, float]:
-        """Read what is to be shown of a step.
-
-        Raises:
-            KeyError: If the step gives no value of a key.
-            TypeError: If a value is no number.
-        """
+    def _read_numbers(self, result: Mapping[str, Any]) -> dict[str, float]:
+        """Return the values of the keys in `show` as floats, or raise if they are not numbers."""
         numbers = {}
         for key in self._show:
             if key not in result:
@@ -157,7 +144,7 @@ class Steps:
                 numbers[key] = float(result[key])
             except (TypeError, ValueError, RuntimeError) as error:
                 raise TypeError(
-                    f"steps is to show '{key}', which is {shown(result[key])} and no number."
+                    f"steps is to show '{key}', which is {shown(result[key])} and not a number."
                 ) from error
         return numbers
 
@@ -172,36 +159,38 @@ def steps(
     progress: bool = False,
     show: str | Collection[str] = (),
 ) -> Steps:
-    """Run an epoch of batches, one after another, and take the times of the loader and of steps.
+    """Run a network over the batches of a loader for one epoch, and time the loader and the steps.
 
-    It is a loop's help and no more: `for batch, result in steps(...)` opens the network, draws
-    each batch, runs its step and hands out both. What is done with them, when to save and when to
-    stop is the loop's. The network is open until the loop is over, or left.
+    ``for batch, result in steps(...)`` opens the network, runs a step for each batch, and yields
+    both. The rest, such as logging, saving and stopping, is left to the loop. The network is open
+    until the loop ends or is left.
 
-    The epoch ends where the loader does. A loop that is left before, by `break` or by an error,
-    leaves the opening as an error does: what `merge_grad` has added up is carried whatever `rest`
-    is, and schedules that step per epoch do not. For an epoch of fewer steps pass
+    The epoch ends when the loader does. A loop that is left early, by `break` or by an exception,
+    leaves the network as an exception does: gradients that `merge_grad` has accumulated are carried
+    over whatever `rest` is, and per-epoch schedules do not step. For an epoch with fewer steps pass
     `itertools.islice(loader, count)`.
 
     Args:
         network: The network.
-        loader: Gives batches. Its sampler is told the epoch, where it is made to be told.
+        loader: An iterable of batches, each a dict of values by key, such as a DataLoader, a
+            `tf.data.Dataset` of dicts or a list. Samplers with `set_epoch` are given the epoch.
         mode: "train", "eval", "test" or "infer".
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset, "" if it has none. None to run the ops of every id.
-        desired_output_keys: The keys wanted back, beside those of `show`. None or empty for all
-            that ops write.
-        progress: Whether to show a bar (with tqdm); of several processes the first one does.
-        show: The key or keys of numbers that the bar shows, such as the loss's.
+        desired_output_keys: The keys to return, beside those in `show`. None or empty for all
+            outputs of ops.
+        progress: Whether to show a progress bar (with tqdm), in the main process only.
+        show: The key or keys of numbers that the progress bar shows, such as a loss.
 
     Returns:
-        What to go through. Its `count`, `waited`, `ran`, `in_body` and `waiting_share` tell of the
-        epoch, during it and after it; `len` of it is the number of the loader's batches.
+        An iterable of pairs of a batch and its result. Its `count`, `waited`, `ran`, `in_body` and
+        `waiting_share` describe the epoch while it runs and afterwards; its `len` is the loader's.
 
     Raises:
-        ModuleNotFoundError: When the loop begins, if it is to show a bar without tqdm.
-        KeyError: In the first step, if it gives no value of a key to show.
-        TypeError: In the first step, if such a value is no number.
+        TypeError: If `loader` is a single dict; in the first step, if a value to show is not a
+            number.
+        ModuleNotFoundError: When the loop starts, if a bar is wanted and tqdm is not installed.
+        KeyError: In the first step, if its result lacks a key to show.
 
     >>> from fastnet.network import TorchNetwork
     >>> from fastnet.op.tensorop import LambdaOp
@@ -212,8 +201,10 @@ def steps(
     >>> epoch.count
     2
     """
+    if isinstance(loader, Mapping):
+        raise not_batches(loader, "steps")
     keys = to_list(show)
-    _, desired = check_request(mode, 1, ds_id, desired_output_keys)
+    _, desired = check_request(mode, epoch, ds_id, desired_output_keys, network._first_epoch)
     if desired:
         desired |= frozenset(keys)
     return Steps(network, loader, (mode, epoch, ds_id, desired), progress, keys)

@@ -1,0 +1,102 @@
+"""Creates the network of the framework that some ops need."""
+
+from __future__ import annotations
+
+import sys
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal
+
+from fastnet.backend.facts import name_of
+from fastnet.backend.framework import framework_of
+from fastnet.frameworks import framework_named
+from fastnet.network.base import BaseNetwork
+from fastnet.network.build import collect_models
+from fastnet.network.compile_options import CompileOptions
+
+if TYPE_CHECKING:
+    from fastnet.network.tf.open_axes import Axes
+
+__all__ = ["Network", "framework_for"]
+
+
+def Network(
+    ops: Any,
+    pops: Any = None,
+    slicers: Any = None,
+    open_axes: Axes | None = None,
+    device: Any = None,
+    keep_on_device: bool = True,
+    returns: Literal["cpu", "device"] | None = "cpu",
+    compile: bool | CompileOptions = False,
+) -> BaseNetwork:
+    """Create the network that fits the models of some ops.
+
+    A network is opened for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
+    runs one batch per step: ``result = network.run_step({"x": x, "label": label})``. The result
+    holds the values of the batch and the outputs of the ops, by key. `transform` opens the network
+    for one batch or a loader; `explain` describes what a step would run; `fastnet.steps` iterates
+    over an epoch. See `help(fastnet.network.BaseNetwork)` for all methods.
+
+    Args:
+        ops: The ops, in order; None and schedulers of ops are allowed.
+        pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
+        slicers: Slicers, which cut a batch into minibatches and join their results.
+        open_axes: The axes whose length may vary within one graph; None for the batch axis, the
+            first (TensorFlow only, see `TFNetwork`).
+        device: The device to run on (torch only, see `TorchNetwork`; so are the next two).
+        keep_on_device: Whether models stay on the device after the network is closed.
+        returns: Where the outputs of a step are returned.
+        compile: Whether each step runs as one compiled program, or the options for that.
+
+    Returns:
+        A `TorchNetwork` or a `TFNetwork`. Ops without models run in torch, unless only TensorFlow
+        is imported.
+
+    Raises:
+        AssertionError: If the ops hold models of two frameworks, or two models whose names are
+            equal (ignoring case).
+        ValueError: If the framework of a model is unknown, or there is no such device.
+        TypeError: If the network of the framework does not take an option, or `open_axes` does not
+            hold axes.
+
+    >>> import torch, fastnet
+    >>> from fastnet.op.tensorop.model import ModelOp
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn=None)
+    >>> network = Network([ModelOp(model, "x", "y")])
+    >>> type(network).__name__
+    'TorchNetwork'
+    >>> with network(mode="infer", epoch=1):
+    ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
+    torch.Size([3, 1])
+    """
+    # Options of the other framework are passed on only if set: its network does not take them.
+    options = {
+        "open_axes": open_axes,
+        "device": device,
+        "keep_on_device": keep_on_device,
+        "returns": returns,
+        "compile": compile,
+    }
+    defaults = signature(Network).parameters
+    given = {key: value for key, value in options.items() if value != defaults[key].default}
+    make = framework_named(framework_for(ops)).load("network")
+    network: BaseNetwork = make(ops, pops, slicers, **given)
+    return network
+
+
+def framework_for(ops: Any) -> str:
+    """Return the framework of the models in ops; without models "torch", unless only tf is used."""
+    frameworks: dict[str | None, list[str]] = {}
+    for model in collect_models(ops):
+        frameworks.setdefault(framework_of(model), []).append(name_of(model))
+    if None in frameworks:
+        raise ValueError(
+            f"The models {frameworks[None]} are of no known framework. Build models of torch or "
+            "Keras with fastnet.build."
+        )
+    if len(frameworks) > 1:
+        raise AssertionError(
+            f"The ops hold models of several frameworks: {frameworks}. Make a network for each."
+        )
+    only_tf = "tensorflow" in sys.modules and "torch" not in sys.modules
+    return next(filter(None, frameworks), "tf" if only_tf else "torch")

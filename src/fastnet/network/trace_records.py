@@ -1,0 +1,80 @@
+"""Records of the steps that a network traced and compiled, and of those that it could not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from fastnet.util.warned import warn
+
+__all__ = ["Records", "TraceRecord"]
+
+# A program that retraces in every step must not fill the memory with records.
+_MOST_RECORDS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceRecord:
+    """A record of why ops were traced or compiled, or why they were not.
+
+    Attributes:
+        number: The number of this record in its network, counted from 1.
+        mode: The mode.
+        epoch: The epoch.
+        reason: Why no existing trace could be used.
+        seconds: The seconds spent on tracing. In TensorFlow this includes the first run of the
+            trace, in which TensorFlow optimizes it for the device.
+        compile_seconds: The seconds spent on compiling. In TensorFlow this includes the first run.
+        fallback: Why steps do not run compiled although `compile` asks for it; None otherwise.
+        part: The range of ops that the record is about; None if it is about whole steps.
+    """
+
+    number: int
+    mode: str
+    epoch: int
+    reason: str
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    fallback: str | None = None
+    part: str | None = None
+
+
+class Records:
+    """The latest trace records of a network; warns once of each fallback, which runs `instead`."""
+
+    def __init__(self, instead: str, part: str | None = None) -> None:
+        self.kept: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
+        self._instead = instead
+        self._part = part
+        self._warned: set[str] = set()
+
+    def of(self, part: str) -> Records:
+        """Return an object that adds records about a part of a step to the same list."""
+        records = Records(self._instead, part)
+        records.kept, records._warned = self.kept, self._warned
+        return records
+
+    def add(
+        self,
+        context: Mapping[str, Any],
+        reason: str,
+        seconds: float = 0.0,
+        compile_seconds: float = 0.0,
+        fallback: str | None = None,
+    ) -> None:
+        """Add a record, and warn if its fallback is new."""
+        number = self.kept[-1].number + 1 if self.kept else 1
+        mode, epoch = str(context["mode"]), int(context["epoch"])
+        self.kept.append(
+            TraceRecord(number, mode, epoch, reason, seconds, compile_seconds, fallback, self._part)
+        )
+        if fallback is not None and fallback not in self._warned:
+            self._warned.add(fallback)
+            warn(
+                f"{'Steps' if self._part is None else self._part} of mode '{mode}' run "
+                f"{self._instead}, and not as one compiled program: {fallback}. network.traces "
+                "tells of all such reasons; open the network with eager=True, or make it without "
+                "`compile`, to have no such warning."
+            )

@@ -1,0 +1,49 @@
+"""What `compile` and `CompileOptions` accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastnet import CompileOptions
+from fastnet.network.compile_options import read_compile, require_xla
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (TypeError, "backend", 3),
+        (TypeError, "most_kinds", 1.5),
+        (TypeError, "fallback_random", "no"),
+        (TypeError, "dynamic", "auto"),
+        (TypeError, "cuda_graphs", 1),
+        (TypeError, "memory_budget", True),
+        (ValueError, "most_kinds", 0),
+        (ValueError, "memory_budget", 1.5),
+    ],
+)
+def test_bad_options(kind: type[Exception], name: str, value: Any) -> None:
+    with pytest.raises(kind, match=f"{name}={value!r}"):
+        CompileOptions(**{name: value})
+
+
+@pytest.mark.parametrize("given", ["yes", 1, None])
+def test_what_compile_accepts(given: Any) -> None:
+    options = CompileOptions(backend="eager")
+    assert read_compile(True) == CompileOptions()
+    assert read_compile(False) is None
+    assert read_compile(options) is options
+    with pytest.raises(TypeError, match=f"CompileOptions, not {given!r}"):
+        read_compile(given)
+
+
+@pytest.mark.parametrize(
+    "options", [{"backend": "inductor"}, {"dynamic": True}, {"memory_budget": 0.5}]
+)
+def test_what_xla_accepts(options: dict[str, Any]) -> None:
+    for accepted in (None, CompileOptions(), CompileOptions("xla", dynamic=False)):
+        require_xla(accepted)
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=f"{name}={value!r}.*XLA"):
+        require_xla(CompileOptions(**options))

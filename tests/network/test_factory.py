@@ -1,0 +1,47 @@
+"""Options of `Network` that only the networks of one framework take."""
+
+from __future__ import annotations
+
+import pydoc
+from typing import Any
+
+import pytest
+
+import fastnet
+from fastnet.op.tensorop.model import ModelOp
+
+
+@pytest.fixture
+def ops() -> list[Any]:
+    from tests.network.keras_models import mlp
+
+    return [ModelOp(fastnet.build(mlp, None), "x", "y")]
+
+
+def test_the_docstring_says_where_the_methods_are() -> None:
+    assert "help(fastnet.network.BaseNetwork)" in str(fastnet.Network.__doc__)
+    page = pydoc.plain(pydoc.render_doc("fastnet.network.BaseNetwork"))
+    for method in ("run_step", "transform", "iter_transform", "explain", "get_loss_keys"):
+        assert f" {method}(" in page
+
+
+@pytest.mark.tf
+def test_options_for_torch_are_refused_in_tensorflow(ops: list[Any]) -> None:
+    options: dict[str, Any] = {"device": "cpu", "keep_on_device": False, "returns": "device"}
+    for name, value in options.items():
+        with pytest.raises(TypeError, match=f"TFNetwork.* '{name}'"):
+            fastnet.Network(ops, **{name: value})
+
+
+@pytest.mark.tf
+def test_defaults_are_accepted_in_tensorflow(ops: list[Any]) -> None:
+    made = fastnet.Network(ops, device=None, keep_on_device=True, returns="cpu")
+    assert type(made) is fastnet.network.TFNetwork
+
+
+@pytest.mark.tf
+def test_the_fourth_argument_is_the_axes(ops: list[Any]) -> None:
+    made = fastnet.Network(ops, None, None, {"x": (0, 1)})
+    assert type(made) is fastnet.network.TFNetwork
+    with pytest.raises(TypeError, match="open_axes holds 'no axis'"):
+        fastnet.Network(ops, None, None, "no axis")
