@@ -41,7 +41,7 @@ from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.schedule import get_current_items
 from fastnet.types import Forward, Mode, Model, RunStep, State, is_given, is_scheduler
 from fastnet.util import to_list
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 if TYPE_CHECKING:
     import torch

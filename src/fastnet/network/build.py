@@ -14,7 +14,7 @@ from fastnet.frameworks import part_of
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = ["build", "make_models"]
 

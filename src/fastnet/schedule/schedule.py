@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from fastnet.errors import shown
 from fastnet.types import is_given, is_scheduler
-from fastnet.util.briefs import brief_value
 from fastnet.util.collections import to_set
+from fastnet.util.formatting import format_value
 from fastnet.util.numbers import whole_number
 
 __all__ = [
@@ -105,7 +105,7 @@ class EpochScheduler(Scheduler[T]):
         self.keys = sorted(epoch_dict)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{key}: {brief_value(one)}" for key, one in self.epoch_dict.items())
+        told = ", ".join(f"{key}: {format_value(one)}" for key, one in self.epoch_dict.items())
         return f"{type(self).__name__}({{{told}}})"
 
     def get_current_value(self, epoch: int) -> T | None:
@@ -173,7 +173,7 @@ class RepeatScheduler(Scheduler[T]):
         self.cycle_length = len(repeat_list)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}([{', '.join(map(brief_value, self.repeat_list))}])"
+        return f"{type(self).__name__}([{', '.join(map(format_value, self.repeat_list))}])"
 
     def get_current_value(self, epoch: int) -> T | None:
         """Find the value of an epoch.

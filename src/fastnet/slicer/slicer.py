@@ -8,8 +8,8 @@ from typing import Any
 from fastnet._slice import check_slicers as sanity_assert_slicers
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._watch import Noticing
-from fastnet.util.briefs import brief
 from fastnet.util.collections import to_list, to_set
+from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 from fastnet.util.noticed import NoticedList, NoticedSet
 
@@ -71,7 +71,7 @@ class Slicer(Noticing):
         cut, joined = (
             ", ".join(getattr(self, keys, ())) for keys in ("slice_inputs", "unslice_inputs")
         )
-        return brief(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
+        return format_repr(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
 
     def settle(self, changed: Sequence[str] = ()) -> None:
         """Check the keys, modes and dataset ids that were written to the slicer.
