@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision, read_precision
@@ -22,7 +25,6 @@ from fastnet.types import (
     is_tensor_op,
     missing_attributes,
 )
-from fastnet.util.numbers import whole_number
 
 __all__ = [
     "agree_on_precision",
@@ -201,7 +203,7 @@ def check_epoch(epoch: Any, first: int = 1) -> int:
         TypeError: If it is no whole number.
         ValueError: If it is less than `first`.
     """
-    number = epoch if type(epoch) is int else whole_number(epoch)
+    number = epoch if type(epoch) is int else _as_int(epoch)
     if number is None:
         raise TypeError(
             f"An epoch is a whole number from {first} up, not {shown(epoch)} of type "
@@ -210,6 +212,17 @@ def check_epoch(epoch: Any, first: int = 1) -> int:
     if number < first:
         raise ValueError(f"An epoch is a whole number from {first} up, not {number}.")
     return number
+
+
+def _as_int(value: object) -> int | None:
+    """Return an integer of any type, such as numpy's, as an int, and None for any other value."""
+    # numpy 1 accepts its bools as indices.
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def check_dataset(ds_id: Any) -> None:
