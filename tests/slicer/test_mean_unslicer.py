@@ -59,6 +59,16 @@ def test_the_sum_starts_at_zero(make: Maker) -> None:
     assert str(float(mean(make(np.array(-0.0))))) == "0.0"
 
 
+@pytest.mark.tf
+def test_bfloat16_in_tensorflow() -> None:
+    tf = pytest.importorskip("tensorflow")
+    result = mean(*(tf.constant([value, 1.0], "bfloat16") for value in (1.0, 2.0)))
+    assert (result.dtype.name, tf.cast(result, "float32").numpy().tolist()) == (
+        "bfloat16",
+        [1.5, 1],
+    )
+
+
 def test_gradients() -> None:
     slices = [torch.tensor([1.0], requires_grad=True) for _ in range(4)]
     mean(*slices).backward()

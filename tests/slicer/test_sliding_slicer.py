@@ -242,6 +242,16 @@ class TestJoining:
         assert dtype_of(joined) == ("float32" if mode == "avg" else dtype)
         np.testing.assert_array_equal(np.asarray(joined).astype(dtype), batch)
 
+    @pytest.mark.tf
+    @pytest.mark.parametrize(("mode", "dtype"), [("avg", "float32"), ("sum", "bfloat16")])
+    def test_bfloat16_in_tensorflow(self, mode: str, dtype: str) -> None:
+        tf = pytest.importorskip("tensorflow")
+        slicer = SlidingSlicer([-1, 2], strides=1, slice="x", unslice_mode=mode)
+        joined = there_and_back(slicer, tf.cast(tf.constant(ROW), "bfloat16"))
+        expected = ROW if mode == "avg" else ROW * [1, 2, 2, 2, 1]
+        assert joined.dtype.name == dtype
+        np.testing.assert_array_equal(tf.cast(joined, "float32").numpy(), expected)
+
     @given(data=st.data())
     def test_joining_restores_the_batch(self, data: st.DataObject) -> None:
         rank = data.draw(st.integers(1, 3))
