@@ -1,4 +1,4 @@
-"""A batch cut into minibatches, and minibatches put together again."""
+"""Cutting a batch into minibatches, and joining minibatches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fast
 
 
 class Other(Slicer):
-    """A slicer of another name, to tell which one an error names."""
+    """A slicer with another name in errors."""
 
 
 class Broken(Slicer):
@@ -32,7 +32,7 @@ class Broken(Slicer):
 
 
 class Pieces(Slicer):
-    """Cuts anything into the pieces that it was told to."""
+    """Returns the pieces that it was given."""
 
     def __init__(self, slices: list[str], pieces: Any) -> None:
         super().__init__(slices)
@@ -60,32 +60,20 @@ class TestCheckSlicers:
 
     def test_two_cut_the_same_keys(self, kernel: Kernel) -> None:
         slicers = [Slicer(["z", "x", "y"]), Slicer(["v"]), Other(["w", "y", "x"])]
-        with pytest.raises(ValueError, match="slice the same") as caught:
+        with pytest.raises(ValueError, match=r" slice the same keys: \['x', 'y'\], Other"):
             kernel.check_slicers(slicers)
-        assert str(caught.value) == (
-            "Multiple slicers slice the same keys: ['x', 'y'], Other among them. Let one slicer "
-            "cut each key."
-        )
 
     def test_two_join_the_same_keys(self, kernel: Kernel) -> None:
         slicers = [Slicer(["x"], ["a", "b"]), Other(["y"], ["b", "a", "c"])]
-        with pytest.raises(ValueError, match="un-slice the same") as caught:
+        with pytest.raises(ValueError, match=r"un-slice the same keys: \['a', 'b'\], Other"):
             kernel.check_slicers(slicers)
-        assert str(caught.value) == (
-            "Multiple slicers un-slice the same keys: ['a', 'b'], Other among them. Let one slicer "
-            "put each key together."
-        )
 
     @pytest.mark.parametrize(
         "slicers", [[Slicer([], ["b", "a"])], [Slicer([], ["b"]), Slicer([], ["a"])]]
     )
     def test_joining_without_cutting(self, kernel: Kernel, slicers: list[Slicer]) -> None:
-        with pytest.raises(ValueError, match="no slicer in force") as caught:
+        with pytest.raises(ValueError, match=r"\['a', 'b'\].*no active slicer.*`slice`.*mode"):
             kernel.check_slicers(slicers)
-        assert str(caught.value) == (
-            "The keys ['a', 'b'] are to be un-sliced, but no slicer in force slices anything. Give "
-            "a slicer keys to `slice`, or restrict both to the same mode and ds_id."
-        )
 
 
 class TestForwardSlicers:
@@ -100,7 +88,7 @@ class TestForwardSlicers:
         ]
         assert all(minibatch["shared"] is shared for minibatch in minibatches)
 
-    def test_the_batch_is_untouched_and_minibatches_are_apart(self, kernel: Kernel) -> None:
+    def test_the_batch_and_other_minibatches_do_not_change(self, kernel: Kernel) -> None:
         data = {"x": [1, 2], "other": 0}
         first, second = kernel.forward_slicers([Slicer(["x"])], data)
         first["x"] = first["new"] = None
@@ -119,12 +107,9 @@ class TestForwardSlicers:
             {"x": [2], "y": [5, 6]},
         ]
 
-    @pytest.mark.parametrize("slicers", [[], [Slicer([], ["x"])], [Slicer(), Slicer()]])
+    @pytest.mark.parametrize("slicers", [[], [Slicer([], ["x"])], [Slicer(["y"])]])
     def test_nothing_to_cut(self, kernel: Kernel, slicers: list[Slicer]) -> None:
-        assert kernel.forward_slicers(slicers, {"x": [1, 2]}) == []
-
-    def test_a_batch_without_values(self, kernel: Kernel) -> None:
-        assert kernel.forward_slicers([Slicer(["x"])], {"x": []}) == []
+        assert kernel.forward_slicers(slicers, {"x": [1, 2], "y": []}) == []
 
     @pytest.mark.parametrize(
         "mapping",
@@ -146,11 +131,11 @@ class TestForwardSlicers:
             [(1, 2), (3, 4)],
             [[1, 2], [3, 4]],
             ((1, 2), (3, 4)),
-            iter([(1, 2), (3, 4)]),
+            "an iterator",
         ],
     )
-    def test_any_sequence_of_pieces(self, kernel: Kernel, pieces: Any) -> None:
-        if not isinstance(pieces, list | tuple):
+    def test_any_iterable_of_pieces(self, kernel: Kernel, pieces: Any) -> None:
+        if pieces == "an iterator":
             pieces = iter([(1, 2), (3, 4)])
         minibatches = kernel.forward_slicers([Pieces(["x", "y"], pieces)], {"x": 0, "y": 0})
         assert minibatches == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
@@ -164,12 +149,8 @@ class TestForwardSlicers:
 
     def test_slicers_that_disagree(self, kernel: Kernel) -> None:
         slicers = [Slicer(["x"]), Slicer([], ["x"]), Other(["y", "z"])]
-        with pytest.raises(ValueError, match="disagree") as caught:
+        with pytest.raises(ValueError, match=r"Slicer made 2 of \['x'\], Other made 1 of \['y', "):
             kernel.forward_slicers(slicers, {"x": [1, 2], "y": [3], "z": [4]})
-        assert str(caught.value) == (
-            "Slicers disagree on the number of minibatches: Slicer made 2 of ['x'], Other made 1 "
-            "of ['y', 'z']. All slicers in force must cut a batch into the same number of pieces."
-        )
 
     @pytest.mark.parametrize("sizes", [([], [1, 2]), ([1, 2], [])])
     def test_no_pieces_against_some(self, kernel: Kernel, sizes: Any) -> None:
@@ -181,9 +162,7 @@ class TestForwardSlicers:
     def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError, match="cannot be cut") as caught:
             kernel.forward_slicers([Slicer(["x"]), Broken(["y", "z"])], {"x": [], "y": 1, "z": 2})
-        assert shown(caught.value) == (
-            "cannot be cut\nRaised by Broken while it sliced ['y', 'z']."
-        )
+        assert "Raised by Broken while it sliced ['y', 'z']" in shown(caught.value)
 
     def test_pieces_that_are_no_sequence(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError):
@@ -195,12 +174,8 @@ class TestForwardSlicers:
         ("piece", "count"), [((1,), "1 value"), ([1], "1 value"), ((), "0 values")]
     )
     def test_pieces_with_too_few_values(self, kernel: Kernel, piece: Any, count: str) -> None:
-        with pytest.raises(ValueError, match="piece") as caught:
+        with pytest.raises(ValueError, match=rf"Pieces.*\['x', 'y'\].*piece 1 has {count}"):
             kernel.forward_slicers([Pieces(["x", "y"], [(1, 2), piece])], {"x": 1, "y": 2})
-        assert shown(caught.value) == (
-            f"Pieces slices ['x', 'y'], but its piece 1 has {count}. Let slice_batches return a "
-            "value for each key in each piece."
-        )
 
     def test_more_values_than_keys_are_left_out(self, kernel: Kernel) -> None:
         minibatches = kernel.forward_slicers([Pieces(["x"], [(1, 2), (3,)])], {"x": 0, "y": 0})
@@ -208,7 +183,7 @@ class TestForwardSlicers:
 
 
 class TestReverseSlicers:
-    def test_joins_and_fills_up(self, kernel: Kernel) -> None:
+    def test_joined_and_other_keys(self, kernel: Kernel) -> None:
         original = {"x": [1, 2], "other": "original"}
         data = [
             {"x": [1], "other": "first", "y": [3], "loss": 0.5},
@@ -219,7 +194,7 @@ class TestReverseSlicers:
         assert batch == {"y": [3, 4], "x": [1, 2], "other": "original", "loss": 0.5}
         assert batch["x"] is original["x"]
 
-    def test_nothing_is_written_to(self, kernel: Kernel) -> None:
+    def test_the_arguments_do_not_change(self, kernel: Kernel) -> None:
         original, data = {"x": [1]}, [{"x": [1], "y": [2]}]
         batch = kernel.reverse_slicers([Slicer(["x"], ["x"])], data, original)
         batch["new"] = 0
@@ -234,7 +209,7 @@ class TestReverseSlicers:
     def test_keys_that_only_the_original_has_are_left_out(self, kernel: Kernel) -> None:
         assert kernel.reverse_slicers([], [{"x": 1}], {"x": 2, "y": 3}) == {"x": 2}
 
-    def test_an_original_value_of_none_counts(self, kernel: Kernel) -> None:
+    def test_an_original_value_of_none(self, kernel: Kernel) -> None:
         assert kernel.reverse_slicers([], [{"x": 1}], {"x": None}) == {"x": None}
 
     @pytest.mark.parametrize("data", [[], ()])
@@ -249,7 +224,7 @@ class TestReverseSlicers:
         data = [{"y": [1], "z": [3], "w": 5}, {"y": [2], "z": [4], "w": 6}]
         assert kernel.reverse_slicers(slicers, data, {}) == {"y": [1, 2], "z": [3, 4], "w": 5}
 
-    def test_what_a_slicer_is_called_with(self, kernel: Kernel) -> None:
+    def test_the_arguments_of_a_slicer(self, kernel: Kernel) -> None:
         class Watching(Slicer):
             def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
                 return type(slices), slices, key
@@ -268,7 +243,7 @@ class TestReverseSlicers:
     def test_a_slicer_that_raises(self, kernel: Kernel) -> None:
         with pytest.raises(ValueError, match="cannot be joined") as caught:
             kernel.reverse_slicers([Broken([], ["x"])], [{"x": 1}], {})
-        assert shown(caught.value) == "cannot be joined\nRaised by Broken while it un-sliced 'x'."
+        assert "Raised by Broken while it un-sliced 'x'" in shown(caught.value)
 
     def test_a_minibatch_without_the_key(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError) as caught:
@@ -304,11 +279,11 @@ def test_no_reference_is_leaked(kernel: Kernel) -> None:
                     failing()
                 except (TypeError, KeyError, ValueError):
                     continue
-                raise AssertionError("this one must fail")
+                raise AssertionError("no error was raised")
 
     def counts() -> list[int]:
         gc.collect()
-        return [sys.getrefcount(held) for held in (value, shared, slicer, broken, value[0])]
+        return [sys.getrefcount(owned) for owned in (value, shared, slicer, broken, value[0])]
 
     work(10)
     before, objects = counts(), len(gc.get_objects())

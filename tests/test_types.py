@@ -1,4 +1,4 @@
-"""What passes for an op, a scheduler or a slicer."""
+"""The protocols of ops, schedulers and slicers."""
 
 from __future__ import annotations
 
@@ -74,36 +74,30 @@ ALL = [*TENSOR_OPS, *NUMPY_OPS, *SLICERS, *SCHEDULERS, *NOTHING, *CLASSES]
         (is_scheduler, SCHEDULERS),
     ],
 )
-def test_what_fits(fits: Any, fitting: list[Any]) -> None:
+def test_kinds_of_objects(fits: Any, fitting: list[Any]) -> None:
     for item in ALL:
         assert fits(item) is any(item is one for one in fitting), item
 
 
 @pytest.mark.parametrize(
-    ("fits", "attributes"), [(is_op, OP), (is_slicer, SLICER), (is_scheduler, SCHEDULER)]
-)
-def test_every_attribute_is_needed(fits: Any, attributes: dict[str, Any]) -> None:
-    for name in attributes:
-        assert not fits(without(attributes, name)), name
-
-
-@pytest.mark.parametrize(
-    ("protocol", "attributes"),
+    ("fits", "protocol", "attributes"),
     [
-        (OpLike, OP),
-        (NumpyOpLike, {**OP, "forward_batch": print}),
-        (SlicerLike, SLICER),
-        (SchedulerLike, SCHEDULER),
+        (is_op, OpLike, OP),
+        (is_numpy_op, NumpyOpLike, {**OP, "forward_batch": print}),
+        (is_slicer, SlicerLike, SLICER),
+        (is_scheduler, SchedulerLike, SCHEDULER),
     ],
 )
-def test_the_protocols_say_the_same(protocol: Any, attributes: dict[str, Any]) -> None:
+def test_every_attribute_is_needed(fits: Any, protocol: Any, attributes: dict[str, Any]) -> None:
     assert isinstance(duck(attributes), protocol)
     for name in attributes:
-        assert not isinstance(without(attributes, name), protocol), name
+        item = without(attributes, name)
+        assert not fits(item), name
+        assert not isinstance(item, protocol), name
 
 
-def test_a_tensor_op_that_can_do_batches_too() -> None:
-    """An op of both kinds, as FastEstimator has a few, is fit for both places."""
+def test_an_op_of_both_kinds() -> None:
+    """Some ops of FastEstimator are tensor ops and numpy ops."""
     both = duck(OP, forward_batch=print, get_fe_models=set)
     assert is_tensor_op(both)
     assert is_numpy_op(both)
@@ -125,6 +119,6 @@ def test_missing_attributes() -> None:
     assert missing_attributes(without(OP, "mode"), ("inputs", "mode", "other")) == ["mode", "other"]
 
 
-def test_what_is_exported_is_there() -> None:
+def test_exported_names_exist() -> None:
     for name in fastnet_types.__all__:
         assert hasattr(fastnet_types, name), name

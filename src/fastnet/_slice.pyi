@@ -1,4 +1,4 @@
-"""A batch cut into minibatches, and minibatches put together again."""
+"""Cuts a batch into minibatches, and joins minibatches into a batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

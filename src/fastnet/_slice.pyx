@@ -1,22 +1,14 @@
-"""A batch cut into minibatches, and minibatches put together again.
+"""Cuts a batch into minibatches, and joins minibatches into a batch.
 
-A slicer cuts the values of some keys and joins the values of some keys; this module does the rest:
-it lays the cut pieces out as minibatches, shares what is not cut, and fills up what is not joined.
+Slicers cut and join the values of their keys. This module assembles the minibatches from the pieces
+and from the keys that are not cut, and the batch from the joined keys and from all others.
 """
 
 from fastnet.errors import add_note, missing_key, not_a_batch
 
 
 def check_slicers(slicers):
-    """Refuse slicers that get in each other's way.
-
-    Args:
-        slicers: The slicers that would work on one batch.
-
-    Raises:
-        ValueError: If two of them cut, or join, the same key, or if keys are joined and none is
-            cut.
-    """
+    """Check that no key is cut or joined twice, and that a key is cut if any key is joined."""
     cdef set cut = set(), joined = set(), again
     for slicer in slicers:
         again = cut.intersection(slicer.slice_inputs)
@@ -35,32 +27,18 @@ def check_slicers(slicers):
         joined.update(slicer.unslice_inputs)
     if joined and not cut:
         raise ValueError(
-            f"The keys {sorted(joined)} are to be un-sliced, but no slicer in force slices "
+            f"The keys {sorted(joined)} are to be un-sliced, but no active slicer slices "
             "anything. Give a slicer keys to `slice`, or restrict both to the same mode and ds_id."
         )
 
 
 def forward_slicers(slicers, data):
-    """Cut a batch into minibatches.
-
-    Args:
-        slicers: The slicers to cut with; those that cut nothing are passed over.
-        data: The batch, a mapping of keys to values. It is not written to.
-
-    Returns:
-        A list of dicts, one a minibatch. A key that no slicer cuts is in each of them, with the
-        batch's own value.
-
-    Raises:
-        KeyError: If a key to be cut is not in the batch.
-        TypeError: If the batch is no mapping.
-        ValueError: If slicers disagree on the number of minibatches.
-    """
+    """Cut a batch into a list of dicts, which share the values of keys that no slicer cuts."""
     cdef list minibatches = None
     cdef list pieces
     cdef dict shared
     cdef dict minibatch
-    cdef Py_ssize_t index, position
+    cdef Py_ssize_t index, column
     cdef list keys
     cutter = None
     if not hasattr(data, "keys"):
@@ -86,7 +64,7 @@ def forward_slicers(slicers, data):
             raise ValueError(
                 f"Slicers disagree on the number of minibatches: {name(cutter)} made "
                 f"{len(minibatches)} of {list(cutter.slice_inputs)}, {name(slicer)} made "
-                f"{len(pieces)} of {keys}. All slicers in force must cut a batch into the same "
+                f"{len(pieces)} of {keys}. All active slicers must cut a batch into the same "
                 "number of pieces."
             )
         for index in range(len(pieces)):
@@ -98,28 +76,20 @@ def forward_slicers(slicers, data):
                     f"value{'' if len(parts) == 1 else 's'}. Let slice_batches return a value for "
                     "each key in each piece."
                 )
-            for position in range(len(keys)):
-                minibatch[keys[position]] = parts[position]
+            for column in range(len(keys)):
+                minibatch[keys[column]] = parts[column]
     return [] if minibatches is None else minibatches
 
 
 def reverse_slicers(slicers, data, original_data):
-    """Put minibatches together into one batch.
+    """Join minibatches into a batch.
 
-    Args:
-        slicers: The slicers to join with.
-        data: The minibatches, a sequence of mappings with the same keys.
-        original_data: The batch before it was cut.
-
-    Returns:
-        A dict. Keys that a slicer un-slices come from it, where the minibatches have them; every
-        other key has the original batch's value, or else the first minibatch's. Of no minibatches
-        it is the original batch.
+    A key that no slicer joins has the value of the original batch, or else of the first minibatch.
     """
     cdef dict batch = {}
     cdef list minibatches = list(data)
     if not minibatches:
-        # cut along an axis of length 0
+        # The batch was cut along an axis of length 0.
         return dict(original_data)
     first = minibatches[0]
     for slicer in slicers:

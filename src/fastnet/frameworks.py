@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from fastnet.errors import nearest_name
-from fastnet.util.lazy import import_late
+from fastnet.util.lazy import import_module
 
 __all__ = ["FRAMEWORKS", "Framework", "MissingPart", "framework_named", "part_of", "register"]
 
@@ -94,7 +94,7 @@ class Framework:
         if place is None:
             raise MissingPart(f"The framework '{self.name}' has no {what}. {_ADVICE}")
         module, _, names = place.partition(":")
-        return _find(import_late(module), names)
+        return _find(import_module(module), names)
 
 
 class MissingPart(NotImplementedError):
@@ -208,7 +208,7 @@ def part_in(package: str, part: str, owner: str, asker: str) -> Any:
     Raises:
         MissingPart: If there is no such part.
     """
-    home = import_late(package)
+    home = import_module(package)
     if not part:
         return home
     *modules, name = _names_in(part)
@@ -229,7 +229,7 @@ _NOTHING = object()
 
 def _import_if_there(name: str) -> Any:
     try:
-        return import_late(name)
+        return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:  # it is there, and imports what is not
             raise

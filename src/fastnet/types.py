@@ -1,7 +1,7 @@
-"""What a network asks of the things it runs: protocols, not base classes.
+"""Protocols of ops, schedulers and slicers, and type aliases.
 
-An op, a scheduler or a slicer takes part in a network by having these attributes, whoever wrote
-its class. Deriving from fastnet's own classes is a convenience.
+A network runs any object with the attributes of a protocol. Deriving from fastnet's base classes is
+not required.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ Tensor: TypeAlias = Any
 """A torch.Tensor, a tf.Tensor or a numpy array."""
 
 Model: TypeAlias = Any
-"""A torch.nn.Module or a Keras model that `fastnet.build` has made ready."""
+"""A torch.nn.Module or a Keras model from `fastnet.build`."""
 
 Batch: TypeAlias = MutableMapping[str, Any]
-"""Keys, and the values under them."""
+"""A mutable mapping of keys to values."""
 
 State: TypeAlias = dict[str, Any]
 """The context of a step: mode, epoch, warmup, req_grad, deferred, eager, tape."""
 
 Mode: TypeAlias = Literal["train", "eval", "test", "infer"]
-"""What a network is opened for."""
+"""The mode that a network runs in."""
 
 Forward: TypeAlias = Callable[[Any, State], Any]
-"""What runs an op: takes its input value or values and the state, returns its output or outputs."""
+"""The forward function of an op: takes its inputs and the state, and returns its outputs."""
 
 RunStep: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""What runs a minibatch: takes its values by key, and returns them with what ops have written."""
+"""A function that runs one minibatch, and returns it with the keys that ops have written."""
 
 
 @runtime_checkable
 class OpLike(Protocol):
-    """An op: reads keys, runs, writes keys.
+    """An op, which reads keys of a batch and writes keys.
 
     A network also calls `build(framework, device)`, `get_fe_models()`, `get_fe_loss_keys()` and
     `fe_retain_graph(retain)` where an op has them.
@@ -74,31 +74,31 @@ class OpLike(Protocol):
     out_list: bool
 
     def forward(self, data: Any, state: State) -> Any:
-        """Turn the input value (or list of values) into the output value (or list of values)."""
+        """Compute the output value, or list of values, from the input value, or list of values."""
 
 
 @runtime_checkable
 class NumpyOpLike(OpLike, Protocol):
-    """An op that can run on whole batches of arrays, as postprocessing does."""
+    """An op that can also run on whole batches of arrays, in postprocessing."""
 
     def forward_batch(self, data: Any, state: State) -> Any:
-        """Do what `forward` does to a point to a batch of points."""
+        """Apply `forward` to a batch of samples."""
 
 
 @runtime_checkable
 class SchedulerLike(Protocol[T_co]):
-    """Something that stands for another thing in each epoch."""
+    """A value that depends on the epoch."""
 
     def get_current_value(self, epoch: int) -> T_co | None:
-        """Return what to use in an epoch, counted from 1; None for nothing."""
+        """Return the value for an epoch, counted from 1, or None."""
 
     def get_all_values(self) -> Sequence[T_co | None]:
-        """Return everything that may be used in any epoch."""
+        """Return the values of all epochs."""
 
 
 @runtime_checkable
 class SlicerLike(Protocol):
-    """Something that cuts batches into minibatches, or joins minibatches, or both."""
+    """A slicer, which cuts batches into minibatches, or joins minibatches, or both."""
 
     slice_inputs: Sequence[str]
     unslice_inputs: Sequence[str]
@@ -113,17 +113,14 @@ class SlicerLike(Protocol):
 
 
 class DeferredLike(Protocol):
-    """What an op may put into a state's "deferred" lists, to run after the last op."""
+    """A callable in the state's "deferred" lists, which runs after the last op."""
 
     def __call__(self) -> None:
-        """Do what was put off."""
+        """Run the deferred work."""
 
 
 class DatasetLike(Protocol):
-    """What `transform` takes besides batches: called for a mode and an epoch, entered for a loader.
-
-    FastEstimator's Pipeline is one.
-    """
+    """A dataset that `transform` accepts besides batches, such as FastEstimator's Pipeline."""
 
     def __call__(self, mode: str, epoch: int, ds_id: str, shuffle: bool) -> Any:
         """Return a context manager whose value is an iterable of batches."""
@@ -141,87 +138,45 @@ SLICER_ATTRIBUTES = (
 
 
 def missing_attributes(item: object, attributes: Sequence[str]) -> list[str]:
-    """List what an object lacks.
+    """List the attributes that an object lacks.
 
     Args:
         item: The object.
         attributes: The names to look for.
 
     Returns:
-        Those of the names that the object does not have.
+        The names that the object does not have.
     """
     return [name for name in attributes if not hasattr(item, name)]
 
 
 def is_op(item: object) -> bool:
-    """Return whether an object can be an op of a network.
-
-    Args:
-        item: Any object.
-
-    Returns:
-        True if it has all that `OpLike` asks for.
-    """
+    """Return whether an object is an op, as in `OpLike`."""
     return not isinstance(item, type) and not missing_attributes(item, OP_ATTRIBUTES)
 
 
 def is_tensor_op(item: object) -> bool:
-    """Return whether an object can be an op of a network, rather than of its postprocessing.
-
-    Args:
-        item: Any object.
-
-    Returns:
-        True if it is an op, and not one that is made for arrays only.
-    """
+    """Return whether an object is an op that a network can run before postprocessing."""
     return is_op(item) and (not hasattr(item, "forward_batch") or hasattr(item, "get_fe_models"))
 
 
 def is_numpy_op(item: object) -> bool:
-    """Return whether an object can be a postprocessing op of a network.
-
-    Args:
-        item: Any object.
-
-    Returns:
-        True if it has all that `NumpyOpLike` asks for.
-    """
+    """Return whether an object is an op that can run in postprocessing, as in `NumpyOpLike`."""
     return is_op(item) and hasattr(item, "forward_batch")
 
 
 def is_slicer(item: object) -> bool:
-    """Return whether an object can be a slicer of a network.
-
-    Args:
-        item: Any object.
-
-    Returns:
-        True if it has all that `SlicerLike` asks for.
-    """
+    """Return whether an object is a slicer, as in `SlicerLike`."""
     return not isinstance(item, type) and not missing_attributes(item, SLICER_ATTRIBUTES)
 
 
 def is_given(item: object) -> bool:
-    """Return whether there is an item at all, where a program may have left it out.
-
-    Args:
-        item: Any object.
-
-    Returns:
-        False for None, and for the False that `condition and item` leaves; else True.
-    """
+    """Return whether an item is neither None nor the False of ``condition and item``."""
     return item is not None and item is not False
 
 
 def is_scheduler(item: object) -> bool:
-    """Return whether an object stands for another one in each epoch.
-
-    Args:
-        item: Any object.
-
-    Returns:
-        True if it has all that `SchedulerLike` asks for.
-    """
+    """Return whether an object is a scheduler, as in `SchedulerLike`."""
     return (
         not isinstance(item, type)
         and callable(getattr(item, "get_current_value", None))

@@ -206,7 +206,7 @@ class TestOpening:
             ),
             (
                 [MeanUnslicer(["y", "x"])],
-                "The keys ['x', 'y'] are to be un-sliced, but no slicer in force slices anything. "
+                "The keys ['x', 'y'] are to be un-sliced, but no active slicer slices anything. "
                 "Give a slicer keys to `slice`, or restrict both to the same mode and ds_id.",
             ),
             (
@@ -311,8 +311,8 @@ class TestParts:
     def test_windows(self, fw: Framework) -> None:
         with raising(
             AssertionError,
-            "pad_mode must be one of 'drop', 'partial', 'constant', 'nopad', 'mirror', but got "
-            "'reflect'.",
+            "SlidingSlicer's pad_mode is one of ['drop', 'partial', 'constant', 'nopad', "
+            "'mirror'], but got 'reflect'.",
         ):
             fw.network([], slicers=[SlidingSlicer([2], slice="x", pad_mode="reflect")])
 

@@ -489,7 +489,7 @@ class TestSlicers:
             {"x": X, "y": X},
             ValueError,
             "Slicers disagree on the number of minibatches: AxisSlicer made 2 of ['x'], "
-            "AxisSlicer made 3 of ['w']. All slicers in force must cut a batch into the same "
+            "AxisSlicer made 3 of ['w']. All active slicers must cut a batch into the same "
             "number of pieces.",
         )
 
@@ -504,9 +504,9 @@ class TestSlicers:
             {"x": X, "w": X},
             {"x": X, "y": X},
             AssertionError,
-            "AxisSlicer cut its keys into different numbers of slices: {'x': 2, 'w': 3}. Keys "
-            "that are cut together must give equally many; cut the others with another slicer, "
-            "or not at all.",
+            "AxisSlicer cut its keys into different numbers of slices: {'x': 2, 'w': 3}. The keys "
+            "of a slicer must have equally many. Cut the others with another slicer, or not at "
+            "all.",
             ["Raised by AxisSlicer while it sliced ['x', 'w']."],
         )
 
@@ -550,8 +550,8 @@ class TestSlicers:
             {"x": X},
             {"y": X},
             ValueError,
-            "SlidingSlicer cuts ['x'] with a window of 2 axes, [1, -1], but got data of 1 axes, "
-            "of shape [3]. Give the window a length for each axis of the data, or -1.",
+            "SlidingSlicer slices ['x'] by the window_size [1, -1], but got data of shape [3]. "
+            "Give a length for each axis, or -1.",
             ["Raised by SlidingSlicer while it sliced ['x']."],
         )
 
@@ -567,8 +567,8 @@ class TestSlicers:
             {"y": X},
             ValueError,
             "SlidingSlicer cannot un-slice 'y': a slice of shape [1, 2] does not fit into its "
-            "window of shape [1, 3], in data of shape [2, 3]. Give the slicer the unslice_shape "
-            "of this key, or cut a key of its shape.",
+            "window of shape [1, 3], in data of shape [2, 3]. Give an unslice_shape, or slice a "
+            "key of the same shape.",
             ["Raised by SlidingSlicer while it un-sliced 'y'."],
         )
 

@@ -1,4 +1,4 @@
-"""A batch cut into minibatches, and minibatches put together again."""
+"""Cuts a batch into minibatches, and joins minibatches into a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_slicers(slicers: Iterable[Any]) -> None:
         joined += slicer.unslice_inputs
     if joined and not cut:
         raise ValueError(
-            f"The keys {sorted(set(joined))} are to be un-sliced, but no slicer in force slices "
+            f"The keys {sorted(set(joined))} are to be un-sliced, but no active slicer slices "
             "anything. Give a slicer keys to `slice`, or restrict both to the same mode and ds_id."
         )
 
@@ -55,7 +55,7 @@ def forward_slicers(slicers: Iterable[Any], data: Mapping[str, Any]) -> list[dic
             raise ValueError(
                 f"Slicers disagree on the number of minibatches: {type(cutters[0]).__name__} made "
                 f"{len(minibatches)} of {list(cutters[0].slice_inputs)}, {name} made {len(pieces)} "
-                f"of {keys}. All slicers in force must cut a batch into the same number of pieces."
+                f"of {keys}. All active slicers must cut a batch into the same number of pieces."
             )
         for index, piece in enumerate(pieces):
             values = list(piece)

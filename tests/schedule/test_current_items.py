@@ -1,4 +1,4 @@
-"""What is in force, against a naive model."""
+"""Active items, compared with a naive model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Empty(Item):
 
 
 def runs(item: Item, mode: str | None, ds_id: str | None) -> bool:
-    """The rules in the words of the documentation, one mode and one ds_id at a time."""
+    """Apply the documented rules for one mode and one ds_id."""
     if mode and item.mode and mode not in item.mode:
         return False
     if ds_id is None or not item.ds_id:
@@ -93,26 +93,18 @@ class TestGetCurrentItems:
             for item in given_items:
                 mode_fits = not run_modes or any(runs(item, mode, None) for mode in run_modes)
                 excluded = {name[1:] for name in item.ds_id if name.startswith("!")}
-                if excluded:  # one id that is left out is enough to leave the item out
+                if excluded:  # One excluded id is enough.
                     id_fits = not excluded & names
                 else:
                     id_fits = not names or not item.ds_id or bool(item.ds_id & names)
                 assert (item in found) == (mode_fits and id_fits)
 
-    def test_defaults_select_everything_but_none(self) -> None:
-        one, two = Item(["train"], ["a"]), Item(["eval"], ["!b"])
-        assert get_current_items([one, None, EpochScheduler({5: two})]) == [one, two]
-
     def test_items_without_mode_and_ds_id(self) -> None:
         assert get_current_items(["text"], run_modes="train", epoch=1, ds_id="a") == ["text"]
 
-    def test_an_item_of_length_0_counts(self) -> None:
+    def test_items_of_length_0(self) -> None:
         item = Empty()
         assert get_current_items([item], run_modes="train", epoch=1) == [item]
-
-    def test_the_empty_id_is_the_dataset_without_one(self) -> None:
-        named, unnamed, free = Item(ds_id=["a"]), Item(ds_id=["!a"]), Item()
-        assert get_current_items([named, unnamed, free], ds_id="") == [unnamed, free]
 
     def test_foreign_schedulers(self) -> None:
         class Foreign:
@@ -125,7 +117,7 @@ class TestGetCurrentItems:
         assert get_current_items([Foreign()], epoch=3) == ["epoch 3"]
         assert get_current_items([Foreign()]) == ["one", "two"]
 
-    def test_an_iterator_of_items(self) -> None:
+    def test_iterators(self) -> None:
         assert get_current_items(iter(["a", None, "b"])) == ["a", "b"]
 
 
@@ -134,20 +126,16 @@ class TestGetSignatureEpochs:
     def test_model(
         self, given_items: list[Any], total: int, mode: str | None, ds_id: str | None
     ) -> None:
-        def in_force(epoch: int) -> list[int]:
+        def active(epoch: int) -> list[int]:
             values = [value for item in given_items for value in resolved(item, epoch)]
             return [id(value) for value in values if value is not None and runs(value, mode, ds_id)]
 
         expected = [
             epoch
             for epoch in range(1, total + 1)
-            if all(in_force(earlier) != in_force(epoch) for earlier in range(1, epoch))
+            if all(active(earlier) != active(epoch) for earlier in range(1, epoch))
         ]
         assert get_signature_epochs(given_items, total, mode=mode, ds_id=ds_id) == expected
 
-    def test_a_combination_seen_before_is_not_new(self) -> None:
-        item = RepeatScheduler(["a", "b"])
-        assert get_signature_epochs([item, EpochScheduler({1: None, 4: "c"})], 9) == [1, 2, 4, 5]
-
-    def test_an_iterator_of_items(self) -> None:
+    def test_iterators(self) -> None:
         assert get_signature_epochs(iter([EpochScheduler({1: "a", 3: "b"})]), 5) == [1, 3]

@@ -1,4 +1,4 @@
-"""Cutting with a sliding window, and joining what was cut."""
+"""Slicing with a sliding window, and joining."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -19,20 +18,108 @@ from hypothesis import strategies as st
 
 from fastnet.slicer import SlidingSlicer
 from fastnet.slicer.slicer import forward_slicers, reverse_slicers
+from fastnet.slicer.sliding_slicer import tile
+from tests.slicer.frameworks import FRAMEWORKS, Maker, dtype_of
 
 pytestmark = pytest.mark.fast
 
-MAKERS = pytest.mark.parametrize("make", [torch.from_numpy, np.asarray], ids=["torch", "numpy"])
-Maker = Callable[[Any], Any]
 ROW = np.arange(5, dtype="float32").reshape(1, 5)
+PAD_MODES = ["drop", "partial", "constant", "nopad", "mirror"]
 
 
 def cut(slicer: SlidingSlicer, batch: Any) -> list[Any]:
     return [piece for (piece,) in slicer.slice_batches((batch,))]
 
 
-class TestCutting:
-    @MAKERS
+def there_and_back(slicer: SlidingSlicer, batch: Any) -> Any:
+    return slicer._unslice_batch(tuple(cut(slicer, batch)), key="x")
+
+
+class TestWindows:
+    @staticmethod
+    def place(size: int, length: int, stride: int, pad_mode: str) -> list[tuple[int, int]]:
+        """Place windows along one axis until one reaches the end, as (start, stop)."""
+        windows = []
+        start = 0
+        while start < size:
+            stop = start + length
+            if stop <= size or pad_mode in ("constant", "mirror"):
+                windows.append((start, stop))
+            elif pad_mode == "partial":
+                windows.append((start, size))
+            elif pad_mode == "nopad":
+                windows.append((size - length, size))
+            if stop >= size:
+                return windows
+            start += stride
+        return windows
+
+    @given(
+        st.integers(2, 12), st.integers(1, 8), st.integers(1, 11), st.sampled_from(PAD_MODES[:4])
+    )
+    def test_one_axis(self, size: int, length: int, stride: int, pad_mode: str) -> None:
+        assume(stride < size)
+        assume(pad_mode not in ("nopad", "drop") or length <= size)
+        windows = self.place(size, length, stride, pad_mode)
+        tiling = tile((size,), (length,), (stride,), pad_mode)
+        end = size + tiling.padding[0]
+        assert [row.indices(end)[:2] for (row,) in tiling.cuts] == windows
+        needed = windows[-1][1] if pad_mode == "constant" else size
+        assert end == max(needed, size)
+        counts = [sum(a <= i < b for a, b in windows) for i in range(size)]
+        (coverage,) = tiling.coverage
+        assert (coverage is None) == (set(counts) == {1})
+        assert coverage is None or coverage.tolist() == counts
+
+    @pytest.mark.parametrize(
+        ("length", "stride"), [(-1, 0), (-1, 2), (2, 0), (5, 0), (4, 4), (2, 4), (2, 9)]
+    )
+    @pytest.mark.parametrize("pad_mode", ["drop", "partial", "nopad"])
+    def test_axes_that_are_not_cut(self, length: int, stride: int, pad_mode: str) -> None:
+        assert tile((4,), (length,), (stride,), pad_mode) == (((slice(None),),), (0,), (None,))
+
+    @pytest.mark.parametrize("pad_mode", PAD_MODES)
+    def test_short_axes(self, pad_mode: str) -> None:
+        assert tile((0,), (2,), (2,), pad_mode).cuts == ((slice(None),),)
+        if pad_mode != "drop":
+            tiling = tile((1, 1, 4), (-1, -1, 5), (0, 0, 4), pad_mode)
+            assert tiling.cuts == ((slice(None),) * 3,)
+            assert tiling.padding[2] == (pad_mode in ("constant", "mirror"))
+
+    def test_the_last_axis_varies_fastest(self) -> None:
+        windows = [self.place(size, 2, 2, "constant") for size in (3, 5, 2)]
+        cuts = tile((3, 5, 2), (2, 2, 2), (2, 2, 1), "constant").cuts
+        starts = [tuple(row.start for row in window) for window in cuts]
+        expected = product(*([start for start, _ in axis] for axis in windows))
+        assert starts == list(expected)
+
+    def test_mirroring_does_not_pad_batch_and_channel(self) -> None:
+        shape, window = (3, 3, 3), (2, 2, 2)
+        assert tile(shape, window, window, "mirror").padding == (0, 0, 1)
+        assert tile(shape, window, window, "mirror", mirrored_from=0).padding == (1, 1, 1)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "text"),
+        [
+            *(
+                (((2, 4), (-1, 5), (0, stride), "drop"), ValueError, "axis 1.*'drop'|'drop'.*1")
+                for stride in (1, 3, 4, 5, 9)
+            ),
+            (((2, 4), (-1, 5), (0, 3), "nopad"), AssertionError, "'nopad'.*axis 1"),
+            (((1, 1, 3), (-1, -1, 6), (0, 0, 2), "mirror"), ValueError, "'mirror'.*axis 2.*not 3"),
+        ],
+    )
+    def test_windows_that_do_not_fit(
+        self, arguments: Any, error: type[Exception], text: str
+    ) -> None:
+        with pytest.raises(error, match=text) as caught:
+            tile(*arguments)
+        for part in (arguments[0], arguments[1]):
+            assert str(list(part)) in str(caught.value)
+
+
+class TestSlicing:
+    @FRAMEWORKS
     @pytest.mark.parametrize(
         ("arguments", "expected"),
         [
@@ -46,78 +133,77 @@ class TestCutting:
             ({"strides": 4, "pad_mode": "partial"}, [[0, 1], [4]]),
         ],
     )
-    def test_row(self, make: Maker, arguments: dict[str, Any], expected: list[list[int]]) -> None:
+    def test_a_row(self, make: Maker, arguments: dict[str, Any], expected: Any) -> None:
         slicer = SlidingSlicer([-1, 2], slice="x", **arguments)
         pieces = cut(slicer, make(ROW))
-        assert [piece.tolist() for piece in pieces] == [[row] for row in expected]
+        assert [np.asarray(piece).tolist() for piece in pieces] == [[row] for row in expected]
         assert {type(piece) for piece in pieces} == {type(make(ROW))}
         assert slicer.minibatch_size == len(expected)
 
-    @MAKERS
+    @FRAMEWORKS
     @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
-    def test_mirror(self, make: Maker, dtype: str) -> None:
+    def test_mirroring(self, make: Maker, dtype: str) -> None:
         batch = np.array([[[0, 1, 2, 3, 1]]]).astype(dtype)
-        slicer = SlidingSlicer([-1, -1, 4], pad_mode="mirror", slice="x")
-        pieces = cut(slicer, make(batch))
-        expected = np.array([[0, 1, 2, 3], [1, 3, 2, 1]]).astype(dtype)
-        assert [piece.tolist() for piece in pieces] == [[[row]] for row in expected.tolist()]
-        assert pieces[1].dtype == make(batch).dtype
+        pieces = cut(SlidingSlicer([-1, -1, 4], pad_mode="mirror", slice="x"), make(batch))
+        expected = np.pad(batch, [(0, 0), (0, 0), (0, 3)], mode="reflect")
+        np.testing.assert_array_equal(np.asarray(pieces[1]), expected[..., 4:])
+        assert dtype_of(pieces[1]) == dtype
 
-    def test_mirror_of_large_ints_is_exact(self) -> None:
+    def test_mirroring_is_exact_for_large_ints(self) -> None:
         large = 2**53 + 1
         batch = torch.tensor([[[large, 1, 2, 3, large + 2]]])
         pieces = cut(SlidingSlicer([-1, -1, 4], pad_mode="mirror", slice="x"), batch)
         assert pieces[1].tolist() == [[[large + 2, 3, 2, 1]]]
 
-    def test_mirror_of_many_axes(self) -> None:
-        shape = (1, 1, 2, 2, 2, 3)
-        batch = torch.arange(24.0).reshape(shape)
+    def test_mirroring_with_many_axes(self) -> None:
+        batch = torch.arange(24.0).reshape(1, 1, 2, 2, 2, 3)
         slicer = SlidingSlicer([-1] * 5 + [2], pad_mode="mirror", slice="x")
         expected = np.pad(batch.numpy(), [(0, 0)] * 5 + [(0, 1)], mode="reflect")[..., 2:4]
         np.testing.assert_array_equal(cut(slicer, batch)[1].numpy(), expected)
 
-    @MAKERS
-    def test_image(self, make: Maker) -> None:
+    @pytest.mark.tf
+    def test_mirroring_pads_any_axis_in_tensorflow(self) -> None:
+        images = np.arange(40, dtype="float32").reshape(2, 4, 5, 1)
+        slicer = SlidingSlicer([-1, 3, 3, -1], pad_mode="mirror", slice="x")
+        batch = pytest.importorskip("tensorflow").constant(images)
+        padded = np.pad(images, [(0, 0), (0, 2), (0, 1), (0, 0)], mode="reflect")
+        expected = [padded[:, i : i + 3, j : j + 3] for i, j in product((0, 3), (0, 3))]
+        np.testing.assert_array_equal(np.stack(cut(slicer, batch)), expected)
+        np.testing.assert_array_equal(there_and_back(slicer, batch), images)
+
+    @pytest.mark.tf
+    def test_strings(self) -> None:
+        names = pytest.importorskip("tensorflow").constant([list("abc")])
+        slicer = SlidingSlicer([-1, 2], pad_mode="constant", slice="x", unslice=None)
+        pieces = [piece.numpy().tolist() for piece in cut(slicer, names)]
+        assert pieces == [[[b"a", b"b"]], [[b"c", b""]]]
+
+    @FRAMEWORKS
+    def test_an_image(self, make: Maker) -> None:
         image = np.arange(2 * 3 * 4 * 6).reshape(2, 3, 4, 6)
         pieces = cut(SlidingSlicer([-1, -1, 2, 3], slice="x"), make(image))
-        expected = [
-            image[:, :, i : i + 2, j : j + 3] for i, j in product(range(0, 4, 2), range(0, 6, 3))
-        ]
-        assert len(pieces) == 4
-        for piece, wanted in zip(pieces, expected, strict=True):
-            np.testing.assert_array_equal(np.asarray(piece), wanted)
+        expected = [image[:, :, i : i + 2, j : j + 3] for i, j in product((0, 2), (0, 3))]
+        np.testing.assert_array_equal(np.stack([np.asarray(piece) for piece in pieces]), expected)
 
-    @MAKERS
-    def test_windows_of_one(self, make: Maker) -> None:
+    @FRAMEWORKS
+    def test_squeezed_axes(self, make: Maker) -> None:
         volume = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
         slicer = SlidingSlicer([-1, 1, 1], slice="x", squeeze_window=True)
         pieces = cut(slicer, make(volume))
-        assert [piece.tolist() for piece in pieces] == [
-            volume[:, i, j].tolist() for i, j in product(range(3), range(4))
-        ]
-        joined = slicer._unslice_batch(tuple(pieces), "x")
-        np.testing.assert_array_equal(np.asarray(joined), volume)
+        expected = [volume[:, i, j] for i, j in product(range(3), range(4))]
+        np.testing.assert_array_equal(np.stack([np.asarray(piece) for piece in pieces]), expected)
+        np.testing.assert_array_equal(np.asarray(there_and_back(slicer, make(volume))), volume)
 
-    @MAKERS
-    def test_a_whole_axis_is_not_squeezed(self, make: Maker) -> None:
+    @FRAMEWORKS
+    def test_axes_that_are_not_cut_are_not_squeezed(self, make: Maker) -> None:
         slicer = SlidingSlicer([1, 2], strides=[0, 1], slice="x", squeeze_window=True)
         batch = np.arange(6.0, dtype="float32").reshape(2, 3)
-        pieces = cut(slicer, make(batch))
-        assert [tuple(piece.shape) for piece in pieces] == [(2, 2), (2, 2)]
-        joined = slicer._unslice_batch(tuple(pieces), "x")
-        np.testing.assert_array_equal(np.asarray(joined), batch)
-
-    def test_the_batch_is_not_changed(self) -> None:
-        batch = torch.arange(5.0).reshape(1, 5)
-        before = batch.clone()
-        slicer = SlidingSlicer([-1, 2], pad_mode="constant", slice="x")
-        pieces = cut(slicer, batch)
-        slicer._unslice_batch(tuple(pieces), "x")
-        assert torch.equal(batch, before)
+        assert [tuple(piece.shape) for piece in cut(slicer, make(batch))] == [(2, 2), (2, 2)]
+        np.testing.assert_array_equal(np.asarray(there_and_back(slicer, make(batch))), batch)
 
 
 class TestJoining:
-    @MAKERS
+    @FRAMEWORKS
     @pytest.mark.parametrize(
         ("arguments", "expected"),
         [
@@ -132,98 +218,102 @@ class TestJoining:
             ({"strides": 3, "pad_val": 7, "unslice_mode": "sum"}, [0, 1, 7, 3, 4]),
         ],
     )
-    def test_row(self, make: Maker, arguments: dict[str, Any], expected: list[int]) -> None:
-        slicer = SlidingSlicer([-1, 2], slice="x", **arguments)
-        joined = slicer._unslice_batch(tuple(cut(slicer, make(ROW))), key="x")
-        assert joined.tolist() == [expected]
-        assert type(joined) is type(make(ROW))
+    def test_a_row(self, make: Maker, arguments: dict[str, Any], expected: list[int]) -> None:
+        batch = make(ROW.copy())
+        joined = there_and_back(SlidingSlicer([-1, 2], slice="x", **arguments), batch)
+        assert np.asarray(joined).tolist() == [expected]
+        assert type(joined) is type(batch)
+        np.testing.assert_array_equal(np.asarray(batch), ROW)
 
-    @MAKERS
+    @FRAMEWORKS
     def test_overlaps_are_averaged(self, make: Maker) -> None:
         slicer = SlidingSlicer([-1, 2], strides=1, slice="x")
         cut(slicer, make(np.zeros((1, 3), dtype="float32")))
         slices = tuple(make(np.array([row], dtype="float32")) for row in ([1, 2], [4, 8]))
-        assert slicer._unslice_batch(slices, "y").tolist() == [[1, 3, 8]]
+        assert np.asarray(slicer._unslice_batch(slices, "y")).tolist() == [[1, 3, 8]]
 
-    @MAKERS
-    @pytest.mark.parametrize(
-        ("mode", "dtype", "joined"),
-        [
-            ("avg", "int64", "float32"),
-            ("avg", "float64", "float32"),
-            ("sum", "int64", "int64"),
-            ("sum", "float64", "float64"),
-        ],
-    )
-    def test_type(self, make: Maker, mode: str, dtype: str, joined: str) -> None:
+    @FRAMEWORKS
+    @pytest.mark.parametrize("mode", ["avg", "sum"])
+    @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8", "int64", "bool"])
+    def test_dtypes(self, make: Maker, mode: str, dtype: str) -> None:
+        batch = (ROW[:, :4] % 2).astype(dtype)
         slicer = SlidingSlicer([-1, 2], slice="x", unslice_mode=mode)
-        pieces = cut(slicer, make(ROW.astype(dtype)))
-        result = slicer._unslice_batch(tuple(pieces), "x")
-        assert str(result.dtype).removeprefix("torch.") == joined
+        joined = there_and_back(slicer, make(batch))
+        assert dtype_of(joined) == ("float32" if mode == "avg" else dtype)
+        np.testing.assert_array_equal(np.asarray(joined).astype(dtype), batch)
+
+    @pytest.mark.tf
+    @pytest.mark.parametrize(("mode", "dtype"), [("avg", "float32"), ("sum", "bfloat16")])
+    def test_bfloat16_in_tensorflow(self, mode: str, dtype: str) -> None:
+        tf = pytest.importorskip("tensorflow")
+        slicer = SlidingSlicer([-1, 2], strides=1, slice="x", unslice_mode=mode)
+        joined = there_and_back(slicer, tf.cast(tf.constant(ROW), "bfloat16"))
+        expected = ROW if mode == "avg" else ROW * [1, 2, 2, 2, 1]
+        assert joined.dtype.name == dtype
+        np.testing.assert_array_equal(tf.cast(joined, "float32").numpy(), expected)
 
     @given(data=st.data())
-    def test_what_was_cut_is_put_back(self, data: st.DataObject) -> None:
+    def test_joining_restores_the_batch(self, data: st.DataObject) -> None:
         rank = data.draw(st.integers(1, 3))
         shape = [data.draw(st.integers(1, 5)) for _ in range(rank)]
         window = [data.draw(st.sampled_from([-1, *range(1, size + 1)])) for size in shape]
         strides = [0 if w == -1 else data.draw(st.integers(1, w)) for w in window]
-        pad_mode = data.draw(st.sampled_from(["partial", "constant", "nopad", "mirror"]))
+        pad_mode = data.draw(st.sampled_from(PAD_MODES[1:]))
         if pad_mode == "mirror":
-            # there must be enough to mirror
-            assume(rank > 2)
-            assume(all(w < size for size, w in zip(shape[2:], window[2:], strict=True)))
+            assume(rank > 2 and all(w < n for n, w in zip(shape[2:], window[2:], strict=True)))
         batch = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
         slicer = SlidingSlicer(
             window, strides, pad_mode=pad_mode, slice="x", squeeze_window=data.draw(st.booleans())
         )
         for value in (batch, torch.from_numpy(batch)):
-            pieces = cut(slicer, value)
-            joined = slicer._unslice_batch(tuple(pieces), "x")
-            np.testing.assert_array_equal(np.asarray(joined), batch)
+            np.testing.assert_array_equal(np.asarray(there_and_back(slicer, value)), batch)
 
-    def test_gradients_pass(self) -> None:
+    def test_gradients(self) -> None:
         slicer = SlidingSlicer([-1, 2], strides=1, slice="x")
         cut(slicer, torch.zeros(1, 3))
         slices = tuple(torch.ones(1, 2, requires_grad=True) for _ in range(2))
         slicer._unslice_batch(slices, "y").sum().backward()
-        assert [piece.grad.tolist() for piece in slices if piece.grad is not None] == [
-            [[1.0, 0.5]],
-            [[0.5, 1.0]],
-        ]
+        gradients = [piece.grad.tolist() for piece in slices if piece.grad is not None]
+        assert gradients == [[[1.0, 0.5]], [[0.5, 1.0]]]
+
+    @pytest.mark.tf
+    def test_variables(self) -> None:
+        tf = pytest.importorskip("tensorflow")
+        slicer = SlidingSlicer([2], unslice="y", unslice_shape=[4])
+        slices = (tf.Variable([1.0, 2.0]), tf.constant([3.0, 4.0]))
+        assert slicer._unslice_batch(slices, "y").numpy().tolist() == [1, 2, 3, 4]
 
 
 class TestShapes:
-    def test_a_given_shape(self) -> None:
+    @FRAMEWORKS
+    def test_a_given_shape(self, make: Maker) -> None:
         slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=(1, 4))
         assert slicer.static_unslice_shape
         assert slicer.unslice_shape == [1, 4]
-        slices = (torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
-        assert slicer._unslice_batch(slices, "y").tolist() == [[1, 2, 3, 4]]
+        slices = tuple(make(np.array([row], "float32")) for row in ([1, 2], [3, 4]))
+        assert np.asarray(slicer._unslice_batch(slices, "y")).tolist() == [[1, 2, 3, 4]]
 
-    @MAKERS
-    def test_lengths_that_are_left_open(self, make: Maker) -> None:
+    @FRAMEWORKS
+    def test_lengths_of_the_pieces(self, make: Maker) -> None:
         slicer = SlidingSlicer(
-            [-1, -1, 1, 2],
-            slice="x",
-            unslice="y",
-            unslice_shape=[-1, -1, 3, 4],
-            squeeze_window=True,
+            [-1, -1, 1, 2], unslice="y", unslice_shape=[-1, -1, 3, 4], squeeze_window=True
         )
         for batch, channels in ((4, 1), (1, 3), (2, 2)):
             images = np.random.default_rng(0).random((batch, channels, 3, 4), "float32")
             pieces = tuple(
-                make(images[:, :, row, at : at + 2]) for row in range(3) for at in (0, 2)
+                make(images[:, :, row, start : start + 2]) for row in range(3) for start in (0, 2)
             )
-            np.testing.assert_array_equal(slicer._unslice_batch(pieces, "y"), images)
+            np.testing.assert_array_equal(np.asarray(slicer._unslice_batch(pieces, "y")), images)
 
-    def test_the_shape_that_was_cut(self) -> None:
+    def test_the_shape_of_the_last_batch(self) -> None:
         slicer = SlidingSlicer([-1, 2], slice="x")
         assert not slicer.static_unslice_shape
         assert slicer.unslice_shape is None
-        cut(slicer, torch.zeros(3, 4))
-        assert slicer.unslice_shape == [3, 4]
-        cut(slicer, torch.zeros(2, 6))
-        assert slicer.unslice_shape == [2, 6]
+        for shape in ([3, 4], [2, 6]):
+            cut(slicer, torch.zeros(shape))
+            assert slicer.unslice_shape == shape
+        pieces = slicer._slice_batch(torch.zeros(1, 4))
+        assert tuple(slicer._unslice_batch(tuple(pieces), "x").shape) == (1, 4)
 
     def test_each_key_has_its_own_shape(self) -> None:
         slicer = SlidingSlicer([-1, -1, 2], slice=["image", "mask"], unslice=["image", "mask", "y"])
@@ -237,20 +327,10 @@ class TestShapes:
         assert torch.equal(joined["mask"], mask)
         assert torch.equal(joined["y"], mask * 2)
 
-    def test_a_slice_alone_sets_the_shape_too(self) -> None:
-        slicer = SlidingSlicer([-1, 2], slice="x")
-        cut(slicer, torch.zeros(1, 8))
-        pieces = slicer._slice_batch(torch.zeros(1, 4))
-        assert tuple(slicer._unslice_batch(tuple(pieces), "x").shape) == (1, 4)
-
-    def test_two_threads_do_not_disturb_each_other(self) -> None:
+    def test_each_thread_has_its_own_shape(self) -> None:
         slicer = SlidingSlicer([-1, 2], slice="x")
         pieces = cut(slicer, torch.ones(1, 4))
-
-        def other() -> None:
-            cut(slicer, torch.ones(1, 6))
-
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=cut, args=(slicer, torch.ones(1, 6)))
         thread.start()
         thread.join()
         assert tuple(slicer._unslice_batch(tuple(pieces), "x").shape) == (1, 4)
@@ -270,134 +350,63 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "text"),
         [
-            (
-                {"window_size": []},
-                "SlidingSlicer needs a window_size: a length for each axis of the data, or -1.",
-            ),
-            (
-                {"window_size": [-1, 0]},
-                "Each length of a window_size must be a positive int, or -1 for an axis that is "
-                "not cut, but got 0 in [-1, 0].",
-            ),
-            (
-                {"window_size": [2.0]},
-                "Each length of a window_size must be a positive int, or -1 for an axis that is "
-                "not cut, but got 2.0 in [2.0].",
-            ),
-            (
-                {"window_size": [-1, 2], "strides": [1]},
-                "strides and window_size must have the same number of axes, but got [1] and "
-                "[-1, 2].",
-            ),
-            (
-                {"window_size": [2], "strides": [-1]},
-                "Each stride must be an int of at least 0, but got -1 in [-1].",
-            ),
-            (
-                {"window_size": [2], "strides": ["a"]},
-                "Each stride must be an int of at least 0, but got 'a' in ['a'].",
-            ),
-            (
-                {"window_size": [2], "pad_mode": "reflect"},
-                "pad_mode must be one of 'drop', 'partial', 'constant', 'nopad', 'mirror', but got "
-                "'reflect'.",
-            ),
-            (
-                {"window_size": [-1, 2], "pad_mode": "mirror"},
-                "pad_mode 'mirror' leaves the first two axes, batch and channel, as they are, so "
-                "it needs a window_size of at least 3 axes, but got [-1, 2].",
-            ),
-            (
-                {"window_size": [2], "unslice_mode": "mean"},
-                "unslice_mode must be one of 'sum', 'avg', but got 'mean'.",
-            ),
-            (
-                {"window_size": [2], "unslice_shape": (4, 4)},
-                "unslice_shape and window_size must have the same number of axes, but got [4, 4] "
-                "and [2].",
-            ),
-            (
-                {"window_size": [-1, 2], "unslice_shape": (-1, -1)},
-                "Each length of an unslice_shape must be a positive int, or -1 for an axis that is "
-                "not cut, but got -1 in [-1, -1], for windows of [-1, 2].",
-            ),
-            (
-                {"window_size": [-1, 2], "unslice_shape": (0, 4)},
-                "Each length of an unslice_shape must be a positive int, or -1 for an axis that is "
-                "not cut, but got 0 in [0, 4], for windows of [-1, 2].",
-            ),
-            (
-                {"window_size": [2], "slice": None, "unslice": "y"},
-                "SlidingSlicer is to un-slice ['y'] but slices nothing, so it cannot see what "
-                "shape to restore. Give it keys to `slice`, or an unslice_shape.",
-            ),
+            ({"window_size": []}, "needs a window_size"),
+            ({"window_size": [-1, 0]}, r"window_size.* positive int.*0 in \[-1, 0\]"),
+            ({"window_size": [2.0]}, r"window_size.* positive int.*2\.0"),
+            ({"window_size": [-1, 2], "strides": [1]}, r"strides.*\[1\] and \[-1, 2\]"),
+            ({"window_size": [2], "strides": [-1]}, "strides.* at least 0.*-1"),
+            ({"window_size": [2], "strides": ["a"]}, "strides.* at least 0.*'a'"),
+            ({"window_size": [2], "pad_mode": "reflect"}, "pad_mode.*'mirror'.*'reflect'"),
+            ({"window_size": [-1, 2], "pad_mode": "mirror"}, r"'mirror'.*3 axes.*\[-1, 2\]"),
+            ({"window_size": [2], "unslice_mode": "mean"}, "unslice_mode.*'avg'.*'mean'"),
+            ({"window_size": [2], "unslice_shape": (4, 4)}, r"unslice_shape.*\[4, 4\] and \[2\]"),
+            ({"window_size": [-1, 2], "unslice_shape": (-1, -1)}, "unslice_shape.* not cut"),
+            ({"window_size": [-1, 2], "unslice_shape": (0, 4)}, r"unslice_shape.*0 in \[0, 4\]"),
+            ({"window_size": [2], "slice": None, "unslice": "y"}, r"\['y'\].*unslice_shape"),
         ],
     )
     def test_arguments(self, arguments: dict[str, Any], text: str) -> None:
-        with pytest.raises(AssertionError) as caught:
+        with pytest.raises(AssertionError, match=f"SlidingSlicer.*{text}"):
             SlidingSlicer(**{"slice": "x", **arguments})
-        assert str(caught.value) == text
 
-    def test_rank(self) -> None:
-        with pytest.raises(ValueError, match="axes") as caught:
-            SlidingSlicer([-1, 2], slice="x")._slice_batch(torch.ones(2, 3, 4))
-        assert str(caught.value) == (
-            "SlidingSlicer cuts ['x'] with a window of 2 axes, [-1, 2], but got data of 3 axes, of "
-            "shape [2, 3, 4]. Give the window a length for each axis of the data, or -1."
-        )
+    @FRAMEWORKS
+    def test_data_of_another_rank(self, make: Maker) -> None:
+        with pytest.raises(ValueError, match=r"SlidingSlicer.*\['x'\].*\[-1, 2\].*\[2, 3, 4\]"):
+            SlidingSlicer([-1, 2], slice="x")._slice_batch(make(np.ones((2, 3, 4))))
 
-    def test_nothing_was_cut(self) -> None:
-        with pytest.raises(AssertionError) as caught:
+    def test_nothing_was_sliced(self) -> None:
+        with pytest.raises(AssertionError, match=r"SlidingSlicer.*'x'.*unslice_shape"):
             SlidingSlicer([-1, 2], slice="x")._unslice_batch((torch.ones(1, 2),), key="x")
-        assert str(caught.value) == (
-            "SlidingSlicer cannot un-slice 'x', because it has not sliced anything in this thread, "
-            "and has no unslice_shape. Slice a batch first, or give it an unslice_shape."
-        )
 
-    def test_wrong_number_of_slices(self) -> None:
+    def test_the_number_of_slices(self) -> None:
         slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[1, 6])
-        with pytest.raises(AssertionError) as caught:
+        with pytest.raises(AssertionError, match=r"SlidingSlicer.*'y'.*\[1, 6\].*3 windows.*1 sli"):
             slicer._unslice_batch((torch.ones(1, 2),), key="y")
-        assert str(caught.value) == (
-            "SlidingSlicer cannot un-slice 'y': a shape of [1, 6] has 3 windows of size [-1, 2] "
-            "with strides [0, 2], but there are 1 slices."
-        )
 
-    @MAKERS
-    def test_slices_that_do_not_fit(self, make: Maker) -> None:
-        slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[1, 4])
-        slices = tuple(make(np.ones((1, 3), dtype="float32")) for _ in range(2))
-        with pytest.raises(ValueError, match="fit") as caught:
-            slicer._unslice_batch(slices, key="y")
-        assert str(caught.value) == (
-            "SlidingSlicer cannot un-slice 'y': a slice of shape [1, 3] does not fit into its "
-            "window of shape [1, 2], in data of shape [1, 4]. Give the slicer the unslice_shape of "
-            "this key, or cut a key of its shape."
-        )
-
-    @MAKERS
-    @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2,)])
-    def test_slices_that_would_be_repeated(self, make: Maker, shape: tuple[int, ...]) -> None:
+    @FRAMEWORKS
+    @pytest.mark.parametrize("shape", [(2, 3), (1, 2), (2, 1), (2,)])
+    def test_the_shape_of_slices(self, make: Maker, shape: tuple[int, ...]) -> None:
         slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[2, 4])
-        slices = tuple(make(np.ones(shape, dtype="float32")) for _ in range(2))
-        with pytest.raises(ValueError, match="fit") as caught:
+        slices = (make(np.ones(shape, dtype="float32")),) * 2
+        with pytest.raises(ValueError, match=r"SlidingSlicer.*'y'.*\[2, 2\].*\[2, 4\]") as caught:
             slicer._unslice_batch(slices, key="y")
-        assert str(caught.value) == (
-            f"SlidingSlicer cannot un-slice 'y': a slice of shape {list(shape)} does not fit into "
-            "its window of shape [2, 2], in data of shape [2, 4]. Give the slicer the "
-            "unslice_shape of this key, or cut a key of its shape."
-        )
+        assert str(list(shape)) in str(caught.value)
 
-    def test_pieces_of_other_axes_than_those_left_open(self) -> None:
+    def test_the_rank_of_slices(self) -> None:
         slicer = SlidingSlicer([-1, 2], unslice="y", unslice_shape=[-1, 4])
-        with pytest.raises(ValueError, match="pieces of 2 axes") as caught:
+        with pytest.raises(ValueError, match=r"SlidingSlicer.*\[-1, 4\].*\[2\]"):
             slicer._unslice_batch((torch.ones(2), torch.ones(2)), key="y")
-        assert str(caught.value) == (
-            "SlidingSlicer joins pieces of 2 axes, by its unslice_shape [-1, 4], but got one of "
-            "shape [2]."
-        )
 
-    def test_other_errors_of_the_framework_pass(self) -> None:
+    @pytest.mark.parametrize(
+        "make", [np.array, pytest.param("tf", marks=pytest.mark.tf)], ids=["numpy", "tf"]
+    )
+    def test_strings(self, make: Any) -> None:
+        make = pytest.importorskip("tensorflow").constant if make == "tf" else make
+        slicer = SlidingSlicer([2], slice="x")
+        with pytest.raises(TypeError, match=r"SlidingSlicer.*'x'.*not numbers"):
+            there_and_back(slicer, make(list("abcd")))
+
+    def test_errors_of_the_framework(self) -> None:
         slicer = SlidingSlicer([2], unslice="y", unslice_shape=[4], unslice_mode="sum")
         slices = (torch.ones(2, dtype=torch.int64), torch.ones(2))
         with pytest.raises(RuntimeError, match="can't be cast"):

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from fastnet.frameworks import FRAMEWORKS, MissingPart, framework_named, part_in
-from fastnet.util.lazy import import_late
+from fastnet.util.lazy import import_module
 
 __all__ = ["dispatched", "dispatched_to", "implementation", "implementation_of"]
 
@@ -161,7 +161,7 @@ def implementation_of(op: object, value: object, part: str) -> Any:
 def _find(value: object) -> Any:
     for framework in reversed(FRAMEWORKS.values()):
         if framework.has_tensor(value):
-            found = import_late(framework.package)
+            found = import_module(framework.package)
             _by_type[type(value)] = found
             return found
     libraries = [framework.library for framework in FRAMEWORKS.values()]

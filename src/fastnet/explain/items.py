@@ -12,7 +12,7 @@ from fastnet.errors import op_name
 from fastnet.explain.subject import Subject
 from fastnet.op.op import is_delete
 from fastnet.types import is_given, is_scheduler
-from fastnet.util.names import told_ds_ids, told_modes
+from fastnet.util.formatting import format_ds_ids, format_modes
 
 __all__ = ["Item", "find_items", "model_names", "name_op"]
 
@@ -163,9 +163,9 @@ def _judge(subject: Subject, index: int, value: Any, scheduler: str | None) -> I
             deletes=spec.deletes,
         )
     if not spec.runs_in(subject.mode, None):
-        return replace(item, reason=told_modes(item.modes))
+        return replace(item, reason=format_modes(item.modes))
     if not spec.runs_in(subject.mode, subject.ds_id):
-        return replace(item, reason=told_ds_ids(item.ds_ids))
+        return replace(item, reason=format_ds_ids(item.ds_ids))
     return item
 
 

@@ -17,7 +17,7 @@ from fastnet.schedule import get_current_items
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
 from fastnet.util import to_list
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = ["build", "collect_models", "make_models"]
 

@@ -7,10 +7,13 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
+
+import numpy as np
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet.backend.facts import fact, name_of, put_fact
@@ -19,8 +22,7 @@ from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import Around, RangeMeter, Ranges, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
 from fastnet.types import Model, RunStep, State
-from fastnet.util.numbers import whole_number
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork
@@ -201,7 +203,7 @@ def check_request(
     """Validate what a network is to be opened for; return the epoch and the desired keys."""
     if not isinstance(mode, str) or mode not in _MODES:
         raise ValueError(f"mode must be one of {list(_MODES)}, but got {shown(mode)}.")
-    number = epoch if type(epoch) is int else whole_number(epoch)
+    number = epoch if type(epoch) is int else _as_int(epoch)
     if number is None:
         raise TypeError(
             f"epoch must be an integer of at least {first_epoch}, but got {shown(epoch)} of type "
@@ -223,6 +225,17 @@ def check_request(
                 f"{type(key).__name__}."
             )
     return number, desired
+
+
+def _as_int(value: object) -> int | None:
+    """Return an integer of any type, such as numpy's, as an int, and None for any other value."""
+    # numpy 1 accepts its bools as indices.
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def note_optimizer(model: Model) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fastnet._resolve import Spec
 from fastnet.errors import describe_op
 from fastnet.types import is_given, is_scheduler
-from fastnet.util.names import told_ds_ids, told_modes
+from fastnet.util.formatting import format_ds_ids, format_modes
 
 __all__ = ["WritersElsewhere"]
 
@@ -52,7 +52,7 @@ class WritersElsewhere:
     def _why_not(self, op: Any, item: Any) -> str:
         spec = Spec(op)
         if not spec.runs_in(self._mode, None):
-            return f"{told_modes(op.mode)}, and this opening is in mode {self._mode!r}"
+            return f"{format_modes(op.mode)}, and this opening is in mode {self._mode!r}"
         if not spec.runs_in(self._mode, self._ds_id):
-            return f"{told_ds_ids(op.ds_id)}, and this opening has {self._ds_id!r}"
+            return f"{format_ds_ids(op.ds_id)}, and this opening has {self._ds_id!r}"
         return f"is not what {type(item).__name__} gives in this epoch"

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = ["Records", "TraceRecord"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
-from fastnet.util.briefs import brief
+from fastnet.op.copies import get_state, set_state
 from fastnet.util.collections import to_list, to_set
-from fastnet.util.copies import put_attributes, saved_attributes
+from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 
 __all__ = ["Op", "get_inputs_by_op", "is_delete", "write_outputs_by_op"]
@@ -74,7 +74,7 @@ class Op:
         self.out_list = not (outputs is None or isinstance(outputs, str))
 
     def __repr__(self) -> str:
-        return brief(self, self._told())
+        return format_repr(self, self._told())
 
     def _told(self) -> list[str]:
         """List what the repr tells, before the modes and the datasets."""
@@ -92,10 +92,10 @@ class Op:
             raise type(error)(f"{type(self).__name__}: {error}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return saved_attributes(self)
+        return get_state(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        put_attributes(self, state)
+        set_state(self, state)
 
     def inner_ops(self) -> list[Any]:
         """List the ops that this op runs."""

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step or the epoch."""
+"""Learning rate schedules as functions of the step or the epoch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def cosine_decay(
     cycle_multiplier: int = 1,
     warmup: bool = False,
 ) -> float:
-    """Let a learning rate fall along half a cosine, again and again (SGDR).
+    """Cosine decay of a learning rate with warm restarts (SGDR).
 
     Args:
         time: The step or epoch, counted from 1.
-        cycle_length: How long the first fall takes, from `init_lr` to `min_lr`.
-        init_lr: The rate that each cycle starts from.
-        min_lr: The rate that each cycle ends at.
+        cycle_length: The length of the first cycle, in steps or epochs.
+        init_lr: The learning rate at the start of each cycle.
+        min_lr: The learning rate at the end of each cycle.
         start: The step or epoch at which the first cycle begins.
-        cycle_multiplier: How many times as long as the one before each cycle is.
-        warmup: Whether the rate rises along a line before `start`; otherwise it is `init_lr`.
+        cycle_multiplier: The factor by which each cycle is longer than the one before.
+        warmup: Whether the rate rises linearly before `start`. Otherwise it is `init_lr` there.
 
     Returns:
         The learning rate at `time`.
@@ -44,14 +44,14 @@ def cosine_decay(
     if time < start:
         return init_lr * time / start if warmup else init_lr
 
-    steps = time - start + 1  # into the schedule, counted from 1
+    step = time - start + 1
     if cycle_multiplier == 1:
-        cycle = math.ceil(steps / cycle_length) - 1
-        before: float = cycle * cycle_length
+        cycle = math.ceil(step / cycle_length) - 1
+        cycle_start: float = cycle * cycle_length
     else:
-        # the cycles before this one are a geometric series
-        growth = steps * (cycle_multiplier - 1) / cycle_length + 1
+        # The lengths of the cycles are a geometric series.
+        growth = step * (cycle_multiplier - 1) / cycle_length + 1
         cycle = math.ceil(math.log(growth) / math.log(cycle_multiplier)) - 1
-        before = cycle_length * (cycle_multiplier**cycle - 1) / (cycle_multiplier - 1)
-    progress = (steps - before) / (cycle_length * cycle_multiplier**cycle)
+        cycle_start = cycle_length * (cycle_multiplier**cycle - 1) / (cycle_multiplier - 1)
+    progress = (step - cycle_start) / (cycle_length * cycle_multiplier**cycle)
     return (init_lr - min_lr) / 2 * math.cos(progress * math.pi) + (init_lr + min_lr) / 2

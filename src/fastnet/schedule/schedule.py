@@ -1,17 +1,17 @@
-"""Schedulers, and what is in force of a list of scheduled items."""
+"""Schedulers, and the selection of the items that are active in an epoch."""
 
 from __future__ import annotations
 
 import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 from fastnet.errors import shown
 from fastnet.types import is_given, is_scheduler
-from fastnet.util.briefs import brief_value
 from fastnet.util.collections import to_set
-from fastnet.util.numbers import whole_number
+from fastnet.util.formatting import format_value
 
 __all__ = [
     "EpochScheduler",
@@ -27,49 +27,49 @@ U = TypeVar("U")
 
 
 class Scheduler(Generic[T]):
-    """Something that has another value in each epoch, such as an op, a slicer or an optimizer.
+    """A value, such as an op, a slicer or an optimizer, that depends on the epoch.
 
-    A class of your own needs `get_current_value` and `get_all_values`.
+    Subclasses define `get_current_value` and `get_all_values`.
     """
 
     def get_current_value(self, epoch: int) -> T | None:
-        """Find the value of an epoch.
+        """Return the value for an epoch.
 
         Args:
             epoch: The epoch, counted from 1.
 
         Returns:
-            The value in force. None where there is nothing to do.
+            The value, or None if there is none in this epoch.
         """
         raise NotImplementedError(f"{type(self).__name__} must define get_current_value.")
 
     def get_all_values(self) -> list[T | None]:
-        """List every value that can be in force.
+        """Return the values of all epochs.
 
         Returns:
-            The values, with None among them where there are epochs without one.
+            The values. None is one of them if there are epochs without a value.
         """
         raise NotImplementedError(f"{type(self).__name__} must define get_all_values.")
 
     def map(self, fn: Callable[[T], U]) -> Scheduler[U]:
-        """Make the same schedule of other values.
+        """Return a scheduler with a function applied to each value.
 
         Args:
-            fn: Turns one value into another. It is called once for each value, at once, and never
-                with None, which stays None.
+            fn: Converts a value. It is called once per value, immediately, and never with None,
+                which stays None.
 
         Returns:
             A new scheduler. This one is not changed.
         """
-        return _MappedScheduler(self, fn)
+        return map_scheduler(self, fn)
 
 
 class EpochScheduler(Scheduler[T]):
     """A scheduler that changes its value at given epochs.
 
     Args:
-        epoch_dict: The epochs at which the value changes, counted from 1, each with the value from
-            then on. Before the first of them there is no value. None for epochs without one.
+        epoch_dict: Maps epochs, counted from 1, to the value from that epoch on. Use None for
+            epochs without a value. Before the first epoch given there is no value.
 
     Raises:
         AssertionError: If `epoch_dict` is not a dict, or an epoch is not a positive int.
@@ -89,67 +89,36 @@ class EpochScheduler(Scheduler[T]):
                 f"EpochScheduler takes a dict of epochs to values, but got "
                 f"{type(epoch_dict).__name__}."
             )
-        for epoch in epoch_dict:
-            number = whole_number(epoch)
-            if number is None:
+        epochs: Any = epoch_dict
+        for epoch in epochs:
+            if isinstance(epoch, bool) or not isinstance(epoch, Integral) or epoch < 1:
                 raise AssertionError(
-                    f"The epochs of an EpochScheduler must be ints, but one is {shown(epoch)} of "
-                    f"type {type(epoch).__name__}."
-                )
-            if number < 1:
-                raise AssertionError(
-                    f"The epochs of an EpochScheduler must be positive, but one is {number}. The "
-                    "first epoch is 1."
+                    "The epochs of an EpochScheduler must be positive ints, but one is "
+                    f"{shown(epoch)} of type {type(epoch).__name__}. The first epoch is 1."
                 )
         self.epoch_dict = epoch_dict
         self.keys = sorted(epoch_dict)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{key}: {brief_value(one)}" for key, one in self.epoch_dict.items())
-        return f"{type(self).__name__}({{{told}}})"
+        values = ", ".join(f"{key}: {format_value(one)}" for key, one in self.epoch_dict.items())
+        return f"{type(self).__name__}({{{values}}})"
 
     def get_current_value(self, epoch: int) -> T | None:
-        """Find the value of an epoch.
-
-        Args:
-            epoch: The epoch, counted from 1.
-
-        Returns:
-            The value given for `epoch`, or else for the last epoch before it that has one.
-        """
+        """Return the value given for `epoch`, or for the last epoch before it that has one."""
         passed = bisect_right(self.keys, epoch)
         return self.epoch_dict[self.keys[passed - 1]] if passed else None
 
     def get_all_values(self) -> list[T | None]:
-        """List every value, in the order in which they were given.
-
-        Returns:
-            The values, None among them.
-        """
+        """Return the values, including None, in the order of `epoch_dict`."""
         return list(self.epoch_dict.values())
-
-    def map(self, fn: Callable[[T], U]) -> EpochScheduler[U]:
-        """Make the same schedule of other values.
-
-        Args:
-            fn: Called once for each value that is not None.
-
-        Returns:
-            A new scheduler of the same class. This one is not changed.
-        """
-        mapped: Any = copy.copy(self)
-        mapped.epoch_dict = {
-            epoch: None if value is None else fn(value) for epoch, value in self.epoch_dict.items()
-        }
-        result: EpochScheduler[U] = mapped
-        return result
 
 
 class RepeatScheduler(Scheduler[T]):
-    """A scheduler that takes its values in turn, one an epoch, over and over.
+    """A scheduler that cycles through its values, one per epoch.
 
     Args:
-        repeat_list: The values, the first of them for epoch 1. None for an epoch without one.
+        repeat_list: The values, beginning with the one for epoch 1. Use None for an epoch without a
+            value.
 
     Raises:
         AssertionError: If `repeat_list` is not a list, or has fewer than two values.
@@ -160,113 +129,78 @@ class RepeatScheduler(Scheduler[T]):
     """
 
     def __init__(self, repeat_list: list[T | None]) -> None:
-        if not isinstance(repeat_list, list):
+        values: Any = repeat_list
+        if not isinstance(values, list) or len(values) < 2:
             raise AssertionError(
-                f"RepeatScheduler takes a list of values, but got {type(repeat_list).__name__}."
-            )
-        if len(repeat_list) < 2:
-            raise AssertionError(
-                f"RepeatScheduler takes at least 2 values to alternate between, but got "
-                f"{len(repeat_list)}. A value for every epoch needs no scheduler."
+                f"RepeatScheduler takes a list of at least 2 values, but got {shown(repeat_list)}. "
+                "A value for every epoch needs no scheduler."
             )
         self.repeat_list = repeat_list
         self.cycle_length = len(repeat_list)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}([{', '.join(map(brief_value, self.repeat_list))}])"
+        return f"{type(self).__name__}([{', '.join(map(format_value, self.repeat_list))}])"
 
     def get_current_value(self, epoch: int) -> T | None:
-        """Find the value of an epoch.
-
-        Args:
-            epoch: The epoch, counted from 1.
-
-        Returns:
-            The value whose turn it is.
-        """
+        """Return the value at `epoch` in the cycle."""
         return self.repeat_list[(epoch - 1) % self.cycle_length]
 
     def get_all_values(self) -> list[T | None]:
-        """List every value, in the order of their turns.
-
-        Returns:
-            The values, None among them.
-        """
+        """Return the values, including None, in the order of the cycle."""
         return list(self.repeat_list)
-
-    def map(self, fn: Callable[[T], U]) -> RepeatScheduler[U]:
-        """Make the same schedule of other values.
-
-        Args:
-            fn: Called once for each value that is not None.
-
-        Returns:
-            A new scheduler of the same class. This one is not changed.
-        """
-        mapped: Any = copy.copy(self)
-        mapped.repeat_list = [None if value is None else fn(value) for value in self.repeat_list]
-        result: RepeatScheduler[U] = mapped
-        return result
 
 
 class _MappedScheduler(Scheduler[U]):
-    """Another scheduler's choices, with other values in the place of its own."""
+    """A scheduler of any class with a function applied to each of its values."""
 
     def __init__(self, source: Any, fn: Callable[[Any], U]) -> None:
         self._source = source
-        self._values: list[Any] = []
-        self._mapped: list[U] = []
+        self._mapped: list[tuple[Any, U]] = []
         for value in source.get_all_values():
-            # one object that stands for several epochs becomes one object again
-            if value is not None and not any(value is known for known in self._values):
-                self._values.append(value)
-                self._mapped.append(fn(value))
+            # An object that is listed twice is mapped to one object.
+            if value is not None and all(value is not known for known, _ in self._mapped):
+                self._mapped.append((value, fn(value)))
 
     def get_current_value(self, epoch: int) -> U | None:
-        return self._stand_in(self._source.get_current_value(epoch))
+        return self._lookup(self._source.get_current_value(epoch), f" in epoch {epoch}")
 
     def get_all_values(self) -> list[U | None]:
-        return [self._stand_in(value) for value in self._source.get_all_values()]
+        return [self._lookup(value) for value in self._source.get_all_values()]
 
-    def _stand_in(self, value: Any) -> U | None:
+    def _lookup(self, value: Any, when: str = "") -> U | None:
         if value is None:
             return None
-        for known, mapped in zip(self._values, self._mapped, strict=True):
-            if value is known:
-                return mapped
-        if value in self._values:
-            return self._mapped[self._values.index(value)]
-        raise ValueError(
-            f"{type(self._source).__name__} gives the value {shown(value)}, which its "
-            "get_all_values did not list when it was mapped. List every value there."
-        )
+        found = [mapped for known, mapped in self._mapped if value is known]
+        found = found or [mapped for known, mapped in self._mapped if value == known]
+        if not found:
+            raise ValueError(
+                f"{type(self._source).__name__} has the value {shown(value)}{when}, which its "
+                "get_all_values did not list when it was mapped. List every value there."
+            )
+        return found[0]
 
 
 def map_scheduler(scheduler: Any, fn: Callable[[Any], U]) -> Scheduler[U]:
-    """Make the same schedule of other values, whoever wrote the scheduler.
-
-    Args:
-        scheduler: A scheduler of fastnet, of FastEstimator, or anything else with the methods
-            `get_current_value` and `get_all_values`.
-        fn: Turns one value into another. It is called once for each value, and never with None,
-            which stays None.
-
-    Returns:
-        A new scheduler. `scheduler` is not changed.
+    """Return any scheduler, such as one of FastEstimator's, with a function applied to each value.
 
     >>> map_scheduler(RepeatScheduler(["a", None]), str.upper).get_all_values()
     ['A', None]
     """
-    if isinstance(scheduler, Scheduler):
-        return scheduler.map(fn)
-    # FastEstimator's own, which cannot be copied but can be read
-    epoch_dict = getattr(scheduler, "epoch_dict", None)
-    if isinstance(epoch_dict, dict):
-        return EpochScheduler(epoch_dict).map(fn)
-    repeat_list = getattr(scheduler, "repeat_list", None)
-    if isinstance(repeat_list, list):
-        return RepeatScheduler(repeat_list).map(fn)
-    return _MappedScheduler(scheduler, fn)
+    if not isinstance(scheduler, Scheduler):
+        if isinstance(getattr(scheduler, "epoch_dict", None), dict):
+            scheduler = EpochScheduler(scheduler.epoch_dict)
+        elif isinstance(getattr(scheduler, "repeat_list", None), list):
+            scheduler = RepeatScheduler(scheduler.repeat_list)
+    if not isinstance(scheduler, (EpochScheduler, RepeatScheduler)):
+        return _MappedScheduler(scheduler, fn)
+    mapped: Any = copy.copy(scheduler)
+    if isinstance(scheduler, EpochScheduler):
+        values = scheduler.epoch_dict.items()
+        mapped.epoch_dict = {key: None if one is None else fn(one) for key, one in values}
+    else:
+        mapped.repeat_list = [None if one is None else fn(one) for one in scheduler.repeat_list]
+    result: Scheduler[U] = mapped
+    return result
 
 
 def get_current_items(
@@ -277,19 +211,18 @@ def get_current_items(
 ) -> list[Any]:
     """Select the items that run in a mode, an epoch and for a dataset.
 
-    An item without a `mode` runs in every mode, and one without a `ds_id` for every dataset. So
-    does one whose `mode` or `ds_id` is empty.
+    An item without a `mode`, or with an empty one, runs in every mode. The same holds for `ds_id`
+    and datasets.
 
     Args:
         items: Items, schedulers of items, and Nones.
         run_modes: The mode or modes. None for all of them.
-        epoch: The epoch, counted from 1. None for all of them: every value of each scheduler.
-        ds_id: The dataset id or ids. None for all of them. An empty string is the dataset without
-            an id: items that name the ids they run for do not run for it, items that name ids with
-            "!" do.
+        epoch: The epoch, counted from 1. None for all values of each scheduler.
+        ds_id: The dataset id or ids. None for all of them. An empty string is a dataset without an
+            id, for which items run that exclude ids with "!", but not items that name ids.
 
     Returns:
-        The items selected, in the order given.
+        The selected items, in the given order.
 
     >>> class Item:
     ...     def __init__(self, name, mode=(), ds_id=()):
@@ -321,16 +254,16 @@ def get_current_items(
 def get_signature_epochs(
     items: Iterable[Any], total_epochs: int, mode: str | None = None, ds_id: str | None = None
 ) -> list[int]:
-    """Find the epochs that bring a combination of items never seen in an earlier epoch.
+    """Return the epochs with a combination of items that no earlier epoch has.
 
     Args:
         items: Items and schedulers of items.
-        total_epochs: The last epoch to look at.
-        mode: The mode to look at. None for all of them.
-        ds_id: The dataset id to look at. None for all of them.
+        total_epochs: The last epoch to consider.
+        mode: The mode. None for all of them.
+        ds_id: The dataset id. None for all of them.
 
     Returns:
-        The epochs, in order. The first is always 1, unless `total_epochs` is less.
+        The epochs in ascending order. The first is 1, unless `total_epochs` is less.
 
     >>> items = [EpochScheduler({1: "a", 4: "b", 6: "a"}), "c"]
     >>> get_signature_epochs(items, total_epochs=10)
@@ -340,9 +273,9 @@ def get_signature_epochs(
     seen: list[list[Any]] = []
     signature_epochs = []
     for epoch in range(1, total_epochs + 1):
-        in_force = get_current_items(scheduled, run_modes=mode, epoch=epoch, ds_id=ds_id)
-        if in_force not in seen:
-            seen.append(in_force)
+        active = get_current_items(scheduled, run_modes=mode, epoch=epoch, ds_id=ds_id)
+        if active not in seen:
+            seen.append(active)
             signature_epochs.append(epoch)
     return signature_epochs
 
@@ -354,5 +287,5 @@ def _runs_in(own: Any, modes: set[str]) -> bool:
 def _runs_for(own: Any, ds_ids: set[str]) -> bool:
     if not own or not ds_ids or not ds_ids.isdisjoint(own):
         return True
-    # an item that names ids to leave out names nothing else
+    # Excluded and included ids are never mixed.
     return any(name.startswith("!") for name in own) and all(name[1:] not in ds_ids for name in own)

@@ -1,4 +1,4 @@
-"""Cut along one axis."""
+"""A slicer along one axis."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["AxisSlicer"]
 
 
 class AxisSlicer(Slicer):
-    """A slicer that makes a minibatch of each position of one axis.
+    """A slicer that makes a minibatch of each index of one axis.
 
     The pieces lack the axis. Volumes of shape [B, C, W, H, D] and ``axis=-1`` give D images of
-    shape [B, C, W, H], for a model of images. Joined again, the pieces' axis is where it was.
+    shape [B, C, W, H]. Joining stacks the pieces along the axis.
 
     Args:
-        axis: The axis, which may be counted from the end.
+        axis: The axis. Negative values count from the end.
         slice: The key or keys to cut.
-        unslice: The key or keys to join. Left out, those of `slice`. None to join nothing.
-        mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
+        unslice: The key or keys to join. By default, those of `slice`. None to join nothing.
+        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to work for, or ids with a leading "!" for all the others. None
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
     Raises:

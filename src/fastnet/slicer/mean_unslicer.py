@@ -1,4 +1,4 @@
-"""Join by averaging."""
+"""A slicer that averages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["MeanUnslicer"]
 
 
 class MeanUnslicer(Slicer):
-    """A slicer that joins the pieces of a value, such as a loss, into their mean.
+    """A slicer that joins the pieces of a value, such as a loss, by averaging them.
 
-    It cuts nothing: another slicer must. The mean of ints or booleans is a float.
+    It is used with another slicer that cuts. The mean of ints or booleans is a float.
 
     Args:
         unslice: The key or keys to join. Their pieces must have equal shapes.
-        mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
+        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to work for, or ids with a leading "!" for all the others. None
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
     >>> import numpy as np
@@ -40,10 +40,10 @@ class MeanUnslicer(Slicer):
         tensors = implementation(slices[0])
         if tensors.is_integral(slices[0]):
             if hasattr(tensors, "to_numpy"):
-                # where types do not mix, arrays do it
+                # TensorFlow does not add tensors of different types, so numpy averages them.
                 arrays = tuple(tensors.to_numpy(piece) for piece in slices)
                 return tensors.from_numpy(self._unslice_batch(arrays, key), slices[0])
-            # out of place, so that a float among the slices makes the sum a float
+            # Not in place, so that the sum becomes a float if one of the slices is.
             total = tensors.zeros_like(slices[0], "int64")
             for piece in slices:
                 total = total + piece

@@ -7,33 +7,31 @@ from typing import Any
 
 from fastnet._slice import check_slicers as sanity_assert_slicers
 from fastnet._slice import forward_slicers, reverse_slicers
-from fastnet.util.briefs import brief
 from fastnet.util.collections import to_list, to_set
+from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 
 __all__ = ["Slicer", "forward_slicers", "reverse_slicers", "sanity_assert_slicers"]
 
 
 class Slicer:
-    """Something that cuts values of a batch into pieces, or joins pieces into values, or both.
+    """A slicer, which cuts values of a batch into pieces, or joins pieces, or both.
 
-    A network with slicers runs its ops once for each piece, and joins the results before
-    postprocessing. What is not cut is the same in every minibatch.
-
-    A class of your own defines `_slice_batch` if it is to cut, and `_unslice_batch` if it is to
-    join.
+    A network with slicers runs its ops once per minibatch, and joins the results before
+    postprocessing. Subclasses that cut define `_slice_batch`, and subclasses that join define
+    `_unslice_batch`.
 
     Args:
         slice: The key or keys to cut.
-        unslice: The key or keys to join. Left out, those of `slice`. None to join nothing.
-        mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
+        unslice: The key or keys to join. By default, those of `slice`. None to join nothing.
+        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to work for, or ids with a leading "!" for all the others. None
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
     Raises:
         ValueError: If there is neither a key to cut nor one to join.
-        NotImplementedError: If there are keys to cut, or to join, but the class does not say how.
+        NotImplementedError: If there are keys to cut or to join, but not the method for it.
         AssertionError: If a key, a mode or a dataset id is malformed.
 
     >>> class Halves(Slicer):
@@ -51,7 +49,7 @@ class Slicer:
     mode: set[str]
     ds_id: set[str]
     minibatch_size: int = 0
-    """How many minibatches the last batch was cut into."""
+    """The number of minibatches that the last batch was cut into."""
 
     def __init__(
         self,
@@ -69,41 +67,30 @@ class Slicer:
         cut, joined = (
             ", ".join(getattr(self, keys, ())) for keys in ("slice_inputs", "unslice_inputs")
         )
-        return brief(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
+        return format_repr(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
 
     def settle(self, changed: Sequence[str] = ()) -> None:
-        """Check the keys, modes and dataset ids that were written to the slicer.
-
-        A network calls this when it is opened after they have changed.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            AssertionError: As for `__init__`.
-            NotImplementedError: As for `__init__`.
-            ValueError: As for `__init__`.
-        """
+        """Check the keys, modes and dataset ids again after they have changed."""
         self._put_names(self.slice_inputs, self.unslice_inputs, self.mode, self.ds_id)
 
     def _put_names(self, slice: Any, unslice: Any, mode: Any, ds_id: Any) -> None:
-        self.slice_inputs = list(check_io_names(to_list(slice)))
-        self.unslice_inputs = list(check_io_names(to_list(unslice)))
-        self.mode = set(parse_modes(to_set(mode)))
-        self.ds_id = set(check_ds_id(to_set(ds_id)))
         name = type(self).__name__
+        try:
+            self.slice_inputs = list(check_io_names(to_list(slice)))
+            self.unslice_inputs = list(check_io_names(to_list(unslice)))
+            self.mode = set(parse_modes(to_set(mode)))
+            self.ds_id = set(check_ds_id(to_set(ds_id)))
+        except (AssertionError, TypeError) as error:
+            raise type(error)(f"{name}: {error}") from None
         if not self.slice_inputs and not self.unslice_inputs:
             raise ValueError(f"{name} has nothing to do: give it keys to `slice` or to `unslice`.")
-        if self.slice_inputs and type(self)._slice_batch is Slicer._slice_batch:
-            raise NotImplementedError(
-                f"{name} is to slice {self.slice_inputs}, but does not define _slice_batch. Define "
-                "it, or give the keys to `unslice` only."
-            )
-        if self.unslice_inputs and type(self)._unslice_batch is Slicer._unslice_batch:
-            raise NotImplementedError(
-                f"{name} is to un-slice {self.unslice_inputs}, but does not define _unslice_batch. "
-                "Define it, or pass unslice=None."
-            )
+        for role, keys in (("slice", self.slice_inputs), ("unslice", self.unslice_inputs)):
+            method = f"_{role}_batch"
+            if keys and getattr(type(self), method) is getattr(Slicer, method):
+                raise NotImplementedError(
+                    f"{name} has the keys {keys} to {role}, but does not define {method}. Define "
+                    f"it, or pass {role}=None."
+                )
 
     def slice_batches(self, batches: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Cut the values of `slice_inputs`.
@@ -115,16 +102,16 @@ class Slicer:
             A tuple for each minibatch, with a piece of each value.
 
         Raises:
-            AssertionError: If the values fall into different numbers of pieces.
+            AssertionError: If the values have different numbers of pieces.
         """
         pieces = [self._slice_batch(batch) for batch in batches]
         counts = [len(piece) for piece in pieces]
         if len(set(counts)) > 1:
             cut = dict(zip(self.slice_inputs, counts, strict=True))
             raise AssertionError(
-                f"{type(self).__name__} cut its keys into different numbers of slices: {cut}. Keys "
-                "that are cut together must give equally many; cut the others with another slicer, "
-                "or not at all."
+                f"{type(self).__name__} cut its keys into different numbers of slices: {cut}. The "
+                "keys of a slicer must have equally many. Cut the others with another slicer, or "
+                "not at all."
             )
         self.minibatch_size = counts[0]
         return list(zip(*pieces, strict=True))
@@ -136,7 +123,7 @@ class Slicer:
             batch: The value, usually a tensor.
 
         Returns:
-            Its pieces.
+            The pieces, one for each minibatch.
         """
         raise NotImplementedError(f"{type(self).__name__} must define _slice_batch.")
 
@@ -145,8 +132,7 @@ class Slicer:
 
         Args:
             slices: The pieces, in the order of the minibatches.
-            key: The key they belong to. A key that nobody reads afterwards is not joined, so this
-                is not called for it.
+            key: Their key. The method is called only for keys that are read afterwards.
 
         Returns:
             The joined value.

@@ -1,19 +1,20 @@
-"""Cut with a window that slides over the data."""
+"""A slicer with a sliding window."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastnet.backend.dispatch import implementation
 from fastnet.errors import shown
 from fastnet.slicer.slicer import Slicer
-from fastnet.slicer.tiling import Tiling, tile
 from fastnet.util.collections import to_list
 
 __all__ = ["SlidingSlicer"]
@@ -21,12 +22,13 @@ __all__ = ["SlidingSlicer"]
 PAD_MODES = ("drop", "partial", "constant", "nopad", "mirror")
 UNSLICE_MODES = ("sum", "avg")
 
+_RULE = "a positive int, or -1 for an axis that is not cut"
 
-class _Shapes(threading.local):
-    """The shapes that each slicer cut last, by key, as this thread saw it.
 
-    A slicer may belong to two networks that run at once, so the shapes do not lie on the slicer.
-    The key None stands for the last value of all.
+class _LastShapes(threading.local):
+    """The shapes that each slicer cut last, by key, with None for the shape of the last value.
+
+    They are stored per thread because networks in several threads may share a slicer.
     """
 
     def __init__(self) -> None:
@@ -34,45 +36,43 @@ class _Shapes(threading.local):
         self.of = WeakKeyDictionary()
 
 
-_shapes = _Shapes()
+_shapes = _LastShapes()
 
 
 class SlidingSlicer(Slicer):
     """A slicer that makes a minibatch of each position of a sliding window.
 
     The window has a length for each axis of the data. Images of shape [B, C, W, H] and
-    ``window_size=[-1, -1, 64, 64]`` give patches of shape [B, C, 64, 64]. Joined again, patches
-    lie where they were cut: where they overlap they are averaged or added, and gaps between them
-    are filled with `pad_val`.
+    ``window_size=[-1, -1, 64, 64]`` give patches of shape [B, C, 64, 64]. Joining places each patch
+    where it was cut. Overlaps are averaged or added, and gaps are filled with `pad_val`.
 
-    An axis of the data that is no longer than its stride is not cut at all, and the piece has all
-    of it, however short the window is; with `pad_mode` "drop" the window must fit into it.
+    An axis whose stride is not less than its length is not cut, however short the window is. With
+    `pad_mode` "drop" the window must fit into it.
 
     Args:
-        window_size: The length of the window along each axis; -1 for an axis that is not cut.
-        strides: How far the window moves along each axis; 0 for an axis that is not cut. One int
-            stands for every axis that is cut. Left out, the window's own lengths, so that windows
-            touch without overlapping.
-        pad_mode: What to do with a last window that reaches past the end of the data: "drop" it, so
-            that what no other window reaches is `pad_val` in what is joined; let it be "partial"
-            (shorter than the others), pad the data with a "constant", move it back until it fits
-            ("nopad"), or let the data go on as its "mirror" image, without the edge. In torch and
-            numpy this leaves the first two axes, batch and channel, as they are; in TensorFlow,
-            where the channels come last, each axis can be mirrored.
-        pad_val: What to pad with, and what to fill gaps with when joining.
-        slice: The key or keys to cut. Keys that are cut together must give equally many windows.
-        unslice: The key or keys to join. Left out, those of `slice`. None to join nothing.
-        unslice_mode: Whether overlapping windows are averaged ("avg", always in float32) or added
-            up ("sum", in their own type) when they are joined.
-        unslice_shape: The shape that joining leads to, with -1 for an axis that is not cut and is
-            as long as it is in the pieces, such as the batch's. Left out, the shape that a key had
-            before it was cut; a key that was not cut takes the shape of the last key that was. It
-            must be given to a slicer that cuts nothing.
-        squeeze_window: Whether axes along which the window has length 1 are taken out of the
-            pieces, and put back when joining.
-        mode: The mode or modes to work in: "train", "eval", "test", "infer", or one of these with a
+        window_size: The length of the window along each axis, or -1 for an axis that is not cut.
+        strides: The distance between windows along each axis, or 0 for an axis that is not cut. An
+            int applies to every axis that is cut. By default, the lengths of the window, so that
+            windows do not overlap.
+        pad_mode: How to treat a last window that reaches past the end of the data. "drop" leaves
+            the window out, and joining fills its place with `pad_val`. "partial" shortens it.
+            "nopad" moves it back until it fits. "constant" pads the data with `pad_val`. "mirror"
+            pads with a reflection without the edge. It does not pad the first two axes, batch and
+            channel, in torch and numpy. In TensorFlow, where channels come last, it pads any axis.
+        pad_val: The value to pad with, and to fill gaps with when joining.
+        slice: The key or keys to cut. All of them must have the same number of windows.
+        unslice: The key or keys to join. By default, those of `slice`. None to join nothing.
+        unslice_mode: "avg" to average overlapping windows, always in float32, or "sum" to add them,
+            in their own type.
+        unslice_shape: The shape of the joined data, with -1 for an axis that is not cut and whose
+            length is that of the pieces, such as the batch. By default, the shape that a key had
+            before it was cut, or for other keys the shape of the last key that was cut. Required
+            for a slicer that cuts nothing.
+        squeeze_window: Whether to remove the axes along which the window has length 1 from the
+            pieces. Joining restores them.
+        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
             leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to work for, or ids with a leading "!" for all the others. None
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
             for every dataset.
 
     Raises:
@@ -101,104 +101,71 @@ class SlidingSlicer(Slicer):
         ds_id: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(slice=slice, unslice=unslice, mode=mode, ds_id=ds_id)
-        self.window_size = self._read_window(window_size)
-        self.strides = self._read_strides(strides)
-        if pad_mode not in PAD_MODES:
-            raise AssertionError(
-                f"pad_mode must be one of {', '.join(map(repr, PAD_MODES))}, but got "
-                f"{shown(pad_mode)}."
-            )
-        if pad_mode == "mirror" and len(self.window_size) < 3:
-            raise AssertionError(
-                "pad_mode 'mirror' leaves the first two axes, batch and channel, as they are, so "
-                f"it needs a window_size of at least 3 axes, but got {self.window_size}."
-            )
-        self.pad_mode = pad_mode
-        self.pad_val = pad_val
-        if unslice_mode not in UNSLICE_MODES:
-            raise AssertionError(
-                f"unslice_mode must be one of {', '.join(map(repr, UNSLICE_MODES))}, but got "
-                f"{shown(unslice_mode)}."
-            )
-        self.unslice_mode = unslice_mode
-        self._fixed_shape = None if unslice_shape is None else tuple(to_list(unslice_shape))
-        if self._fixed_shape is not None and len(self._fixed_shape) != len(self.window_size):
-            raise AssertionError(
-                f"unslice_shape and window_size must have the same number of axes, but got "
-                f"{list(self._fixed_shape)} and {self.window_size}."
-            )
-        for length, cut in zip(self._fixed_shape or (), self.window_size, strict=False):
-            if not isinstance(length, int) or (length < 1 and (length, cut) != (-1, -1)):
-                raise AssertionError(
-                    "Each length of an unslice_shape must be a positive int, or -1 for an axis "
-                    f"that is not cut, but got {shown(length)} in {list(self._fixed_shape or ())}, "
-                    f"for windows of {self.window_size}."
-                )
-        if self.unslice_inputs and not self.slice_inputs and self._fixed_shape is None:
-            raise AssertionError(
-                f"SlidingSlicer is to un-slice {self.unslice_inputs} but slices nothing, so it "
-                "cannot see what shape to restore. Give it keys to `slice`, or an unslice_shape."
-            )
-        self.auto_squeeze = [
-            axis for axis, length in enumerate(self.window_size) if squeeze_window and length == 1
-        ]
-
-    @staticmethod
-    def _read_window(window_size: Any) -> list[int]:
-        given = list(to_list(window_size))
-        if not given:
+        window = self.window_size = list(to_list(window_size))
+        if not window:
             raise AssertionError(
                 "SlidingSlicer needs a window_size: a length for each axis of the data, or -1."
             )
-        for length in given:
-            if not isinstance(length, int) or (length < 1 and length != -1):
-                raise AssertionError(
-                    f"Each length of a window_size must be a positive int, or -1 for an axis that "
-                    f"is not cut, but got {shown(length)} in {given}."
-                )
-        return given
-
-    def _read_strides(self, strides: Any) -> list[int]:
+        self._check_lengths("window_size", window, lambda n, _: n > 0 or n == -1, _RULE)
         if isinstance(strides, int):
-            given: list[Any] = [0 if length == -1 else strides for length in self.window_size]
-        else:
-            given = list(to_list(strides)) or [max(length, 0) for length in self.window_size]
-        if len(given) != len(self.window_size):
-            raise AssertionError(
-                f"strides and window_size must have the same number of axes, but got {given} and "
-                f"{self.window_size}."
-            )
-        for stride in given:
-            if not isinstance(stride, int) or stride < 0:
+            strides = [0 if length == -1 else strides for length in window]
+        self.strides = list(to_list(strides)) or [max(length, 0) for length in window]
+        self._check_lengths("strides", self.strides, lambda n, _: n >= 0, "an int of at least 0")
+        choices = (("pad_mode", pad_mode, PAD_MODES), ("unslice_mode", unslice_mode, UNSLICE_MODES))
+        for name, value, allowed in choices:
+            if value not in allowed:
                 raise AssertionError(
-                    f"Each stride must be an int of at least 0, but got {shown(stride)} in {given}."
+                    f"SlidingSlicer's {name} is one of {list(allowed)}, but got {shown(value)}."
                 )
-        return given
+        if pad_mode == "mirror" and len(window) < 3:
+            raise AssertionError(
+                "SlidingSlicer's pad_mode 'mirror' does not pad the first two axes, so it needs a "
+                f"window_size of at least 3 axes, but got {window}."
+            )
+        self.pad_mode = pad_mode
+        self.pad_val = pad_val
+        self.unslice_mode = unslice_mode
+        self._fixed_shape = None if unslice_shape is None else tuple(to_list(unslice_shape))
+        if self._fixed_shape is not None:
+            given = list(self._fixed_shape)
+            self._check_lengths("unslice_shape", given, lambda n, w: n > 0 or n == w == -1, _RULE)
+        elif self.unslice_inputs and not self.slice_inputs:
+            raise AssertionError(
+                f"SlidingSlicer un-slices {self.unslice_inputs} but slices nothing, so the shape "
+                "to restore is unknown. Give it keys to `slice`, or an unslice_shape."
+            )
+        self.auto_squeeze = [
+            axis for axis, length in enumerate(window) if squeeze_window and length == 1
+        ]
+
+    def _check_lengths(
+        self, name: str, lengths: list[Any], is_valid: Callable[[int, int], bool], rule: str
+    ) -> None:
+        if len(lengths) != len(self.window_size):
+            raise AssertionError(
+                f"SlidingSlicer's {name} and window_size must have the same number of axes, but "
+                f"got {lengths} and {self.window_size}."
+            )
+        for length, window_length in zip(lengths, self.window_size, strict=True):
+            if not isinstance(length, int) or not is_valid(length, window_length):
+                raise AssertionError(
+                    f"Each length of SlidingSlicer's {name} must be {rule}, but got "
+                    f"{shown(length)} in {lengths}, for windows of {self.window_size}."
+                )
 
     @property
     def static_unslice_shape(self) -> bool:
-        """Whether the shape that joining leads to was given when the slicer was made."""
+        """Whether `unslice_shape` was given."""
         return self._fixed_shape is not None
 
     @property
     def unslice_shape(self) -> list[int] | None:
-        """The shape that joining leads to: the one given, or that of what was last cut."""
+        """The shape of joined data: the one that was given, or that of the data cut last."""
         shape = self._target_shape(None)
         return None if shape is None else list(shape)
 
     def slice_batches(self, batches: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Cut the values of `slice_inputs`.
-
-        Args:
-            batches: The values, one for each key of `slice_inputs`.
-
-        Returns:
-            A tuple for each window, with a piece of each value.
-
-        Raises:
-            AssertionError: If the values fall into different numbers of windows.
-            ValueError: If a value has another number of axes than the window, or no window fits.
-        """
+        """Cut the values of `slice_inputs` into windows, and remember their shapes."""
         pieces = super().slice_batches(batches)
         if self.unslice_inputs and self._fixed_shape is None:
             shapes = _shapes.of[self]
@@ -211,20 +178,16 @@ class SlidingSlicer(Slicer):
         shape = _shape_of(batch)
         if len(shape) != len(self.window_size):
             raise ValueError(
-                f"SlidingSlicer cuts {self.slice_inputs} with a window of {len(self.window_size)} "
-                f"axes, {self.window_size}, but got data of {len(shape)} axes, of shape "
-                f"{list(shape)}. Give the window a length for each axis of the data, or -1."
+                f"SlidingSlicer slices {self.slice_inputs} by the window_size {self.window_size}, "
+                f"but got data of shape {list(shape)}. Give a length for each axis, or -1."
             )
         if self.unslice_inputs and self._fixed_shape is None:
             _shapes.of[self] = {None: shape}
-        tiling = self._tile(shape, tensors)
+        tiling = self._tiling(shape, tensors)
         padded = tensors.pad_ends(batch, tiling.padding, self.pad_mode == "mirror", self.pad_val)
         pieces = [padded[cut] for cut in tiling.cuts]
         for axis in reversed(self.auto_squeeze):
-            pieces = [
-                tensors.squeeze(piece, axis) if piece.shape[axis] == 1 else piece
-                for piece in pieces
-            ]
+            pieces = [tensors.squeeze(one, axis) if one.shape[axis] == 1 else one for one in pieces]
         return pieces
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
@@ -232,13 +195,12 @@ class SlidingSlicer(Slicer):
         if shape is None:
             raise AssertionError(
                 f"SlidingSlicer cannot un-slice '{key}', because it has not sliced anything in "
-                "this thread, and has no unslice_shape. Slice a batch first, or give it an "
-                "unslice_shape."
+                "this thread. Slice a batch first, or give it an unslice_shape."
             )
         tensors = implementation(slices[0])
         if -1 in shape:
-            shape = self._as_in(shape, slices[0])
-        tiling = self._tile(shape, tensors)
+            shape = self._fill_shape(shape, _shape_of(slices[0]))
+        tiling = self._tiling(shape, tensors)
         if len(slices) != len(tiling.cuts):
             raise AssertionError(
                 f"SlidingSlicer cannot un-slice '{key}': a shape of {list(shape)} has "
@@ -247,67 +209,61 @@ class SlidingSlicer(Slicer):
             )
         if not hasattr(tensors, "to_numpy"):
             return self._join(slices, key, shape, tiling)
-        # tensors that cannot be written to are put together as arrays
+        # TensorFlow's tensors cannot be written to, so they are joined as arrays.
         arrays = tuple(tensors.to_numpy(piece) for piece in slices)
         return tensors.from_numpy(self._join(arrays, key, shape, tiling), slices[0])
 
-    def _as_in(self, shape: tuple[int, ...], piece: Any) -> tuple[int, ...]:
-        """Take the lengths that were left open from a piece."""
-        lengths = list(_shape_of(piece))
+    def _fill_shape(self, shape: tuple[int, ...], piece: tuple[int, ...]) -> tuple[int, ...]:
+        """Replace each -1 of a shape by the length of that axis in a piece."""
+        lengths = list(piece)
         for axis in self.auto_squeeze:
             if len(lengths) < len(shape):
                 lengths.insert(axis, 1)
         if len(lengths) != len(shape):
             raise ValueError(
-                f"SlidingSlicer joins pieces of {len(shape)} axes, by its unslice_shape "
-                f"{list(shape)}, but got one of shape {list(_shape_of(piece))}."
+                f"SlidingSlicer's unslice_shape is {list(shape)}, but it got a slice of shape "
+                f"{list(piece)}. Un-slice keys with as many axes."
             )
         return tuple(
-            own if given == -1 else given for given, own in zip(shape, lengths, strict=True)
+            length if size == -1 else size for size, length in zip(shape, lengths, strict=True)
         )
 
     def _join(
         self, slices: tuple[Any, ...], key: str, shape: tuple[int, ...], tiling: Tiling
     ) -> Any:
-        if not _are_numbers(slices[0]):
+        # Arrays of strings and objects have these kinds.
+        if getattr(slices[0].dtype, "kind", "f") in "OSU":
             raise TypeError(
                 f"SlidingSlicer cannot un-slice '{key}': its slices are of type "
-                f"{slices[0].dtype}, and only numbers can be averaged or added up. Leave the key "
-                "out of `unslice`."
+                f"{slices[0].dtype}, not numbers. Leave the key out of `unslice`."
             )
         tensors = implementation(slices[0])
-        grown = [size + growth for size, growth in zip(shape, tiling.padding, strict=True)]
+        padded = [size + growth for size, growth in zip(shape, tiling.padding, strict=True)]
         average = self.unslice_mode == "avg"
-        merged = tensors.zeros(grown, slices[0], "float32" if average else None)
+        merged = tensors.zeros(padded, slices[0], "float32" if average else None)
         for cut, piece in zip(tiling.cuts, slices, strict=True):
             window = merged[cut]
             for axis in self.auto_squeeze:
                 if window.shape[axis] == 1:
                     piece = tensors.expand_dims(piece, axis)
-            # a piece with an axis of length 1 would be added all over its window
+            # A piece with an axis of length 1 would be broadcast over its window.
             if piece.shape != window.shape:
                 raise ValueError(
-                    f"SlidingSlicer cannot un-slice '{key}': a slice of shape "
-                    f"{list(_shape_of(piece))} does not fit into its window of shape "
-                    f"{list(_shape_of(window))}, in data of shape {list(shape)}. Give the slicer "
-                    "the unslice_shape of this key, or cut a key of its shape."
+                    f"SlidingSlicer cannot un-slice '{key}': a slice of shape {[*piece.shape]} "
+                    f"does not fit into its window of shape {[*window.shape]}, in data of shape "
+                    f"{list(shape)}. Give an unslice_shape, or slice a key of the same shape."
                 )
             window += piece
         if any(tiling.padding):
             merged = merged[tuple(slice(size) for size in shape)]
-        if average:
-            counts = _window_counts(tiling, shape)
-            if counts is not None:
-                merged /= tensors.from_numpy(counts, merged)
+        if average and any(counts is not None for counts in tiling.coverage):
+            merged /= tensors.from_numpy(_window_counts(tiling), merged)
         if self.pad_val != 0:
-            self._fill_gaps(merged, tiling)
+            for axis, counts in enumerate(tiling.coverage):
+                if counts is not None and 0 in counts:
+                    gaps = np.flatnonzero(counts == 0).tolist()
+                    merged[(slice(None),) * axis + (gaps,)] = self.pad_val
         return merged
-
-    def _fill_gaps(self, merged: Any, tiling: Tiling) -> None:
-        for axis, counts in enumerate(tiling.coverage):
-            if counts is not None and 0 in counts:
-                gaps = [position for position, count in enumerate(counts) if count == 0]
-                merged[(slice(None),) * axis + (gaps,)] = self.pad_val
 
     def _target_shape(self, key: str | None) -> tuple[int, ...] | None:
         if self._fixed_shape is not None:
@@ -315,7 +271,7 @@ class SlidingSlicer(Slicer):
         shapes = _shapes.of.get(self, {})
         return shapes.get(key, shapes.get(None))
 
-    def _tile(self, shape: tuple[int, ...], tensors: Any) -> Tiling:
+    def _tiling(self, shape: tuple[int, ...], tensors: Any) -> Tiling:
         return tile(
             shape,
             tuple(self.window_size),
@@ -329,21 +285,79 @@ def _shape_of(tensor: Any) -> tuple[int, ...]:
     return tuple(implementation(tensor).get_shape(tensor))
 
 
-def _are_numbers(tensor: Any) -> bool:
-    # not arrays of strings or of objects; types that numpy itself lacks are of the kind "V"
-    return getattr(tensor.dtype, "kind", "f") not in "OSU"
-
-
-def _window_counts(tiling: Tiling, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-    """Count the windows over each position, or 1 where there is none.
-
-    An axis whose positions all have one window has length 1 in the counts.
-    """
-    if all(counts is None for counts in tiling.coverage):
-        return None
+def _window_counts(tiling: Tiling) -> NDArray[Any]:
+    """Return the number of windows over each element, broadcastable, and 1 in gaps."""
     per_axis = [
-        np.ones(1, "float32") if counts is None else np.maximum(counts, 1).astype("float32")
+        np.ones(1, "float32") if counts is None else np.maximum(counts, 1)
         for counts in tiling.coverage
     ]
-    counts: np.ndarray[Any, Any] = functools.reduce(np.multiply.outer, per_axis)
+    counts: NDArray[Any] = functools.reduce(np.multiply.outer, per_axis)
     return counts
+
+
+class Tiling(NamedTuple):
+    """The windows over data of one shape."""
+
+    cuts: tuple[tuple[slice, ...], ...]
+    """For each window, a slice for each axis, which may end past the data. The last axis varies
+    fastest.
+    """
+    padding: tuple[int, ...]
+    """For each axis, the padding at its end that the windows need."""
+    coverage: tuple[NDArray[Any] | None, ...]
+    """For each axis, the number of windows over each index, or None where it is always one."""
+
+
+@functools.lru_cache(maxsize=256)
+def tile(
+    shape: tuple[int, ...],
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    pad_mode: str,
+    mirrored_from: int = 2,
+) -> Tiling:
+    """Place windows over a shape. "mirror" pads the axes from `mirrored_from` on.
+
+    As in FastEstimator an axis is not cut if its window is -1, if its stride is 0, or if its stride
+    is not less than its length.
+
+    >>> tile((4,), window=(3,), strides=(3,), pad_mode="nopad").cuts
+    ((slice(0, 3, None),), (slice(1, 4, None),))
+    """
+    per_axis = []
+    padding = []
+    for axis, (size, length, stride) in enumerate(zip(shape, window, strides, strict=True)):
+        data = f"axis {axis} of data of shape {list(shape)}"
+        advice = f"window_size is {list(window)}. Use another pad_mode, or a smaller window."
+        starts: Sequence[int] = ()
+        if length != -1 and stride > 0:
+            # The last window is the first one that reaches the end.
+            starts = range(0, size, stride)[: max((size - length + stride - 1) // stride, 0) + 1]
+        is_padded = pad_mode == "constant" or (pad_mode == "mirror" and axis >= mirrored_from)
+        growth = max(starts[-1] + length - size, 0) if starts and is_padded else 0
+        if pad_mode == "mirror" and growth >= size > 0:
+            raise ValueError(
+                f"pad_mode 'mirror' can pad {data}, by {size - 1} at most, not {growth}: {advice}"
+            )
+        if pad_mode == "drop" and starts and size < length:
+            raise ValueError(f"No window fits into {data}, and pad_mode is 'drop': {advice}")
+        cuts = [slice(None)]
+        if starts and stride < size:
+            if pad_mode == "nopad" and size < length:
+                raise AssertionError(f"pad_mode 'nopad' cannot move a window into {data}: {advice}")
+            if pad_mode == "drop":
+                starts = [start for start in starts if start + length <= size]
+            elif pad_mode == "nopad":
+                starts = [min(start, size - length) for start in starts]
+            cuts = [slice(start, start + length) for start in starts]
+        per_axis.append(cuts)
+        padding.append(growth)
+    coverage = tuple(map(_count_windows, shape, per_axis))
+    return Tiling(tuple(itertools.product(*per_axis)), tuple(padding), coverage)
+
+
+def _count_windows(size: int, cuts: list[slice]) -> NDArray[Any] | None:
+    counts = np.zeros(size, "float32")
+    for cut in cuts:
+        counts[cut] += 1
+    return None if (counts == 1).all() else counts

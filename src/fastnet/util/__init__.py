@@ -1,7 +1,8 @@
-"""Small functions that the rest of fastnet, and programs, build on."""
+"""Utilities for tensors, devices, collections and names."""
+
+from contextlib import nullcontext
 
 from fastnet.util.collections import filter_nones, to_list, to_set
-from fastnet.util.contexts import NonContext
 from fastnet.util.devices import get_device, get_num_devices, get_num_gpus
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 from fastnet.util.padding import pad_batch, pad_data
@@ -30,3 +31,13 @@ __all__ = [
     "to_number",
     "to_set",
 ]
+
+
+class NonContext(nullcontext[None]):
+    """A context manager that does nothing.
+
+    >>> with NonContext():
+    ...     answer = 42
+    >>> answer
+    42
+    """

@@ -1,4 +1,4 @@
-"""One value or many, as a list or as a set; and collections without their Nones."""
+"""Conversion of values to lists and sets, and collections without None."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ K = TypeVar("K")
 
 
 def to_list(data: Any) -> list[Any]:
-    """Put one value, or a collection of values, into a list.
+    """Convert a value, or a collection of values, to a list.
 
     Args:
-        data: A list, tuple, set, frozenset or view of a dict's keys, whose items are taken;
-            anything else, a dict or a string among them, counts as one value.
+        data: A list, tuple, set, frozenset or view of a dict's keys. Anything else, including a
+            dict or a string, counts as one value.
 
     Returns:
-        A list: `data` itself if it is one already, an empty list for None.
+        A list of the values. `data` itself if it is a list, an empty list if it is None.
 
     >>> to_list("x"), to_list(("x", "y")), to_list(None), to_list({"x": 1})
     (['x'], ['x', 'y'], [], [{'x': 1}])
@@ -34,25 +34,19 @@ def to_list(data: Any) -> list[Any]:
 
 
 def to_set(data: Any) -> set[Any]:
-    """Put one value, or a collection of values, into a set.
+    """Convert a value, or a collection of values, to a set.
 
     Args:
-        data: A set, frozenset, list, tuple or view of a dict's keys, whose items are taken;
-            anything else, a string among them, counts as one value. Every item must be hashable.
+        data: A set, frozenset, list, tuple or view of a dict's keys. Anything else, including a
+            string, counts as one value. All values must be hashable.
 
     Returns:
-        A set: `data` itself if it is one already, an empty set for None.
+        A set of the values. `data` itself if it is a set, an empty set if it is None.
 
     >>> to_set("train"), to_set(["train"]), to_set(frozenset({"train"})), to_set(None)
     ({'train'}, {'train'}, {'train'}, set())
     """
-    if data is None:
-        return set()
-    if isinstance(data, set):
-        return data
-    if isinstance(data, (tuple, list, frozenset, KeysView)):
-        return set(data)
-    return {data}
+    return data if isinstance(data, set) else set(to_list(data))
 
 
 @overload
@@ -64,12 +58,12 @@ def filter_nones(ins: tuple[T | None, ...]) -> tuple[T, ...]: ...
 @overload
 def filter_nones(ins: list[T | None]) -> list[T]: ...
 def filter_nones(ins: Collection[Any]) -> Collection[Any]:
-    """Leave the Nones out of a collection.
+    """Remove None from a collection.
 
-    Only None goes. An item that is merely false, such as an op that defines a length of 0, stays.
+    Values that are merely false, such as 0, are kept.
 
     Args:
-        ins: The collection. Of a mapping, the entries whose value is None go.
+        ins: The collection. Of a mapping, the entries whose value is None are removed.
 
     Returns:
         A new dict, set or tuple for a mapping, set or tuple, and a new list for anything else.

@@ -1,12 +1,11 @@
-"""What this machine computes on."""
+"""Selection of torch devices."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -16,93 +15,41 @@ __all__ = [
     "get_num_devices",
     "get_num_gpus",
     "has_accelerator",
-    "read_device",
-    "stream_waiter",
+    "resolve_device",
+    "stream_synchronizer",
 ]
 
-VARIABLE = "FASTNET_DEVICE"
-"""Names the device of programs that name none themselves."""
-
+_VARIABLE = "FASTNET_DEVICE"
 _LOCAL_RANK = "LOCAL_RANK"
 
-
-class _Kind(NamedTuple):
-    """A kind of device.
-
-    Attributes:
-        module: Torch's module for it.
-        has_several: Whether a machine may have several.
-        queues: Whether copies from and to it are queued in a stream, to be waited for at the end.
-    """
-
-    module: str
-    has_several: bool
-    queues: bool = False
-
-
-# the best first
-_KINDS = {
-    "mps": _Kind("torch.backends.mps", has_several=False),
-    "cuda": _Kind("torch.cuda", has_several=True, queues=True),
-    "xpu": _Kind("torch.xpu", has_several=True),
-    "cpu": _Kind("torch.cpu", has_several=False),
-}
+# In order of preference.
+_TYPES = ("mps", "cuda", "xpu", "cpu")
+_INDEXED_TYPES = ("cuda", "xpu")
 
 
 def get_device() -> torch.device:
     """Choose the torch device for this process.
 
     Returns:
-        What the environment variable `FASTNET_DEVICE` names, or what `torch.set_default_device` was
-        called with; else the best there is: Apple's "mps", the CUDA or XPU device of this process's
-        `LOCAL_RANK`, which torchrun sets, or the first one without it, or the CPU.
+        The device that the environment variable `FASTNET_DEVICE` names, or else the one that
+        `torch.set_default_device` was called with. Without either, the best available device:
+        Apple's "mps"; the CUDA or XPU device with the index `LOCAL_RANK`, which torchrun sets, or
+        the first one; or the CPU.
 
     Raises:
-        ValueError: If the variable names a device that is not there, or there are fewer devices
-            than `LOCAL_RANK` counts processes.
+        ValueError: If the variable names a device that is not available, or if `LOCAL_RANK` is not
+            below the number of devices.
 
     >>> get_device().type in {"mps", "cuda", "xpu", "cpu"}
     True
     """
-    named = os.environ.get(VARIABLE)
-    if named:
-        return _checked(named, f"{VARIABLE}={named}")
+    name = os.environ.get(_VARIABLE)
+    if name:
+        return _parse_device(name, f"{_VARIABLE}={name}")
     import torch
 
     default = torch.get_default_device()
-    if default.type not in ("cpu", "meta"):
-        return _with_index(default)
-    return _best()
-
-
-def read_device(device: Any) -> torch.device:
-    """Find a device.
-
-    Args:
-        device: A `torch.device`, its name, an index among the best devices of the machine, or None
-            for what `get_device` chooses.
-
-    Returns:
-        The device, with its index where there may be several.
-
-    Raises:
-        ValueError: If there is no such device.
-        TypeError: If it is something else.
-
-    >>> read_device("cpu")
-    device(type='cpu')
-    """
-    return get_device() if device is None else _checked(device, f"device={device!r}")
-
-
-@cache
-def has_accelerator() -> bool:
-    """Return whether torch can compute on anything here but the CPU."""
-    import torch
-
-    # torch 2.6 and newer have it; it knows of devices that come with packages of their own
-    accelerator: Any = getattr(torch, "accelerator", None)
-    return _best_kind() != "cpu" or (accelerator is not None and accelerator.is_available())
+    return _best_device() if default.type in ("cpu", "meta") else _with_index(default)
 
 
 @cache
@@ -125,104 +72,99 @@ def get_num_devices() -> int:
     return max(_count("cuda"), 1)
 
 
-def stream_waiter(device: torch.device) -> Callable[[], None] | None:
-    """Return the function that waits for what the caller has queued on a device.
+def resolve_device(device: Any) -> torch.device:
+    """Return the device for a `torch.device`, a name, an index, or None for `get_device()`.
 
-    Args:
-        device: The device.
-
-    Returns:
-        A function that waits for the stream that is then current, or None for a device whose copies
-        are not queued.
+    >>> resolve_device("cpu")
+    device(type='cpu')
     """
-    if device.type not in _KINDS or not _KINDS[device.type].queues:
-        return None
-    module = _module_of(device.type)
-    return lambda: module.current_stream(device).synchronize()
+    return get_device() if device is None else _parse_device(device, f"device={device!r}")
 
 
-def _best() -> torch.device:
+@cache
+def has_accelerator() -> bool:
+    """Return whether torch has any device besides the CPU."""
     import torch
 
-    kind = _best_kind()
-    if not _has_several(kind):
-        return torch.device(kind)
+    return torch.accelerator.is_available()
+
+
+def stream_synchronizer(device: torch.device) -> Callable[[], None] | None:
+    """Return a function that waits for the current stream, or None if copies are synchronous."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return lambda: torch.cuda.current_stream(device).synchronize()
+
+
+def _best_type() -> str:
+    return next(name for name in _TYPES if _count(name))
+
+
+def _best_device() -> torch.device:
+    import torch
+
+    name = _best_type()
+    if name not in _INDEXED_TYPES:
+        return torch.device(name)
     rank = os.environ.get(_LOCAL_RANK, "0")
-    index, count = int(rank) if rank.isdigit() else 0, _count(kind)
+    index, count = int(rank) if rank.isdigit() else 0, _count(name)
     if index >= count:
         raise ValueError(
-            f"This process has {_LOCAL_RANK}={rank}, but the machine has {count} {kind} "
+            f"This process has {_LOCAL_RANK}={rank}, but the machine has {count} {name} "
             f"device{'' if count == 1 else 's'}. Start at most {count} processes on it, or set "
-            f"{VARIABLE}=cpu."
+            f"{_VARIABLE}=cpu."
         )
-    return torch.device(kind, index)
+    return torch.device(name, index)
 
 
-def _best_kind() -> str:
-    return next(kind for kind in _KINDS if _count(kind))
-
-
-def _count(kind: str) -> int:
-    """Count the devices of a kind; what torch cannot count has one."""
-    module = _module_of(kind)
-    if hasattr(module, "is_available") and not module.is_available():
-        return 0
-    return int(module.device_count()) if _has_several(kind) else 1
-
-
-def _has_several(kind: str) -> bool:
-    return kind in _KINDS and _KINDS[kind].has_several
-
-
-def _module_of(kind: str) -> Any:
-    """Find torch's module for a kind; None for what has none, such as "meta"."""
+def _count(device_type: str) -> int:
     import torch
 
-    return import_module(_KINDS[kind].module) if kind in _KINDS else getattr(torch, kind, None)
+    try:
+        module = torch.get_device_module(device_type)
+    except RuntimeError:
+        # Types without a module, such as "meta", cannot be counted.
+        return 1
+    return int(module.device_count())
 
 
-def _checked(given: Any, told: str) -> torch.device:
+def _parse_device(given: Any, described: str) -> torch.device:
     import torch
 
     if isinstance(given, bool) or not isinstance(given, (str, int, torch.device)):
         raise TypeError(
-            f"{told} is of type {type(given).__name__}. Pass a torch.device, a name such as "
+            f"{described} is of type {type(given).__name__}. Pass a torch.device, a name such as "
             "'cuda:1', an index, or None."
         )
-    if isinstance(given, int):
-        device = torch.device(_best_kind(), given)
-    else:
-        try:
-            device = torch.device(given)
-        except RuntimeError as error:
-            raise ValueError(
-                f"{told} is no device of torch: {error}. Names are such as 'cpu', 'cuda:1' and "
-                "'mps'."
-            ) from error
-    return _require_there(device, told)
-
-
-def _require_there(device: torch.device, told: str) -> torch.device:
-    count = _count(device.type)
-    if count <= (device.index or 0):
-        kinds = {kind: _count(kind) for kind in _KINDS}
-        there = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if number)
+    try:
+        args = (_best_type(), given) if isinstance(given, int) else (given,)
+        device = torch.device(*args)
+    except RuntimeError as error:
         raise ValueError(
-            f"{told}, but this machine has no such device: it has {there}. Pass one of these, or "
-            "None to have one chosen."
+            f"{described} is no device of torch: {error}. Names are such as 'cpu', 'cuda:1' and "
+            "'mps'."
+        ) from error
+    if _count(device.type) <= (device.index or 0):
+        counts = {name: _count(name) for name in _TYPES}
+        available = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        raise ValueError(
+            f"{described}, but this machine has no such device: it has {available}. Pass one of "
+            "these, or None to have one chosen."
         )
     return _with_index(device)
 
 
 def _with_index(device: torch.device) -> torch.device:
-    """Say which one is meant, as tensors that are there do."""
+    """Return the device as the tensors on it report it: with an index, or as "cpu" alone."""
     import torch
 
     if device.type == "cpu":
         return torch.device("cpu")
     index: int | None = device.index
-    if index is None and _has_several(device.type):
-        if os.environ.get(_LOCAL_RANK, "").isdigit():
-            return torch.device(device.type, int(os.environ[_LOCAL_RANK]))
-        return torch.device(device.type, _module_of(device.type).current_device())
-    return device
+    if index is not None or device.type not in _INDEXED_TYPES:
+        return device
+    rank = os.environ.get(_LOCAL_RANK, "")
+    current = torch.get_device_module(device).current_device
+    return torch.device(device.type, int(rank) if rank.isdigit() else current())

@@ -1,4 +1,4 @@
-"""What the launchers of several processes tell each of them in its environment."""
+"""The number of processes that a launcher has started, from its environment variables."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ import os
 __all__ = ["TF_TASKS", "tf_workers", "torch_processes"]
 
 TF_TASKS = ("chief", "worker")
-"""The tasks of a `TF_CONFIG` that train together."""
+"""The task types in `TF_CONFIG` that take part in training."""
 
 
 def torch_processes() -> int:
-    """Return how many processes torchrun, or what sets the same variable, has started; else 1."""
-    told = os.environ.get("WORLD_SIZE", "")
-    return int(told) if told.isdigit() else 1
+    """Return the `WORLD_SIZE` that torchrun sets, or 1."""
+    value = os.environ.get("WORLD_SIZE", "")
+    return int(value) if value.isdigit() else 1
 
 
 def tf_workers() -> int:
-    """Return how many workers `TF_CONFIG` tells this process that it is one of; 1 without any.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
-    told = os.environ.get("TF_CONFIG")
-    if not told:
+    """Return the number of workers in `TF_CONFIG` if this process is one of them, or 1."""
+    value = os.environ.get("TF_CONFIG")
+    if not value:
         return 1
     try:
-        config = json.loads(told)
+        config = json.loads(value)
         jobs, task = config.get("cluster", {}), config.get("task", {}).get("type", "worker")
         count = sum(len(jobs.get(name, ())) for name in TF_TASKS)
     except (AttributeError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Packages whose contents are imported when they are first asked for."""
+"""Lazy imports: packages that load their public names on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["attach", "import_late"]
+__all__ = ["attach", "import_module"]
+
+# The extra of fastnet that installs a package.
+_EXTRAS = {"torch": "torch", "tensorflow": "tf", "keras": "tf"}
 
 
 def attach(
@@ -16,18 +19,10 @@ def attach(
     submodules: Iterable[str] = (),
     needs: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the module functions that let a package import its contents late.
+    """Return a package's `__getattr__` and `__dir__`, for names that are imported on first use.
 
-    Args:
-        package: The package's ``__name__``.
-        exports: Where each public name lives: the name, and the submodule to import it from.
-        submodules: Submodules that are themselves public names.
-        needs: The libraries that some of the names cannot be imported without. Where one is not
-            installed `dir` leaves the name out, so that whatever looks at all that there is, such
-            as `help`, does not come to it; asked for by itself it raises an error.
-
-    Returns:
-        What the package assigns to its ``__getattr__`` and ``__dir__``.
+    `exports` maps each name to its submodule. `needs` maps names to libraries without which
+    `dir` omits them, so that tools that visit every name, such as `help`, do not fail.
 
     >>> get, names = attach("fastnet.util", {"attach": "lazy"}, submodules=["names"])
     >>> get("attach") is attach, get("names").__name__, names()
@@ -37,12 +32,12 @@ def attach(
 
     def load(name: str) -> Any:
         if name in exports:
-            value = getattr(import_late(f"{package}.{exports[name]}"), name)
+            value = getattr(import_module(f"{package}.{exports[name]}"), name)
         elif name in modules:
-            value = import_late(f"{package}.{name}")
+            value = import_module(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        # found without a call from now on
+        # The next access finds the name without calling this function.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -55,7 +50,7 @@ def attach(
 
 
 def _is_installed(library: str) -> bool:
-    # it takes longer than the other imports here
+    # Importing importlib.util takes longer than the other imports of this module.
     from importlib.util import find_spec
 
     try:
@@ -64,23 +59,11 @@ def _is_installed(library: str) -> bool:
         return False
 
 
-def import_late(name: str) -> Any:
-    """Import a module from inside a function that ops may call.
+def import_module(name: str) -> Any:
+    """Import a module, and name the extra to install where a framework is missing.
 
-    While a graph is traced, AutoGraph reads the Python of whatever an op calls. It warns that it
-    cannot read `importlib`; a builtin it leaves alone.
-
-    Args:
-        name: The module's whole name.
-
-    Returns:
-        The module.
-
-    Raises:
-        ModuleNotFoundError: If it needs what is not there, with the extra that brings a framework.
-
-    >>> import_late("fastnet.util.names").__name__
-    'fastnet.util.names'
+    AutoGraph converts the functions that an op calls. It warns about `importlib`, but not about the
+    builtin `__import__`.
     """
     try:
         __import__(name)
@@ -94,7 +77,3 @@ def import_late(name: str) -> Any:
             name=error.name,
         ) from error
     return sys.modules[name]
-
-
-# the extra that brings a framework along
-_EXTRAS = {"torch": "torch", "tensorflow": "tf", "keras": "tf"}

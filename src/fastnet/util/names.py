@@ -1,31 +1,31 @@
-"""Checks of the names that users give: keys, modes and dataset ids."""
+"""Validation of keys, modes and dataset ids."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Iterable, Set
 from typing import Any, TypeVar
 
 from fastnet.errors import shown
 
-__all__ = ["check_ds_id", "check_io_names", "parse_modes", "told_ds_ids", "told_modes"]
+__all__ = ["MODES", "check_ds_id", "check_io_names", "parse_modes"]
 
 T = TypeVar("T", bound=Iterable[Any])
 
 MODES = ("train", "eval", "test", "infer")
-NOT_MODES = tuple(f"!{mode}" for mode in MODES)
+_NEGATED = {f"!{mode}": mode for mode in MODES}
 
 
 def check_io_names(names: T) -> T:
-    """Refuse keys that cannot name an entry of a batch.
+    """Check that keys can name entries of a batch.
 
     Args:
-        names: The keys. Lists among them are checked too, to any depth.
+        names: The keys. Nested lists are checked too, to any depth.
 
     Returns:
-        `names`, as they came.
+        `names`, unchanged.
 
     Raises:
-        AssertionError: If a key is empty, holds ':' or ';', or holds '|' more than once.
+        AssertionError: If a key is empty, contains ':' or ';', or contains '|' more than once.
         TypeError: If a key is not a string.
 
     >>> check_io_names(["x", "y|ds1"])
@@ -36,7 +36,7 @@ def check_io_names(names: T) -> T:
             check_io_names(name)
             continue
         if not isinstance(name, str):
-            raise TypeError(f"An input or output key must be a string, but got {_told(name)}.")
+            raise TypeError(f"An input or output key must be a string, but got {_typed(name)}.")
         if not name:
             raise AssertionError("An input or output key is an empty string. Give it a name.")
         if ":" in name or ";" in name:
@@ -53,11 +53,11 @@ def check_io_names(names: T) -> T:
 
 
 def parse_modes(modes: Set[str]) -> set[str]:
-    """Turn modes to run in, or modes to leave out, into the modes to run in.
+    """Convert modes to include, or modes to exclude, into the set of modes to run in.
 
     Args:
-        modes: Any of "train", "eval", "test" and "infer", or the same with a leading "!" for all
-            modes but these. An empty set sets no limit.
+        modes: Any of "train", "eval", "test" and "infer", or the same with a leading "!" to run in
+            all other modes. An empty set means no limit.
 
     Returns:
         The modes to run in, without "!".
@@ -68,34 +68,34 @@ def parse_modes(modes: Set[str]) -> set[str]:
     >>> sorted(parse_modes({"!train", "!infer"}))
     ['eval', 'test']
     """
-    unknown = [mode for mode in modes if mode not in MODES and mode not in NOT_MODES]
+    unknown = [mode for mode in modes if mode not in MODES and mode not in _NEGATED]
     if unknown:
         raise AssertionError(
-            f"Unknown mode: {_listed(unknown)}. A mode is one of {', '.join(MODES)}, or one of "
+            f"Unknown mode: {_join(unknown)}. A mode is one of {', '.join(MODES)}, or one of "
             "them with a leading '!' to run in all the others."
         )
-    excluded = {mode[1:] for mode in modes if mode in NOT_MODES}
+    excluded = {_NEGATED[mode] for mode in modes if mode in _NEGATED}
     included = {mode for mode in modes if mode in MODES}
     if excluded and included:
         raise AssertionError(
-            f"Modes with and without '!' cannot be mixed, but got {_listed(modes)}. Name either "
+            f"Modes with and without '!' cannot be mixed, but got {_join(modes)}. Name either "
             "the modes to run in, or those to leave out."
         )
     return set(MODES) - excluded if excluded else included
 
 
 def check_ds_id(ds_ids: Set[str]) -> Set[str]:
-    """Refuse dataset ids that cannot be told apart from other things.
+    """Check dataset ids.
 
     Args:
-        ds_ids: Ids to run for, or ids with a leading "!" to run for all but these. An empty set
-            sets no limit.
+        ds_ids: Ids to run for, or ids with a leading "!" to run for all other datasets. An empty
+            set means no limit.
 
     Returns:
-        `ds_ids`, as they came.
+        `ds_ids`, unchanged.
 
     Raises:
-        AssertionError: If an id is not a string, is empty or holds ':', ';' or '|', or if ids
+        AssertionError: If an id is not a string, is empty or contains ':', ';' or '|', or if ids
             with and without "!" are mixed.
 
     >>> sorted(check_ds_id({"!ds1", "!ds2"}))
@@ -103,69 +103,26 @@ def check_ds_id(ds_ids: Set[str]) -> Set[str]:
     """
     for ds_id in ds_ids:
         if not isinstance(ds_id, str):
-            raise AssertionError(f"A dataset id must be a string, but got {_told(ds_id)}.")
+            raise AssertionError(f"A dataset id must be a string, but got {_typed(ds_id)}.")
         if not ds_id:
             raise AssertionError("A dataset id is an empty string. Give it a name, or pass None.")
         forbidden = sorted({":", ";", "|"}.intersection(ds_id))
         if forbidden:
             raise AssertionError(
-                f"The dataset id {ds_id!r} contains {_listed(forbidden)}, which ids may not. "
+                f"The dataset id {ds_id!r} contains {_join(forbidden)}, which ids may not. "
                 "Rename it."
             )
     if len({ds_id.startswith("!") for ds_id in ds_ids}) > 1:
         raise AssertionError(
-            f"Dataset ids with and without '!' cannot be mixed, but got {_listed(ds_ids)}. Name "
+            f"Dataset ids with and without '!' cannot be mixed, but got {_join(ds_ids)}. Name "
             "either the ids to run for, or those to leave out."
         )
     return ds_ids
 
 
-def told_modes(modes: Collection[str] | str) -> str:
-    """Say in which modes an op runs.
-
-    Args:
-        modes: The modes.
-
-    Returns:
-        What follows the op's name in a sentence.
-
-    >>> told_modes({"test", "eval"})
-    "runs in mode 'eval' or 'test' only"
-    """
-    names = [modes] if isinstance(modes, str) else sorted(modes, key=_mode_order)
-    return f"runs in mode {_either(names)} only"
-
-
-def told_ds_ids(ds_ids: Collection[str] | str) -> str:
-    """Say for which datasets an op runs.
-
-    Args:
-        ds_ids: The ids, with a leading "!" for all but these.
-
-    Returns:
-        What follows the op's name in a sentence.
-
-    >>> told_ds_ids({"a", "b"}), told_ds_ids("!a")
-    ("runs for ds_id 'a' or 'b' only", "does not run for ds_id 'a'")
-    """
-    names = [ds_ids] if isinstance(ds_ids, str) else sorted(ds_ids)
-    excluded = [name[1:] for name in names if name.startswith("!")]
-    if len(excluded) == len(names):
-        return f"does not run for ds_id {_either(excluded)}"
-    return f"runs for ds_id {_either(names)} only"
-
-
-def _mode_order(mode: str) -> tuple[int, str]:
-    return MODES.index(mode) if mode in MODES else len(MODES), mode
-
-
-def _either(names: Iterable[str]) -> str:
-    return " or ".join(map(repr, names))
-
-
-def _told(value: object) -> str:
+def _typed(value: object) -> str:
     return f"{shown(value)} of type {type(value).__name__}"
 
 
-def _listed(names: Iterable[object]) -> str:
+def _join(names: Iterable[object]) -> str:
     return ", ".join(sorted(map(repr, names)))

@@ -1,4 +1,4 @@
-"""Arrays of unlike sizes made alike, so that they fit into one batch."""
+"""Padding of arrays to a common shape."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["pad_batch", "pad_data"]
 
 
 def pad_batch(batch: Sequence[MutableMapping[str, Any]], pad_value: float) -> None:
-    """Pad the arrays of each key, in place, to the largest size among the samples.
+    """Pad the arrays of each key, in place, to the largest shape among the samples.
 
-    Padding goes to the end of each axis. Values without a shape are left alone.
+    Padding is added at the end of each axis. Values without a shape are left alone.
 
     Args:
-        batch: The samples; their arrays are replaced by padded ones.
-        pad_value: What to fill with.
+        batch: The samples, whose arrays are replaced by padded ones.
+        pad_value: The value to fill with.
 
     Raises:
         AssertionError: If the samples have different keys, or the arrays of a key have different
@@ -33,15 +33,15 @@ def pad_batch(batch: Sequence[MutableMapping[str, Any]], pad_value: float) -> No
     if not batch:
         return
     keys = batch[0].keys()
-    for position, sample in enumerate(batch):
+    for index, sample in enumerate(batch):
         if sample.keys() != keys:
             raise AssertionError(
                 f"All samples of a batch must have the same keys, but sample 0 has {sorted(keys)} "
-                f"and sample {position} has {sorted(sample)}."
+                f"and sample {index} has {sorted(sample)}."
             )
     for key in list(keys):
-        shaped = [sample for sample in batch if hasattr(sample[key], "shape")]
-        shapes = {tuple(sample[key].shape) for sample in shaped}
+        samples = [sample for sample in batch if hasattr(sample[key], "shape")]
+        shapes = {tuple(sample[key].shape) for sample in samples}
         if len(shapes) < 2:
             continue
         if len({len(shape) for shape in shapes}) > 1:
@@ -49,24 +49,24 @@ def pad_batch(batch: Sequence[MutableMapping[str, Any]], pad_value: float) -> No
                 f"The arrays of '{key}' have different numbers of axes, so they cannot be padded "
                 f"to one size. Their shapes: {sorted(shapes)}."
             )
-        largest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-        for sample in shaped:
-            sample[key] = pad_data(sample[key], largest, pad_value)
+        target_shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        for sample in samples:
+            sample[key] = pad_data(sample[key], target_shape, pad_value)
 
 
 def pad_data(data: NDArray[Any], target_shape: Sequence[int], pad_value: float) -> NDArray[Any]:
-    """Pad an array at the end of each axis until it has a given shape.
+    """Pad an array at the end of each axis.
 
     Args:
         data: The array.
-        target_shape: The shape to reach: as many axes as `data` has, none of them smaller.
-        pad_value: What to fill with.
+        target_shape: The shape to reach. It has as many axes as `data`, none of them shorter.
+        pad_value: The value to fill with.
 
     Returns:
         A new array of shape `target_shape`.
 
     Raises:
-        ValueError: If `target_shape` has another number of axes, or a smaller one.
+        ValueError: If `target_shape` has a different number of axes, or a shorter one.
 
     >>> import numpy as np
     >>> pad_data(np.ones((1, 2)), target_shape=(2, 3), pad_value=-2).tolist()
@@ -75,12 +75,11 @@ def pad_data(data: NDArray[Any], target_shape: Sequence[int], pad_value: float) 
     import numpy as np
 
     shape = tuple(data.shape)
-    if len(shape) != len(target_shape) or any(
-        size > target for size, target in zip(shape, target_shape, strict=True)
-    ):
+    growth = [target - size for size, target in zip(shape, target_shape, strict=False)]
+    if len(shape) != len(target_shape) or min(growth, default=0) < 0:
         raise ValueError(
             f"An array of shape {shape} cannot be padded to {tuple(target_shape)}: the target must "
             "have the same number of axes, and none of them smaller."
         )
-    widths = [(0, target - size) for size, target in zip(shape, target_shape, strict=True)]
+    widths = [(0, count) for count in growth]
     return np.pad(data, widths, mode="constant", constant_values=pad_value)

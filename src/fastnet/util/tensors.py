@@ -1,4 +1,4 @@
-"""Functions over tensors and nests of them, for whichever framework they come from."""
+"""Operations on tensors, and on nests of tensors, of any framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastnet._nest import NestMap, unless
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -35,7 +34,7 @@ def detach_tensors(data: T) -> T:
     >>> detach_tensors({"loss": weight.sum(), "rest": (weight, "text")})
     {'loss': tensor(2.), 'rest': (tensor([1., 1.]), 'text')}
     """
-    if "torch" not in sys.modules:  # then nobody can have made a tensor
+    if "torch" not in sys.modules:  # There can be no tensors before torch is imported.
         return data
     return _detacher()(data)
 
@@ -46,13 +45,13 @@ def move_tensors_to_device(data: T, device: str | torch.device, non_blocking: bo
     Args:
         data: A tensor, or tensors in dicts, lists, tuples, namedtuples, sets and dataclasses, to
             any depth.
-        device: Where to.
-        non_blocking: Whether not to wait for the copies. What comes back from a GPU must then not
-            be read before the GPU has been synchronised.
+        device: The target device.
+        non_blocking: Whether to return before the copies have finished. Synchronize the GPU before
+            reading tensors that were copied from it.
 
     Returns:
-        The same structure, of the same types, with each tensor on `device`; one that is there
-        already is itself. Dicts, lists and sets are new ones.
+        The same structure, of the same types, with each tensor on `device`. Tensors that are
+        already there are not copied. Dicts, lists and sets are new objects.
 
     Raises:
         RuntimeError: If there is no such device.
@@ -67,17 +66,17 @@ def move_tensors_to_device(data: T, device: str | torch.device, non_blocking: bo
 
 
 def get_batch_size(data: Mapping[str, Any]) -> int:
-    """Read off a batch how many samples it holds.
+    """Return the number of samples in a batch.
 
     Args:
-        data: The batch. Values without a shape, and scalars, do not count.
+        data: The batch. Values without a shape, and scalars, are ignored.
 
     Returns:
-        The length of the first axis, which all values share.
+        The length of the first axis, which all tensors share.
 
     Raises:
-        AssertionError: If `data` is not a mapping, holds nothing with an axis, or if its values
-            disagree.
+        AssertionError: If `data` is not a mapping, if no value has an axis, or if the lengths
+            differ.
 
     >>> import numpy as np
     >>> get_batch_size({"x": np.ones((8, 3)), "y": np.ones(8), "names": ["a", "b"]})
@@ -92,28 +91,28 @@ def get_batch_size(data: Mapping[str, Any]) -> int:
         for key, value in data.items()
         if hasattr(value, "shape") and len(value.shape) > 0
     }
-    found = set(sizes.values())
-    if not found:
+    unique = set(sizes.values())
+    if not unique:
         raise AssertionError(
             f"The batch has no size: none of its keys {sorted(map(str, data))} holds a tensor with "
             "an axis."
         )
-    if len(found) > 1:
+    if len(unique) > 1:
         raise AssertionError(
             f"The batch has no single size, because the first axes of its tensors differ: {sizes}."
         )
-    return found.pop()
+    return unique.pop()
 
 
 def to_number(data: Any) -> NDArray[Any]:
-    """Turn a number or a tensor of any framework into a numpy array.
+    """Convert a number or a tensor of any framework to a numpy array.
 
     Args:
-        data: A number, a string, an array, or a tensor on any device, inside a graph or not.
+        data: A number, a string, an array, or a tensor on any device, with or without a graph.
 
     Returns:
-        A new array with the same values. A bfloat16 tensor of torch becomes float32, since numpy
-        has no such type by itself.
+        A new array with the same values. A bfloat16 tensor of torch becomes float32, because numpy
+        has no bfloat16.
 
     >>> to_number(4.0), to_number([1, 2])
     (array(4.), array([1, 2]))
@@ -122,37 +121,21 @@ def to_number(data: Any) -> NDArray[Any]:
 
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
-        return np.array(tensor_to_numpy(data))
-    if hasattr(data, "numpy") and hasattr(data, "dtype"):
-        # numpy asks such a tensor in a way that it warns of
+        data = data.detach()
+        if data.dtype is torch.bfloat16:
+            data = data.float()
+        data = data.cpu().resolve_conj().resolve_neg().numpy()
+    elif hasattr(data, "numpy") and hasattr(data, "dtype"):
+        # np.array() warns about TensorFlow's tensors.
         data = data.numpy()
     return np.array(data)
-
-
-def tensor_to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """View a torch tensor as a numpy array.
-
-    Args:
-        tensor: A tensor on any device, inside a graph or not.
-
-    Returns:
-        An array that shares memory with the tensor where that is possible: on the CPU, and of a
-        type that numpy has. bfloat16 becomes float32, which holds each of its values exactly.
-    """
-    import torch
-
-    tensor = tensor.detach()
-    if tensor.dtype is torch.bfloat16:
-        tensor = tensor.float()
-    array: np.ndarray[Any, Any] = tensor.cpu().resolve_conj().resolve_neg().numpy()
-    return array
 
 
 @cache
 def _detacher() -> NestMap:
     import torch
 
-    # the method itself, not a function around it, so that a leaf costs one C call
+    # The unbound method costs one C call per tensor; a Python function would cost more.
     return NestMap(torch.Tensor, torch.Tensor.detach)
 
 
@@ -160,11 +143,10 @@ def _detacher() -> NestMap:
 def _mover(device: str | torch.device, non_blocking: bool) -> NestMap:
     import torch
 
-    # A tensor tells its device sooner than `to` finds out that it is there, and soonest of all
-    # whether that is the CPU. A GPU has a number, so that "cuda" is no device that a tensor tells
-    # of: `to` says which one is meant.
-    there: tuple[str, object] = "device", torch.device(device)
-    if there[1] == torch.device("cpu"):
-        there = "is_cpu", True
+    # Comparing `is_cpu` or `device` is faster than calling `to` on a tensor that is already there.
+    # "cuda" without an index never equals a tensor's device, so `to` decides.
+    target: tuple[str, object] = "device", torch.device(device)
+    if target[1] == torch.device("cpu"):
+        target = "is_cpu", True
     move = methodcaller("to", device, non_blocking=non_blocking)
-    return NestMap(torch.Tensor, unless(torch.Tensor, *there, move))
+    return NestMap(torch.Tensor, unless(torch.Tensor, *target, move))

@@ -46,7 +46,7 @@ def test_models_go_there_and_back(batches: Any) -> None:
 
 
 def test_an_error_brings_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "read_device", torch.device)
+    monkeypatch.setattr(networks, "resolve_device", torch.device)
     network = TorchNetwork([LambdaOp(lambda x: x + 1, "x", "y")], device="cpu")
     layouts = network._plans
     with pytest.raises(KeyError):
@@ -57,7 +57,7 @@ def test_an_error_brings_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ops_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "read_device", torch.device)
+    monkeypatch.setattr(networks, "resolve_device", torch.device)
     seen: list[str] = []
 
     def look(x: torch.Tensor) -> int:
@@ -72,7 +72,7 @@ def test_ops_run_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_network_in_use_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "read_device", torch.device)
+    monkeypatch.setattr(networks, "resolve_device", torch.device)
     network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")], device="cpu")
     with network(mode="infer", epoch=1):
         with pytest.raises(ValueError, match="is in use"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fastnet.op.hadamard_codes import hadamard_codes
 from fastnet.op.tensorop import UnHadamard
-from fastnet.util.hadamard import hadamard_codes
 
 
 @pytest.mark.parametrize(

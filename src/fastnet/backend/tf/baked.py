@@ -26,16 +26,8 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.facts import taken_names
-from fastnet.backend.tf._keras_internals import (
-    OF_KERAS,
-    OF_MODELS,
-    OF_OPTIMIZERS,
-    OF_VARIABLES,
-    TRACKING,
-)
-from fastnet.types import is_op
-from fastnet.util.packages import is_installed
-from fastnet.util.readers import (
+from fastnet.backend.packages import is_installed
+from fastnet.backend.readers import (
     ABSENT,
     array_of,
     items_of,
@@ -44,6 +36,14 @@ from fastnet.util.readers import (
     value_of_context,
     value_of_slot,
 )
+from fastnet.backend.tf._keras_internals import (
+    OF_KERAS,
+    OF_MODELS,
+    OF_OPTIMIZERS,
+    OF_VARIABLES,
+    TRACKING,
+)
+from fastnet.types import is_op
 
 __all__ = [
     "GLOBALS",

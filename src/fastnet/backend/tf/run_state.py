@@ -25,7 +25,7 @@ from fastnet.backend.tf.optimizer_files import (
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.weights import kept_variables
 from fastnet.backend.tree import array_from
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = [
     "check_model",

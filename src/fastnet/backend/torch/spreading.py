@@ -16,9 +16,9 @@ from fastnet.backend.facts import put_fact
 from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.engines import bare, engine_of, has_group, process_count, wrapper_of
 from fastnet.errors import nearest_name, shown
-from fastnet.util.devices import get_num_gpus, read_device
+from fastnet.util.devices import get_num_gpus, resolve_device
 from fastnet.util.launchers import torch_processes
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = ["PARALLEL", "Spread", "known_to_engine", "note", "spread"]
 
@@ -103,7 +103,7 @@ def spread(model: torch.nn.Module, how: Spread, name: str) -> torch.nn.Module:
     engine = _choose(parallel, model, name)
     _check_options(engine, parallel, how.options, name)
     if how.device is not None:
-        model.to(read_device(how.device))
+        model.to(resolve_device(how.device))
     _require_unwrapped(model, engine, name)
     if engine is None:
         return model
@@ -112,7 +112,7 @@ def spread(model: torch.nn.Module, how: Spread, name: str) -> torch.nn.Module:
     else:
         if not has_group():
             raise _no_group(parallel, name)
-        device = read_device(how.device)
+        device = resolve_device(how.device)
         make = _wrap_ddp if engine == "ddp" else _shard
         wrapped = make(model, device, dict(how.options), name)
     _wrappers[bare(wrapped)] = weakref.ref(wrapped)

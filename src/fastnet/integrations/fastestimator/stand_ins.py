@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
-from fastnet.util.copies import twin
+from fastnet.op.copies import shallow_copy
 
 __all__ = ["ROOT", "original_class", "stand_in"]
 
@@ -78,13 +78,13 @@ def _is_either(cls: Any, other: type) -> Any:
 
 def _copy(self: Any) -> Any:
     """Copy all of it: what FastEstimator says is worth saving is not enough to run."""
-    made = twin(self)
+    made = shallow_copy(self)
     tables = dict(getattr(self, "_fe_traceability_summary", {}))
     identify = import_module(f"{ROOT}.util.base_util").FEID
     own = tables.pop(identify(id(self)), None)
     if own is not None:
         # its description, which goes by its id
-        table = twin(own)
+        table = shallow_copy(own)
         table.fe_id = identify(id(made))
         made._fe_traceability_summary = {table.fe_id: table, **tables}
     return made

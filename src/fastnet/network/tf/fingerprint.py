@@ -10,6 +10,8 @@ from weakref import WeakSet
 
 from fastnet._baked import Seen, first_other
 from fastnet._resolve import same_items
+from fastnet.backend.code_names import LOOKING_UP, CodeNames, names_in
+from fastnet.backend.readers import same_constant
 from fastnet.backend.tf._keras_internals import WRITTEN_BY_LOADING
 from fastnet.backend.tf.baked import (
     GLOBALS,
@@ -25,9 +27,7 @@ from fastnet.backend.tf.baked import (
     own_classes,
     parts_of_class,
 )
-from fastnet.util.code_names import LOOKING_UP, CodeNames, names_in
-from fastnet.util.numbers import same_constant
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = ["Change", "Fingerprint"]
 

@@ -41,7 +41,7 @@ from fastnet.network.tf.forms import (
 from fastnet.network.tf.graph_state import GraphState
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.types import Forward, State
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 __all__ = ["InForce", "Program", "Record"]
 

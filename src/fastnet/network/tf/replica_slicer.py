@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.network.tf.replicas import Replicas, is_distributed, join_values, part_of
-from fastnet.util.copies import twin
+from fastnet.op.copies import shallow_copy
 
 __all__ = ["ReplicaSlicer"]
 
@@ -53,7 +53,7 @@ class ReplicaSlicer:
             self._twins = []
             return list(self._slicer.slice_batches(batches))
         count = next(len(value.values) for value in batches if is_distributed(value))
-        self._twins = [twin(self._slicer) for _ in range(count)]
+        self._twins = [shallow_copy(self._slicer) for _ in range(count)]
         cut = [
             list(twin.slice_batches(tuple(part_of(value, place) for value in batches)))
             for place, twin in enumerate(self._twins)

@@ -25,7 +25,7 @@ from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list
-from fastnet.util.devices import read_device, stream_waiter
+from fastnet.util.devices import resolve_device, stream_synchronizer
 
 if TYPE_CHECKING:
     from fastnet.network.torch.captured.step import CapturedStep
@@ -90,7 +90,7 @@ class TorchNetwork(BaseNetwork):
         self._options = read_compile(compile)
         if returns not in _RETURNS:
             raise ValueError(f"returns is 'cpu', 'device' or None, not {shown(returns)}.")
-        self._given_device = None if device is None else read_device(device)
+        self._given_device = None if device is None else resolve_device(device)
         self._keeps_on_device = self._keeps_on_device and keep_on_device
         self._returns = returns
         if returns is None:
@@ -122,7 +122,7 @@ class TorchNetwork(BaseNetwork):
             self._settle_on(device)
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
-        other = None if device is None else read_device(device)
+        other = None if device is None else resolve_device(device)
         if other is None or other == self.device:
             return nullcontext()
         if self._context is not None:
@@ -199,7 +199,7 @@ class TorchNetwork(BaseNetwork):
         if device.type == "cpu":
             return handling._replace(release=detach)
         # copies of a GPU are only queued here, and waited for once, at the step's end
-        wait = stream_waiter(device)
+        wait = stream_synchronizer(device)
         queue = wait is not None
 
         def move(tensor: torch.Tensor) -> torch.Tensor:

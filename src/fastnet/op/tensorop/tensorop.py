@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.framework import framework_of
 from fastnet.op.checks import require_arguments, require_function
+from fastnet.op.copies import default_deepcopy
 from fastnet.op.op import Op
 from fastnet.op.tensorop.of_framework import bind, names_of
 from fastnet.types import Model, State, Tensor
-from fastnet.util.copies import reconstructed
-from fastnet.util.lazy import import_late
+from fastnet.util.lazy import import_module
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +54,8 @@ class TensorOp(Op):
         for model in self.get_fe_models():
             if framework_of(model) == "tf":
                 # Keras copies a model without what is known of it
-                import_late("fastnet.backend.tf.copying").copy_model(model, memo)
-        return reconstructed(self, memo)
+                import_module("fastnet.backend.tf.copying").copy_model(model, memo)
+        return default_deepcopy(self, memo)
 
     def forward(self, data: Any, state: State) -> Any:
         """Do the op's work.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastnet import backend
+from fastnet.op.hadamard_codes import hadamard_codes, resolve_code_length
 from fastnet.op.tensorop.of_framework import OfFramework, WithFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
 from fastnet.types import Tensor
-from fastnet.util.hadamard import hadamard_codes, require_code_length
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ class UnHadamard(PerTensor):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.n_classes = n_classes
-        self.code_length = require_code_length("UnHadamard", n_classes, code_length)
+        self.code_length = resolve_code_length("UnHadamard", n_classes, code_length)
         self._codes = hadamard_codes(self.code_length)[:n_classes]
         gap = (1.0 - _MAX_PROBABILITY) / (_MAX_PROBABILITY * max(n_classes - 1, 1))
         self._eps = np.array((self.code_length + 1) * gap, dtype="float32")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fastnet.util.readers import ABSENT
+from fastnet.backend.readers import ABSENT
 
 __all__ = ["Called", "methods_run"]
 

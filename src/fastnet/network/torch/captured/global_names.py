@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.code_names import names_in
+from fastnet.backend.packages import is_installed
+from fastnet.backend.readers import ABSENT
 from fastnet.network.torch.captured.observing import is_own_file
-from fastnet.util.code_names import names_in
-from fastnet.util.packages import is_installed
-from fastnet.util.readers import ABSENT
 
 __all__ = [
     "Globals",

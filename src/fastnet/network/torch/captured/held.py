@@ -29,6 +29,15 @@ import torch
 from fastnet._baked import Seen, first_other
 from fastnet._watch import ClassAttributes, Contents
 from fastnet.backend.facts import is_built, taken_names
+from fastnet.backend.readers import (
+    ABSENT,
+    array_of,
+    items_of,
+    method_of,
+    partial_of,
+    same_constant,
+    value_of_context,
+)
 from fastnet.backend.torch._internals import OF_MODULES, module_hook_tables
 from fastnet.network.torch.captured.called import Called, methods_run
 from fastnet.network.torch.captured.global_names import (
@@ -49,15 +58,6 @@ from fastnet.network.torch.captured.readers import (
 )
 from fastnet.schedule.schedule import EpochScheduler
 from fastnet.types import is_op
-from fastnet.util.numbers import same_constant
-from fastnet.util.readers import (
-    ABSENT,
-    array_of,
-    items_of,
-    method_of,
-    partial_of,
-    value_of_context,
-)
 
 __all__ = ["Held", "TooMuch"]
 

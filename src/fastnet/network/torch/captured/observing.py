@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from fastnet._calls import Calls
+from fastnet.backend.packages import is_installed
 from fastnet.network.base import BaseNetwork
-from fastnet.util.packages import is_installed
 
 __all__ = ["Observer", "Ran", "Uncapturable", "code_told"]
 

@@ -6,8 +6,8 @@ import inspect
 from types import MemberDescriptorType
 from typing import Any
 
+from fastnet.backend.readers import value_of_slot
 from fastnet.network.torch.captured.global_names import is_library
-from fastnet.util.readers import value_of_slot
 
 __all__ = [
     "Slots",

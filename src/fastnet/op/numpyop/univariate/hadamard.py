@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fastnet.op.hadamard_codes import hadamard_codes, resolve_code_length
 from fastnet.op.numpyop.per_array import PerArray
-from fastnet.util.hadamard import hadamard_codes, require_code_length
 
 __all__ = ["Hadamard"]
 
@@ -48,7 +48,7 @@ class Hadamard(PerArray):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.n_classes = n_classes
-        self.code_length = require_code_length("Hadamard", n_classes, code_length)
+        self.code_length = resolve_code_length("Hadamard", n_classes, code_length)
         self._codes = hadamard_codes(self.code_length)[:n_classes]
 
     def apply(self, data: Any) -> Any:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend.dispatch import implementation_of
 from fastnet.errors import shown
 from fastnet.op.checks import check_keys, is_number
+from fastnet.op.copies import shallow_copy
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
 from fastnet.util import to_number
-from fastnet.util.copies import twin
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ class SuperLoss(LossOp):
             ds_id=loss.ds_id,
             average_loss=average_loss,
         )
-        self.loss = twin(loss)
+        self.loss = shallow_copy(loss)
         self.loss.average_loss = False
         self.in_list = loss.in_list
         self.threshold = threshold

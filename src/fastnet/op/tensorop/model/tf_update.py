@@ -23,7 +23,7 @@ from fastnet.backend.tf.trained import Trained
 from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate, Updates
 from fastnet.op.tensorop.model.tf_extras import ExtraUpdate
 from fastnet.types import State
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 
 class TFUpdate(ModelUpdate):

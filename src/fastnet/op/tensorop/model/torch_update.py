@@ -26,8 +26,8 @@ from fastnet.errors import describe_op
 from fastnet.op.tensorop.model.model_update import Extras, ModelUpdate, Updates
 from fastnet.op.tensorop.model.torch_extras import ExtraStep, take_with
 from fastnet.types import State
-from fastnet.util.names import told_ds_ids
-from fastnet.util.warned import warn
+from fastnet.util.formatting import format_ds_ids
+from fastnet.util.warnings import warn
 
 
 class Merged(NamedTuple):
@@ -437,7 +437,7 @@ class TorchUpdate(ModelUpdate):
         self._opened = state
         if all(gradient is None for gradient in gradients) and not self._reaches(data, optimizer):
             name, ds_ids = name_of(self._model), getattr(self._op, "ds_id", None)
-            limit = f", which {told_ds_ids(ds_ids)}" if ds_ids else ""
+            limit = f", which {format_ds_ids(ds_ids)}" if ds_ids else ""
             warn(
                 f"{describe_op(self._op)} of model '{name}'{limit}: the loss "
                 f"'{self._op.loss_name}' has no gradients for any parameter of the model, as its "

@@ -1,4 +1,4 @@
-"""What objects are made of, as lists."""
+"""Objects as lists of comparable parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fastnet.util import readers
+from fastnet.backend import readers
 
 
 class Slotted:

@@ -1,4 +1,4 @@
-"""Whether a file is of an installed package."""
+"""Detection of installed packages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastnet.util.packages import is_installed
+from fastnet.backend.packages import is_installed
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from fastnet.util.packages import is_installed
         ("", False),
     ],
 )
-def test_by_its_path(file: str, installed: bool) -> None:
+def test_paths(file: str, installed: bool) -> None:
     assert is_installed(file) is installed
 
 
-def test_of_this_interpreter() -> None:
+def test_this_interpreter() -> None:
     assert is_installed(str(pytest.__file__))
     assert not is_installed(str(json.__file__))
     assert not is_installed(str(Path(__file__)))

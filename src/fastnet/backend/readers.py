@@ -1,7 +1,8 @@
-"""Reads what objects of other kinds than containers are made of, as lists that can be compared."""
+"""Functions that read objects as lists of comparable parts."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 __all__ = [
@@ -10,12 +11,13 @@ __all__ = [
     "items_of",
     "method_of",
     "partial_of",
+    "same_constant",
     "value_of_context",
     "value_of_slot",
 ]
 
 ABSENT: Any = object()
-"""Stands for what is not there."""
+"""The value of a missing entry."""
 
 
 def array_of(value: Any) -> list[Any]:
@@ -44,8 +46,22 @@ def value_of_context(value: Any) -> list[Any]:
 
 
 def value_of_slot(slot: Any, owner: Any) -> Any:
-    """Return what an object has in a slot, or `ABSENT`."""
+    """Return the value of an object's slot, or `ABSENT`."""
     try:
         return slot.__get__(owner)
     except AttributeError:
         return ABSENT
+
+
+def same_constant(one: Any, other: Any) -> bool:
+    """Return whether two values of one class are the same constant: 0.0 and -0.0 are not.
+
+    >>> same_constant(0.0, -0.0), same_constant(float("nan"), float("nan")), same_constant("a", "a")
+    (False, True, True)
+    """
+    if isinstance(one, float):
+        same_sign = math.copysign(1.0, one) == math.copysign(1.0, other)
+        return same_sign and (one == other or (one != one and other != other))
+    if isinstance(one, complex):
+        return same_constant(one.real, other.real) and same_constant(one.imag, other.imag)
+    return bool(one == other)

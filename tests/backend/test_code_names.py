@@ -1,4 +1,4 @@
-"""The names that code reads, with the functions inside of it."""
+"""The names that a code object reads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fastnet.util.code_names import names_in
+from fastnet.backend.code_names import names_in
 
 
-def test_of_each_kind() -> None:
+def test_each_kind_of_name() -> None:
     def outer(value: Any) -> Any:
         import os.path
         from collections import deque
@@ -47,5 +47,5 @@ def _plain(value: Any, name: str) -> Any:
     ("function", "looks_up"),
     [(_by_getattr, True), (_by_vars, True), (_by_table, True), (_plain, False)],
 )
-def test_whether_other_names_may_be_read(function: Any, looks_up: bool) -> None:
+def test_attributes_that_are_not_named(function: Any, looks_up: bool) -> None:
     assert names_in(function.__code__).looks_up is looks_up

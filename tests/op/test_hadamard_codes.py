@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fastnet.util.hadamard import hadamard_codes, require_code_length
+from fastnet.op.hadamard_codes import hadamard_codes, resolve_code_length
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 8, 32])
@@ -18,7 +20,7 @@ class TestCodes:
 
     def test_are_far_apart(self, length: int) -> None:
         codes = hadamard_codes(length)
-        # without the first column, which alternates, rows differ in half of the rest or more
+        # The first column alternates, so only the others are compared.
         for row in range(length):
             for other in range(row):
                 assert (codes[row, 1:] != codes[other, 1:]).sum() >= length / 2
@@ -31,24 +33,23 @@ class TestCodes:
 @pytest.mark.parametrize(
     ("n_classes", "wanted"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (10, 16), (64, 64)]
 )
-def test_least_length(n_classes: int, wanted: int) -> None:
-    assert require_code_length("Op", n_classes, None) == wanted
+def test_the_shortest_length(n_classes: int, wanted: int) -> None:
+    assert resolve_code_length("Op", n_classes, None) == wanted
 
 
-def test_length_that_is_given() -> None:
-    assert require_code_length("Op", 3, 16) == 16
+def test_a_given_length() -> None:
+    assert resolve_code_length("Op", 3, 16) == 16
 
 
-@pytest.mark.parametrize("length", [0, -4, 3, 12])
-def test_no_power_of_two(length: int) -> None:
-    with pytest.raises(ValueError, match="Op") as caught:
-        require_code_length("Op", 2, length)
-    assert str(caught.value) == f"Op's code_length is a power of 2, not {length}."
-
-
-def test_too_short() -> None:
-    with pytest.raises(ValueError, match="Op") as caught:
-        require_code_length("Op", 5, 4)
-    assert str(caught.value) == (
-        "Op has 5 classes, but only 4 codes of length 4. Use a code_length of 8."
-    )
+@pytest.mark.parametrize(
+    ("n_classes", "length", "text"),
+    [
+        *((2, length, f"power of 2, not {length}") for length in (0, -4, 3, 12)),
+        (5, 4, "5 classes, but only 4 codes.*code_length of 8"),
+        (0, None, "n_classes.* not 0"),
+        (2.5, None, r"n_classes.* not 2\.5"),
+    ],
+)
+def test_invalid_lengths(n_classes: Any, length: int | None, text: str) -> None:
+    with pytest.raises(ValueError, match=f"Op.*{text}"):
+        resolve_code_length("Op", n_classes, length)

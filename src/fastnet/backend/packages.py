@@ -1,4 +1,4 @@
-"""Whose a file is."""
+"""Detection of installed packages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,5 @@ __all__ = ["is_installed"]
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file is of a package that was installed.
-
-    Args:
-        file: Its path.
-    """
+    """Return whether a file belongs to an installed package."""
     return not {"site-packages", "dist-packages"}.isdisjoint(file.replace("\\", "/").split("/"))

@@ -1,4 +1,4 @@
-"""Warnings point to the program's line, whatever lies between it and what warns."""
+"""Warnings are attributed to the user's code, whatever calls lie in between."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import fastnet
-from fastnet.util.warned import warn
+from fastnet.util.warnings import warn
 
 
 def between(module: str, called: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a function of a module that calls another one."""
+    """Return a function that is defined in a module and calls another one."""
     home = vars(types.ModuleType(module))
     home["called"] = called
     exec(compile("def call():\n    called()", f"{module}.py", "exec"), home)
@@ -36,7 +36,7 @@ def between(module: str, called: Callable[[], Any]) -> Callable[[], Any]:
         ["keras.src", "torch.nn.modules.module", "contextlib", "fastestimator.estimator"],
     ],
 )
-def test_they_point_here(modules: list[str]) -> None:
+def test_the_line_that_called_a_library(modules: list[str]) -> None:
     call = between("fastnet.op", partial(warn, "take care"))
     for module in modules:
         call = between(module, call)
@@ -48,14 +48,14 @@ def test_they_point_here(modules: list[str]) -> None:
     assert [(one.filename, one.lineno) for one in caught] == [(__file__, line)]
 
 
-def test_a_function_of_the_program_that_fastnet_calls_is_nearer() -> None:
+def test_the_innermost_frame_of_the_user() -> None:
     inner = between("program", between("fastnet.op", partial(warn, "take care")))
     with pytest.warns(UserWarning, match="take care") as caught:
         between("fastnet.network", inner)()
     assert caught[0].filename == "program.py"
 
 
-def test_a_thread_that_has_nothing_of_the_program() -> None:
+def test_a_thread_without_user_code() -> None:
     is_done = threading.Event()
     main = vars(types.ModuleType("fastnet.main"))
     main.update(warn=partial(warn, "take care"), done=is_done.set)
@@ -67,15 +67,15 @@ def test_a_thread_that_has_nothing_of_the_program() -> None:
     assert [(one.filename, one.lineno) for one in caught] == [("main.py", 2)]
 
 
-def test_filters_count() -> None:
+def test_filters_apply() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="as an error"):
             warn("as an error")
 
 
-def test_nothing_warns_in_another_way() -> None:
-    """A level that is counted is wrong as soon as something else leads there."""
+def test_no_other_module_issues_warnings() -> None:
+    """A fixed `stacklevel` is wrong as soon as the code is called in another way."""
     root = Path(fastnet.__file__).parent
     sources = [path for path in root.rglob("*.py*") if path.suffix in (".py", ".pyx")]
-    assert [path.name for path in sources if "warnings.warn" in path.read_text()] == ["warned.py"]
+    assert [path.name for path in sources if "warnings.warn" in path.read_text()] == ["warnings.py"]

@@ -1,0 +1,37 @@
+"""Warnings that are attributed to the user's code."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+
+__all__ = ["warn"]
+
+# Code of these packages, and code that AutoGraph generates, is not the user's.
+_LIBRARIES = frozenset(
+    ("fastnet", "fastestimator", "torch", "tensorflow", "keras", "tf_keras", "contextlib")
+)
+_GENERATED = "__autograph_generated"
+
+
+def warn(text: str) -> None:
+    """Issue a UserWarning for the innermost frame that runs the user's code."""
+    outermost = frame = sys._getframe(1)
+    inside: FrameType | None = frame
+    while inside is not None and _is_library(inside):
+        outermost, inside = inside, inside.f_back
+    user_frame = outermost if inside is None else inside
+    warnings.warn_explicit(
+        text,
+        UserWarning,
+        user_frame.f_code.co_filename,
+        user_frame.f_lineno,
+        module=user_frame.f_globals.get("__name__", "<unknown>"),
+        registry=user_frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_library(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in _LIBRARIES or name.startswith(_GENERATED)
