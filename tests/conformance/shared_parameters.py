@@ -88,17 +88,25 @@ MODELS = (
         (Player("a", ("a",), 1.0), Player("c", ("c",), -1.0)),
     ),
 )
+# Model "a" is updated again after model "c".
+REPEATED = dataclasses.replace(
+    MODELS[-1], name="repeated", players=(*MODELS[-1].players, Player("a", ("a",), 0.5))
+)
 CASES = [
-    dataclasses.replace(case, interleaved=interleaved, defer=defer, merge=merge)
-    for case in MODELS
-    for interleaved, defer, merge in (
-        (False, "none", 1),
-        (False, "none", 2),
-        (True, "none", 1),
-        (True, "first", 1),
-        (True, "all", 1),
-        (True, "all", 2),
-    )
+    *(
+        dataclasses.replace(case, interleaved=interleaved, defer=defer, merge=merge)
+        for case in MODELS
+        for interleaved, defer, merge in (
+            (False, "none", 1),
+            (False, "none", 2),
+            (True, "none", 1),
+            (True, "first", 1),
+            (True, "all", 1),
+            (True, "all", 2),
+        )
+    ),
+    REPEATED,
+    dataclasses.replace(REPEATED, interleaved=True, defer="all", merge=2),
 ]
 
 
@@ -257,7 +265,7 @@ class HandWrittenLoop:
             model: torch.optim.SGD(owned, RATES[model], momentum=MOMENTUM)
             for model, owned in self.owned.items()
         }
-        self.sums: dict[str, tuple[int, list[torch.Tensor]]] = {}
+        self.sums: dict[tuple[int, str], tuple[int, list[torch.Tensor]]] = {}
         self.generator = "a"
 
     def train(self) -> Iterator[dict[str, Array]]:
@@ -269,7 +277,7 @@ class HandWrittenLoop:
                 yield {name: one.detach().numpy().copy() for name, one in self.kernels.items()}
 
     def step(self, x: torch.Tensor) -> None:
-        deferred: dict[Any, Callable[[], None]] = {}
+        deferred: dict[str, list[Callable[[], None]]] = {}
         for players in self.case.passes():
             gradients = [
                 torch.autograd.grad(self.loss(one, x), self.owned[self.model(one.model)])
@@ -277,8 +285,9 @@ class HandWrittenLoop:
             ]
             for (place, player), found in zip(players, gradients, strict=True):
                 self.update(place, self.model(player.model), found, deferred)
-        for apply in deferred.values():
-            apply()
+        for waiting in deferred.values():
+            for apply in waiting:
+                apply()
 
     def model(self, name: str) -> str:
         return self.generator if name == "generator" else name
@@ -295,26 +304,28 @@ class HandWrittenLoop:
         place: int,
         model: str,
         gradients: Sequence[torch.Tensor],
-        deferred: dict[Any, Callable[[], None]],
+        deferred: dict[str, list[Callable[[], None]]],
     ) -> None:
-        times, sums = self.sums.get(model, (0, [torch.zeros(())] * len(gradients)))
+        times, sums = self.sums.get((place, model), (0, [torch.zeros(())] * len(gradients)))
         times, sums = times + 1, [a + b for a, b in zip(sums, gradients, strict=True)]
         if times < self.case.merge:
-            self.sums[model] = times, sums
+            self.sums[place, model] = times, sums
             return
-        self.sums.pop(model, None)
+        self.sums.pop((place, model), None)
         means = [total / times for total in sums]
-        is_deferred = self.case.is_deferred(place)
-        if self.accumulates:
-            is_deferred = is_deferred or not self.case.interleaved
-            self.add(model, means)
-            apply = functools.partial(self.apply, model)
-        else:
+        if not self.accumulates:
             apply = functools.partial(self.apply, model, means)
-        if is_deferred:
-            deferred[model] = apply
+            if self.case.is_deferred(place):
+                deferred.setdefault(model, []).append(apply)
+            else:
+                apply()
+            return
+        self.add(model, means)
+        if self.case.is_deferred(place) or not self.case.interleaved:
+            deferred[model] = [functools.partial(self.apply, model)]
         else:
-            apply()
+            deferred.pop(model, None)
+            self.apply(model)
 
     def add(self, model: str, gradients: Sequence[torch.Tensor]) -> None:
         for kernel, gradient in zip(self.owned[model], gradients, strict=True):

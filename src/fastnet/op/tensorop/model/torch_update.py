@@ -145,8 +145,8 @@ class TorchUpdate(ModelUpdate):
             if merged is not None:
                 self._unsettled = merged
                 deferred[_key_of(self)] = [_Settling(self, merged, None)]
-            # put in anew, so that sums are used up before their step begins: it may break off
-            deferred.pop(name, None)
+            # The first update of a model decides when its optimizer takes its step: where models
+            # share parameters, the first step uses their gradients.
             deferred[name] = [DeferredStep(optimizer, name, take)]
             return
         if merged is not None:
