@@ -38,7 +38,7 @@ class Learner(nn.Module):
         super().__init__()
         self.optimizer = mlp()
         self.register_buffer("fe_input_spec", torch.ones(1))
-        self.fe_aside = nn.Parameter(torch.ones(4))
+        self.fe_alone = nn.Parameter(torch.ones(4))
         self.loss_name = "cross entropy"
 
     @property
@@ -53,7 +53,7 @@ class Learner(nn.Module):
         raise RuntimeError("nobody may ask")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.optimizer(x) * self.fe_aside
+        y: torch.Tensor = self.optimizer(x) * self.fe_alone
         return y
 
 
@@ -92,7 +92,7 @@ class TestAModuleThatUsesAllOfThem:
         run_all(network, data)
         assert learner.optimizer is inner
         assert torch.equal(learner.get_buffer("fe_input_spec"), torch.ones(1))
-        assert isinstance(learner.fe_aside, nn.Parameter)
+        assert isinstance(learner.fe_alone, nn.Parameter)
         assert learner.loss_name == "cross entropy"
         assert learner.mixed_precision == "never"
         assert learner.model_name() == "a learner"

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 _OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
-_NAMES = (*_OF_BUILD, "fe_alone", "fe_aside", "fe_device", "fe_input_spec", "loss_name")
+_NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
 # on the model, so that a copy of the model has it too
 _SLOT = "_fastnet_beside"
 

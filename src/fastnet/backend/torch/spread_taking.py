@@ -9,9 +9,9 @@ import torch
 
 from fastnet.backend.facts import fact
 from fastnet.backend.torch.averaging import average
-from fastnet.backend.torch.companions import TRAINED, Aside
 from fastnet.backend.torch.engines import engine_of, groups_of
-from fastnet.backend.torch.gradients import backward, owned, trainable
+from fastnet.backend.torch.gradient_isolation import TRAINED, cleared_gradients
+from fastnet.backend.torch.gradients import backward, parameters_of, trainable
 from fastnet.backend.torch.graph import reached
 from fastnet.backend.torch.sharded import gather_no_more
 from fastnet.backend.torch.taking import take
@@ -80,22 +80,12 @@ class _ByBackward:
         """Take gradients, and leave those that parameters hold as they are."""
         leaves, _ = reached(final)
         models = [*state.get(TRAINED, ()), self._model]
-        before = [(leaf, leaf.grad) for leaf in leaves]
-        asides = [(Aside.of(one), _held_by(one)) for one in models]
+        held = [
+            one
+            for model in models
+            for one in parameters_of(model, fact(model, "current_optimizer"))
+        ]
         parameters = [one for one in self._own if one.requires_grad]
-        try:
-            for leaf, _ in before:
-                leaf.grad = None
-            for aside, held in asides:
-                aside.put_aside(held)
+        with cleared_gradients([*leaves, *held]):
             backward(final.sum(), None, retain_graph)
             return [parameter.grad for parameter in parameters]
-        finally:
-            for leaf, gradient in before:
-                leaf.grad = gradient
-            for aside, _ in asides:
-                aside.give_back()
-
-
-def _held_by(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *owned(fact(model, "current_optimizer"))]

@@ -13,8 +13,8 @@ from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
 from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
-from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.metering import (

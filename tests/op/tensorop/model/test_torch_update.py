@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import operator
 import os
-import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import fastnet
-from fastnet.backend.torch.companions import TRAINED, Aside
+from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
@@ -506,17 +505,6 @@ class TestBesideOtherModels:
         assert no_gradients(maker)
         assert all(bool((one.grad == 1).all()) for one in critic_model.parameters())
 
-    def test_what_is_out_of_the_way_is_nobody_elses(self) -> None:
-        maker, _, _, _ = self.pair(mlp)
-        for parameter in maker.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        Aside.of(maker).put_aside(maker.parameters())
-        for copied in (copy.deepcopy(maker), pickle.loads(pickle.dumps(maker))):
-            Aside.of(copied).give_back()
-            assert no_gradients(copied)
-        Aside.of(maker).give_back()
-        assert not no_gradients(maker)
-
     def test_models_that_share_a_network_no_more(self) -> None:
         """In a network of its own a model leaves the others alone, which another thread may run."""
         maker, _, critic, _ = self.pair(lambda: Checkpointed(False))
@@ -725,7 +713,7 @@ def interrupted(model: nn.Module) -> Iterator[None]:
 class Tracer:
     """Interrupts the n-th line that runs in the files of updates."""
 
-    FILES = frozenset({"torch_update.py", "companions.py", "gradients.py", "graph.py"})
+    FILES = frozenset({"torch_update.py", "gradient_isolation.py", "gradients.py", "graph.py"})
 
     def __init__(self, place: int) -> None:
         self.left = place
@@ -861,42 +849,11 @@ class TestAbandon:
             for op in updates[::order]:
                 op.abandon()
             assert no_gradients(*models), place
-            assert not any(model.fe_aside._gradients for model in models), place
             assert all(op._update._unsettled is None for op in updates), place
             for op in updates:
                 op._update.set_merged(0, [None] * len(op.state_dict()["gradients"]))
             place += 1
         assert place > 100
-
-    def test_gradients_that_are_out_of_the_way(self) -> None:
-        """Whichever of the updates is told first."""
-        for order in (1, -1):
-            beside = TestBesideOtherModels()
-            maker, _, critic, _ = beside.pair(mlp)
-            ops = beside.ops(maker, critic, detach=False)
-            run_all(TorchNetwork(ops), batches(1))
-            Aside.of(critic).put_aside(critic.parameters())
-            for parameter in critic.parameters():
-                parameter.grad = torch.ones_like(parameter)
-            for op in ops[-2:][::order]:
-                op.abandon()
-            assert no_gradients(maker, critic)
-            ops[-1].abandon()
-            assert no_gradients(maker, critic)
-
-    def test_those_of_a_model_that_nobody_abandons_are_given_back(self) -> None:
-        beside = TestBesideOtherModels()
-        maker, _, critic, _ = beside.pair(mlp)
-        ops = beside.ops(maker, critic, detach=False)
-        run_all(TorchNetwork(ops), batches(1))
-        held = [torch.ones_like(parameter) for parameter in critic.parameters()]
-        for parameter, gradient in zip(critic.parameters(), held, strict=True):
-            parameter.grad = gradient
-        Aside.of(critic).put_aside(critic.parameters())
-        assert no_gradients(critic)
-        ops[-1].abandon()
-        for parameter, gradient in zip(critic.parameters(), held, strict=True):
-            assert parameter.grad is gradient
 
 
 def model_weight(parameters: Iterator[Any]) -> Any:

@@ -93,7 +93,7 @@ _OF_OPS = frozenset({"mode", "ds_id"})
 _OF_LIBRARY = _OF_OPS | {"schedulers"}
 # written by every opening, or not for the step
 _FACTS = frozenset(
-    {"fe_alone", "fe_aside", "fe_compiled", "fe_device", "fe_input_spec", "fe_traceability_summary"}
+    {"fe_alone", "fe_compiled", "fe_device", "fe_input_spec", "fe_traceability_summary"}
     | {"current_optimizer", "loss_name", "mixed_precision", "model_name", "optimizer"}
     | {"_fastnet_beside"}
 )

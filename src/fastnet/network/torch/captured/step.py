@@ -15,8 +15,8 @@ from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
-from fastnet.backend.torch.companions import TRAINED
 from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling

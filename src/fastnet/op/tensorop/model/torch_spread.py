@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from fastnet.backend.facts import fact
 from fastnet.backend.torch.averaging import average_held, averaged
-from fastnet.backend.torch.companions import TRAINED, Aside
 from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, wrapper_of
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
+from fastnet.backend.torch.gradient_isolation import (
+    TRAINED,
+    cleared_gradients,
+    parameters_of_others,
+)
 from fastnet.backend.torch.gradients import (
     apply_gradients,
     backward,
@@ -203,24 +205,11 @@ class SpreadUpdate(TorchUpdate):
             super().add_gradients(data, optimizer, retain_graph)
             return
         loss = self._loss(data, optimizer)
-        with self._others_aside():
+        own = set(map(id, self.trained_now()))
+        with cleared_gradients(parameters_of_others(self._others, own)):
             # The leaves are not the parameters, which are put together for a while: the engine
             # takes gradients from there.
             backward(loss, None, retain_graph)
-
-    @contextmanager
-    def _others_aside(self) -> Iterator[None]:
-        own = set(map(id, self.trained_now()))
-        try:
-            for other in self._others:
-                optimizer = fact(other, "current_optimizer")
-                Aside.of(other).put_aside(
-                    one for one in parameters_of(other, optimizer) if id(one) not in own
-                )
-            yield
-        finally:
-            for other in self._others:
-                Aside.of(other).give_back()
 
     def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
         """Check gradients that the update was given, and average those of one process.
@@ -248,9 +237,7 @@ class SpreadUpdate(TorchUpdate):
         parameters: Sequence[torch.nn.Parameter],
         retain_graph: bool,
     ) -> list[torch.Tensor | None]:
-        own = Aside.of(self._model)
-        try:
-            own.put_aside(parameters)
+        with cleared_gradients(parameters):
             if not self._accumulates_apart:
                 self._add_here(data, optimizer, retain_graph)
                 return [parameter.grad for parameter in parameters]
@@ -259,8 +246,6 @@ class SpreadUpdate(TorchUpdate):
                 wholes = zip(map(id, self._own), self._model.parameters(), strict=True)
                 by_id = dict(wholes)
                 return [_own_gradient(one, by_id.get(id(one), one)) for one in parameters]
-        finally:
-            own.give_back()
 
     def apply_merged(
         self,

@@ -10,8 +10,12 @@ import torch
 from fastnet.backend.facts import holder_of, name_of
 from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch._internals import OVERWRITTEN
-from fastnet.backend.torch.companions import TRAINED, Aside, backward_apart
 from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.gradient_isolation import (
+    TRAINED,
+    cleared_gradients,
+    isolated_backward,
+)
 from fastnet.backend.torch.gradients import (
     DeferredStep,
     apply_gradients,
@@ -113,7 +117,7 @@ class TorchUpdate(ModelUpdate):
         """
         if state["warmup"]:
             return
-        optimizer = self._optimizer()
+        optimizer = self._optimized.current_optimizer or self._optimizer()
         self._require_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
         merged = None
@@ -141,8 +145,8 @@ class TorchUpdate(ModelUpdate):
             if merged is not None:
                 self._unsettled = merged
                 deferred[_key_of(self)] = [_Settling(self, merged, None)]
-            # put in anew, so that sums are used up before their step begins: it may break off
-            deferred.pop(name, None)
+            # The first update of a model decides when its optimizer takes its step: where models
+            # share parameters, the first step uses their gradients.
             deferred[name] = [DeferredStep(optimizer, name, take)]
             return
         if merged is not None:
@@ -201,13 +205,10 @@ class TorchUpdate(ModelUpdate):
     def abandon(self) -> None:
         """Let go of what a step that failed has left, wherever it did; there may be nothing.
 
-        No gradient stays on what the model has and its optimizer updates, what the step has merged
-        does not count, and models that are trained beside this one have theirs again.
+        No gradient stays on what the model has and its optimizer updates, and what the step has
+        merged does not count.
         """
         self._unsettled = None
-        for other in self._others:
-            Aside.of(other).give_back()
-        Aside.of(self._model).forget()
         optimizer = getattr(self._optimized, "current_optimizer", None)
         for parameter in parameters_of(self._model, optimizer):
             parameter.grad = None
@@ -323,7 +324,7 @@ class TorchUpdate(ModelUpdate):
         """
         loss = self._loss(data, optimizer)
         if self._others:
-            backward_apart(loss, retain_graph, self._model, optimizer, self._others)
+            isolated_backward(loss, retain_graph, self._model, optimizer, self._others)
         else:
             backward(loss, None, retain_graph)
 
@@ -389,13 +390,9 @@ class TorchUpdate(ModelUpdate):
         retain_graph: bool,
     ) -> list[torch.Tensor | None]:
         """Take gradients apart from those that parameters hold, as an update that waits leaves."""
-        own = Aside.of(self._model)
-        try:
-            own.put_aside(parameters)
+        with cleared_gradients(parameters):
             self.add_gradients(data, optimizer, retain_graph)
             return [parameter.grad for parameter in parameters]
-        finally:
-            own.give_back()
 
     def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
         """Check gradients that the update was given.
