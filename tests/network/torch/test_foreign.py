@@ -212,7 +212,7 @@ def test_measured_steps_take_them_too() -> None:
 
 
 def test_axes_of_graphs_are_refused() -> None:
-    with pytest.raises(TypeError, match="TorchNetwork.* 'open_axes'"):
+    with pytest.raises(TypeError, match=r"TorchNetwork.* 'open_axes'"):
         fastnet.Network(
             [ModelOp(fastnet.build(lambda: torch.nn.Linear(1, 1), None), "x", "y")], open_axes=0
         )
