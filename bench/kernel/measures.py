@@ -23,6 +23,8 @@ from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._stamps import StampLog
 from fastnet._trace import Slot, Trace, TracedStep
+from fastnet.network import BaseNetwork
+from fastnet.op.tensorop import LambdaOp
 
 _T = TypeVar("_T")
 
@@ -84,6 +86,8 @@ def measures() -> list[Measure]:
         Measure("read_op", "an op's keys looked up, once a network", _read_op()),
         _growing("resolve_op", "an op resolved, once an opening", _resolving),
         _growing("lay_out_op", "an op laid out in a plan, once an opening", _laying_out),
+        _growing("plan_op", "an op of a network that is entered for the first time", _planning),
+        _growing("enter_op", "an op of a network that is entered again", _entering),
         Measure("traced_step", "a traced step of one tensor", _traced(1)),
         _growing("traced_tensor", "a tensor of a traced step", _traced),
         _growing("loop_op", "beside it: a method in Python, in a loop by hand", _by_hand),
@@ -229,6 +233,25 @@ def _laying_out(length: int) -> Call:
     specs = [OpSpec(op, table) for op in ops]
     resolution = resolve(table, specs, [], [], {f"k{length}"})
     return Call(Plan, (table, specs, [op.forward for op in ops], resolution))
+
+
+def _network(count: int) -> BaseNetwork:
+    return BaseNetwork(
+        "numpy", None, [LambdaOp(abs, key, after) for key, after in pairwise(_keys(count + 1))]
+    )
+
+
+def _planning(count: int) -> Call:
+    return Call(_network(count)._plans.draft, ("infer", 1, "", frozenset()))
+
+
+def _entering(count: int) -> Call:
+    return Call(_enter_and_leave, (_network(count),))
+
+
+def _enter_and_leave(network: BaseNetwork) -> None:
+    with network("infer", epoch=1):
+        pass
 
 
 def _traced(count: int) -> Call:

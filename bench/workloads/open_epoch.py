@@ -55,7 +55,7 @@ class OpenEpoch(TorchWorkload):
 
 
 WORKLOADS = (
-    OpenEpoch("open_first", "Open 1,000 ops, first", "first", Goal(1 / 10, 1.0)),
-    OpenEpoch("open_again", "Open 1,000 ops, again", "again", Goal(1 / 100, 1.0)),
+    OpenEpoch("open_first", "Open 1,000 ops, first", "first", Goal(0.3, 1.0)),
+    OpenEpoch("open_again", "Open 1,000 ops, again", "again", Goal(0.2, 1.0)),
     OpenEpoch("open_next", "Open 1,000 ops, next epoch", "next"),
 )

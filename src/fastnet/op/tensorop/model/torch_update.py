@@ -117,7 +117,7 @@ class TorchUpdate(ModelUpdate):
         """
         if state["warmup"]:
             return
-        optimizer = self._optimized.current_optimizer or self._optimizer()
+        optimizer = getattr(self._optimized, "current_optimizer", None) or self._optimizer()
         self._require_trainable(optimizer)
         self._others = [one for one in state.get(TRAINED, ()) if one is not self._model]
         merged = None
