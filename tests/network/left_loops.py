@@ -29,7 +29,7 @@ class Pipeline:
     def __init__(self, data: Iterable[Any]) -> None:
         self.data = data
 
-    def __call__(self, **opening: Any) -> Pipeline:
+    def __call__(self, **context: Any) -> Pipeline:
         return self
 
     def __enter__(self) -> Iterable[Any]:

@@ -118,7 +118,7 @@ class TestLoop:
     @pytest.mark.parametrize("batch", [None, (torch.ones(2), torch.ones(2)), [1, 2]])
     def test_a_batch_that_is_no_dict_is_refused_by_the_step(self, batch: Any) -> None:
         network = plus_one()
-        with pytest.raises(TypeError, match=f"run_step .*{type(batch).__name__}"):
+        with pytest.raises(TypeError, match=type(batch).__name__):
             list(fastnet.steps(network, [batch], "infer"))
         assert is_free(network)
 

@@ -15,7 +15,7 @@ from fastnet.backend.framework import framework_of
 from fastnet.errors import add_note
 from fastnet.op.op import Op
 from fastnet.schedule import get_current_items
-from fastnet.types import is_op
+from fastnet.types import is_op, is_slicer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,7 +113,7 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
     vars(network).update(state)
     network._begin()
     # An op that refers to its network may be restored after it; then the first entry does the rest.
-    if all(getattr(item, "__dict__", True) for item in _all_items(network)):
+    if all(is_op(item) or is_slicer(item) or vars(item) for item in _all_items(network)):
         network._move_in()
         network._plans  # noqa: B018  (from here on, changes of attributes of ops are noticed)
 
