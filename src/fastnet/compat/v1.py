@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from fastnet._resolve import Resolution
 from fastnet.network import base
 from fastnet.network.build import build
-from fastnet.network.checks import check_epoch
 from fastnet.network.choose import framework_for
 from fastnet.network.opening import Opening
+from fastnet.network.validation import check_epoch
 from fastnet.types import Mode, Model, State
 
 if TYPE_CHECKING:

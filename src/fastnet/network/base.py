@@ -17,16 +17,6 @@ from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.precision import Precision
 from fastnet.distributed import is_main
 from fastnet.errors import describe_op, unwritten_key
-from fastnet.network.checks import (
-    agree_on_precision,
-    check_dataset,
-    check_epoch,
-    check_items,
-    check_mode,
-    check_names,
-    desired_keys,
-    not_data,
-)
 from fastnet.network.copying import Value
 from fastnet.network.layout import Handling, Layout, LayoutCache
 from fastnet.network.metering import Meter, RangeMeter, StepMeter
@@ -36,6 +26,16 @@ from fastnet.network.progress_bar import bar_class
 from fastnet.network.readings import settle_all
 from fastnet.network.step import compose_step
 from fastnet.network.updates import check_updates, close_after, followers_of, forget_endings
+from fastnet.network.validation import (
+    agree_on_precision,
+    check_dataset,
+    check_epoch,
+    check_items,
+    check_mode,
+    check_names,
+    desired_keys,
+    not_data,
+)
 from fastnet.op.settings import bind_settings
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.schedule import get_current_items

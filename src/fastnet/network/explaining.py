@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from fastnet.backend.facts import fact, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
 from fastnet.frameworks import MissingPart, part_of
-from fastnet.network.checks import check_dataset, check_epoch, check_mode, desired_keys
 from fastnet.network.layout import Layout, LayoutCache
+from fastnet.network.validation import check_dataset, check_epoch, check_mode, desired_keys
 from fastnet.types import Model, is_scheduler
 from fastnet.util import to_list
 

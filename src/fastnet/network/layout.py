@@ -13,9 +13,9 @@ from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same
 from fastnet._slice import check_slicers
 from fastnet._watch import Lookout, writes
 from fastnet.errors import describe_op
-from fastnet.network.not_in_force import WritersElsewhere
 from fastnet.network.readings import CLASS_ATTRIBUTES, Reading, settle_all
 from fastnet.network.updates import endings_of, followers_of
+from fastnet.network.validation import find_inactive_writer
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, Model, is_given, is_scheduler
@@ -629,7 +629,7 @@ class LayoutCache:
         )
         layout._handled = handled
         layout.plan = Plan(*layout._parts, resolution, *handled)
-        layout.plan.elsewhere = WritersElsewhere(items.ops, layout.ops, mode, ds_id)
+        layout.plan.elsewhere = find_inactive_writer(items.ops, layout.ops, mode, ds_id)
         return layout
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shown
 from fastnet.network.base import BaseNetwork
-from fastnet.network.checks import desired_keys
 from fastnet.network.progress_bar import bar_class
 from fastnet.network.updates import forget_endings
+from fastnet.network.validation import desired_keys
 from fastnet.types import Mode
 from fastnet.util import to_list
 
