@@ -1,4 +1,4 @@
-"""The words of every error, whole."""
+"""The texts that several modules share."""
 
 from __future__ import annotations
 
@@ -108,16 +108,19 @@ class TestMissingKey:
             missing("ModelOp (op 1, inputs ['x'], outputs ['y'])", "x", ["image"])
         )
 
-    def test_suggests_the_nearest_key(self) -> None:
-        error = errors.missing_key(ModelOp("imgae", "y"), "imgae", ["label", "image"], 0)
-        assert str(error) == (
-            missing(
-                "ModelOp (op 0, inputs ['imgae'], outputs ['y'])",
-                "imgae",
-                ["image", "label"],
-                "image",
-            )
+    def test_suggests_the_nearest_key_of_the_batch_and_of_ops(self) -> None:
+        written = {"scores": "Op (op 0)", "image": "Op (op 1)", "y": "Op (op 2)"}
+        there = ["image", "label", "store"]
+        error = errors.missing_key(ModelOp("scoers"), "scoers", there, 3, written=written)
+        del written["image"]
+        text = missing(
+            "ModelOp (op 3, inputs ['scoers'])", "scoers", there, "scores", "reads", written
         )
+        assert str(error) == text
+
+    def test_gives_the_reason_instead(self) -> None:
+        error = errors.missing_key(ModelOp("x"), "x", ["x2"], reason="Op writes it later.")
+        assert "['x2']. Op writes it later. Put the key" in str(error)
 
     def test_says_who_deleted_it(self) -> None:
         error = errors.missing_key(ModelOp("x"), "x", ["x2"], 3, deleted_by="Delete (op 1)")
@@ -129,7 +132,7 @@ class TestMissingKey:
 
     def test_keys_that_are_no_strings(self) -> None:
         error = errors.missing_key(ModelOp(), "x", [2, "b", None])
-        assert "Keys there: ['2', 'None', 'b']." in str(error)
+        assert "['2', 'None', 'b']" in str(error)
 
     def test_without_arguments(self) -> None:
         assert str(errors.MissingKeyError()) == ""
@@ -140,65 +143,6 @@ class TestMissingKey:
         twin = copied(error)  # type: ignore[operator]
         assert type(twin) is errors.MissingKeyError
         assert str(twin) == str(error)
-
-
-class TestOutputs:
-    @pytest.mark.parametrize(
-        ("outputs", "returned", "text"),
-        [
-            (
-                ["y", "z"],
-                0,
-                "ModelOp (op 4, outputs ['y', 'z']) has 2 outputs, but its forward returned 0 "
-                "values. Return one value for each of ['y', 'z'], in that order.",
-            ),
-            (
-                ["y", "z"],
-                1,
-                "ModelOp (op 4, outputs ['y', 'z']) has 2 outputs, but its forward returned 1 "
-                "value. Return one value for each of ['y', 'z'], in that order.",
-            ),
-            (
-                ["y"],
-                0,
-                "ModelOp (op 4, outputs ['y']) has 1 output, but its forward returned 0 values. "
-                "Return one value for each of ['y'], in that order.",
-            ),
-            (
-                ["y"],
-                2,
-                "ModelOp (op 4, outputs ['y']) has 1 output, but its forward returned 2 values. "
-                "Return one value for each of ['y'], in that order.",
-            ),
-        ],
-    )
-    def test_wrong_count(self, outputs: list[str], returned: int, text: str) -> None:
-        error = errors.wrong_count(ModelOp(None, outputs), 4, outputs, returned)
-        assert type(error) is ValueError
-        assert str(error) == text
-
-    def test_not_a_sequence(self) -> None:
-        error = errors.not_a_sequence(ModelOp("x", ["y"]), None, ["y"], 3)
-        assert type(error) is TypeError
-        assert str(error) == (
-            "ModelOp (inputs ['x'], outputs ['y']) writes a list of outputs, but its forward "
-            "returned int, which has no parts. Return a list with one value for each of ['y']; an "
-            "op that returns a bare value names its output as a string, not a list."
-        )
-
-    def test_other_keys(self) -> None:
-        error = errors.other_keys(ModelOp("x", ["y"]), 1, ["y"], {"z": 3})
-        assert type(error) is ValueError
-        assert str(error) == (
-            "ModelOp (op 1, inputs ['x'], outputs ['y']) writes ['y'] by name from the dict that "
-            "its forward returned, but the keys there are ['z']. Name the outputs as its keys, or "
-            "return a list with one value for each of ['y'], in that order."
-        )
-
-    def test_not_a_batch(self) -> None:
-        error = errors.not_a_batch([torch.ones(100, 100)])
-        assert type(error) is TypeError
-        assert str(error) == "run_step takes a batch, a dict of values by key, but got list."
 
 
 class TestShown:
@@ -237,17 +181,6 @@ class TestShown:
             assert len(text) < 500
             assert "\n" not in text
         assert "Broken" in errors.shown(Broken())
-
-
-def test_sliced_not_unsliced() -> None:
-    error = errors.sliced_not_unsliced({"y", "x"}, "mode 'train', epoch 1, ds_id ''")
-    assert type(error) is ValueError
-    assert str(error) == (
-        "The keys ['x', 'y'] are wanted after the step, but slicers leave them in pieces: no "
-        "slicer un-slices them (mode 'train', epoch 1, ds_id ''). Name each of them in the "
-        "`unslice` of the slicer that cuts, to have its pieces joined, or of a "
-        "MeanUnslicer, to have their mean, or leave it out of desired_output_keys."
-    )
 
 
 class TestAddNote:

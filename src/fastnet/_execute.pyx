@@ -24,6 +24,7 @@ from fastnet.errors import (
     missing_key,
     not_a_batch,
     not_a_sequence,
+    note_failure,
     other_keys,
     wrong_count,
 )
@@ -565,8 +566,9 @@ cdef class Plan:
         except BaseException as error:
             self._give_up(state, error)
             if index >= 0:
-                note_op(error, self._op(index), self._place(index))
-                self._note_values(error, index, slots)
+                note_failure(
+                    error, self._op(index), self._place(index), self._reads_of(index, slots)
+                )
             if inside:
                 after_op(times, index if index >= 0 else self._n_steps)
             raise
@@ -799,46 +801,57 @@ cdef class Plan:
         if slots != on_stack:
             PyMem_Free(slots)
 
-    cdef int _note_values(self, object error, Py_ssize_t position, PyObject** slots) except -1:
-        """Let the ops that wrote what a failed op has read say what is special about it."""
+    cdef list _reads_of(self, Py_ssize_t position, PyObject** slots):
+        """List an op's inputs: key, value, and the op that wrote it with its index, or None."""
         cdef Step* step = &self._steps[position]
         cdef Py_ssize_t index, earlier, slot
-        try:
-            for index in range(step.n_inputs):
-                slot = step.inputs[index]
-                for earlier in range(position - 1, -1, -1):
-                    if slots[slot] != NULL and self._writes(&self._steps[earlier], slot):
-                        tell = getattr(self._op(earlier), "told_of_value", None)
-                        told = tell and tell(self._keys[slot], <object> slots[slot])
-                        if told:
-                            add_note(error, told)
-                        break
-        except Exception:
-            pass  # a note never hides the error
-        return 0
+        cdef list reads = []
+        for index in range(step.n_inputs):
+            slot = step.inputs[index]
+            if slots[slot] == NULL:
+                continue
+            writer = place = None
+            for earlier in range(position - 1, -1, -1):
+                if self._writes(&self._steps[earlier], slot):
+                    writer, place = self._op(earlier), self._place(earlier)
+                    break
+            reads.append((self._keys[slot], <object> slots[slot], writer, place))
+        return reads
 
     cdef object _missing_input(self, Py_ssize_t slot, object batch):
-        """Word the error of a key that the batch lacks, naming the op that reads it first."""
-        cdef Py_ssize_t index
-        cdef bint written = False
+        """Return the error for a key that the batch lacks, naming the op that reads it first."""
+        cdef Py_ssize_t index, position
         cdef object deleted_by = None
+        cdef dict written = {}
+        cdef Step* step
+        key = self._keys[slot]
         for index in range(self._n_steps):
-            if self._reads(&self._steps[index], slot):
-                if not written:
-                    key = self._keys[slot]
-                    return missing_key(
-                        self._op(index),
-                        key,
-                        batch,
-                        self._place(index),
-                        deleted_by,
-                        elsewhere=None if self.elsewhere is None else self.elsewhere(key),
-                    )
-                if self._steps[index].deletes:
-                    written = False
-                    deleted_by = describe_op(self._op(index), self._place(index))
+            step = &self._steps[index]
+            if self._reads(step, slot) and key not in written:
+                reason = self._writer_elsewhere(slot, index)
+                op, place = self._op(index), self._place(index)
+                return missing_key(
+                    op, key, batch, place, deleted_by, reason=reason, written=written
+                )
+            described = describe_op(self._op(index), self._place(index))
+            if step.deletes:
+                for name in self._names(step.inputs, step.n_inputs):
+                    written.pop(name, None)
+                if self._reads(step, slot):
+                    deleted_by = described
+            for name in self._names(step.outputs, step.n_outputs):
+                written[name] = described
+
+    cdef object _writer_elsewhere(self, Py_ssize_t slot, Py_ssize_t reader):
+        """Name an op that writes a key, but is not active or runs after the reader; or None."""
+        cdef Py_ssize_t index
+        reason = None if self.elsewhere is None else self.elsewhere(self._keys[slot])
+        if reason is not None:
+            return reason
+        for index in range(reader + 1, self._n_steps):
             if self._writes(&self._steps[index], slot):
-                written = True
+                return f"{describe_op(self._op(index), self._place(index))} writes it later."
+        return None
 
     cdef object _missing_value(self, Step* step, Py_ssize_t position, PyObject** slots):
         """Word the error of a key that was there and has been deleted."""
@@ -1066,18 +1079,6 @@ cdef object attempt(object let_go, object owner, object error):
                 interrupt = second
                 continue
         return interrupt
-
-
-cdef int note_op(error, op, Py_ssize_t position) except -1:
-    """Name the op in an error, once, and never let the note hide the error."""
-    try:
-        described = describe_op(op, position)
-        note = f"Raised by {described}."
-        if described not in str(error) and note not in getattr(error, "__notes__", ()):
-            add_note(error, note)
-    except Exception:
-        pass  # an exception that cannot be shown, or written to, is raised as it is
-    return 0
 
 
 def get_inputs_by_op(op, store, bint copy_on_write=False):

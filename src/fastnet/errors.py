@@ -1,40 +1,23 @@
-"""Errors of a network, and the words they are told in.
+"""Exceptions that programs may catch, and the error texts that several modules share.
 
-The classes that programs may catch, and the texts that several modules share; what only one module
-refuses is worded there. Each text names the op, the key, what was there instead, and what to do
-about it.
+A text names the op and the key, says what was found, and what to do about it. A text that only one
+module uses is in that module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "MissingKeyError",
-    "RankError",
-    "UnknownNameError",
-    "WrongOptimizerError",
-    "add_note",
-    "describe_op",
-    "missing_key",
-    "nearest_name",
-    "not_a_batch",
-    "not_a_sequence",
-    "op_name",
-    "other_keys",
-    "shown",
-    "sliced_not_unsliced",
-    "unwritten_key",
-    "wrong_count",
-]
+__all__ = ["MissingKeyError", "RankError", "UnknownNameError", "WrongOptimizerError"]
 
 
 class MissingKeyError(KeyError):
-    """A key that an op, a slicer or a postprocessing op reads is not there.
+    """Raised for a key that an op, a slicer or a postprocessing op reads but that does not exist.
 
     Unlike a plain ``KeyError`` its text is shown as written, not as a quoted literal.
     """
@@ -44,31 +27,26 @@ class MissingKeyError(KeyError):
 
 
 class RankError(RuntimeError):
-    """Another one of the processes that train together has failed, or does not fit this one."""
+    """Raised when another rank of a distributed run failed, or does not match this one."""
 
 
 class UnknownNameError(KeyError, ValueError):
-    """A name is none of those there are: a failed look-up, and a bad value."""
+    """Raised for an unknown name; both a ``KeyError`` and a ``ValueError``."""
 
     __str__ = MissingKeyError.__str__
 
 
 class WrongOptimizerError(ValueError, AssertionError):
-    """An optimizer is none, or one of another framework: FastEstimator raises either for it."""
+    """Raised for an invalid optimizer; FastEstimator raises either of the two base classes."""
+
+
+# -------------------------------------------------------------------- names of ops, short values
 
 
 def op_name(op: object) -> str:
-    """Name an op by its class and, of one that calls a function, by that function.
-
-    Args:
-        op: An op, or anything else that stands where an op is expected.
-
-    Returns:
-        For example ``"ModelOp"``, or ``"LambdaOp[standardise]"`` for an op that has the function
-        `standardise` as its `fn`. A lambda has no name to tell.
-    """
+    """Return the class of an op and its function, such as "ModelOp" or "LambdaOp[normalize]"."""
     name = type(op).__name__
-    # read past whatever an op of somebody's own does when it is asked
+    # Read the instance dict, because a property of a user's class may raise.
     function = getattr(op, "__dict__", {}).get("fn")
     while isinstance(function, functools.partial):
         function = function.func
@@ -78,27 +56,19 @@ def op_name(op: object) -> str:
     return f"{name}[{called}]" if isinstance(called, str) and called.isidentifier() else name
 
 
-def describe_op(op: object, position: int | None = None) -> str:
-    """Name an op the way every error text does.
-
-    Args:
-        op: An op, or anything else that stands where an op is expected.
-        position: Its place among the ops in force, counted from 0; None where it has none.
-
-    Returns:
-        For example ``"ModelOp (op 2, inputs ['x'], outputs ['y'])"``.
-    """
-    facts = [] if position is None else [f"op {position}"]
+def describe_op(op: object, index: int | None = None) -> str:
+    """Return an op as errors name it: "ModelOp (op 2, inputs ['x'], outputs ['y'])"."""
+    details = [] if index is None else [f"op {index}"]
     for attribute in ("inputs", "outputs"):
         keys = getattr(op, attribute, None)
         if keys:
-            facts.append(f"{attribute} {list(keys)}")
+            details.append(f"{attribute} {list(keys)}")
     name = type(op).__name__
-    return f"{name} ({', '.join(facts)})" if facts else name
+    return f"{name} ({', '.join(details)})" if details else name
 
 
-class _Brief(reprlib.Repr):
-    """Shows values in a line: of tensors and arrays what they are, of anything else its repr."""
+class _ShortRepr(reprlib.Repr):
+    """Limits a repr to one line, and shows tensors and arrays by shape and dtype."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +78,7 @@ class _Brief(reprlib.Repr):
 
     def repr1(self, x: Any, level: int) -> str:
         try:
-            described = None if isinstance(x, type) else _tensor_text(x)
+            described = None if isinstance(x, type) else _describe_tensor(x)
         except Exception:
             described = None
         return super().repr1(x, level) if described is None else described
@@ -117,34 +87,27 @@ class _Brief(reprlib.Repr):
         return " ".join(super().repr_instance(x, level).split())
 
 
-_brief = _Brief()
+_short_repr = _ShortRepr()
 
 
 def shown(value: object) -> str:
-    """Show a value that somebody has given in an error.
-
-    Args:
-        value: The value.
-
-    Returns:
-        Its repr, cut where it is long. For a tensor or an array with axes, also in a container, its
-        class, shape, dtype and, if torch keeps one of it, device, but none of its numbers.
+    """Return the repr of a value for an error, shortened; tensors appear by shape and dtype.
 
     >>> import numpy as np
     >>> shown(0.5), shown([np.ones((2, 3)), "x"])
     ('0.5', "[<ndarray of shape (2, 3), float64>, 'x']")
     """
-    return _brief.repr(value)
+    return _short_repr.repr(value)
 
 
-def _tensor_text(value: Any) -> str | None:
+def _describe_tensor(value: Any) -> str | None:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return None
     try:
         lengths = tuple(shape)
     except ValueError:
-        # TensorFlow does not know the number of axes
+        # A TensorFlow tensor of unknown rank has a shape that cannot be iterated.
         return f"<{type(value).__name__} of any shape, {getattr(dtype, 'name', dtype)}>"
     if not lengths:
         return None
@@ -156,22 +119,8 @@ def _tensor_text(value: Any) -> str | None:
     )
 
 
-GRADIENT_ADVICE = (
-    "Put a Watch in front of the op that computes one from the other, and see that it reads what "
-    "the Watch writes."
-)
-"""What to do where a value has no gradient by another one."""
-
-
 def nearest_name(name: str, candidates: Iterable[Any]) -> str | None:
-    """Find the candidate that a mistyped name most likely meant.
-
-    Args:
-        name: The name that was not found.
-        candidates: The names there are; anything that is not a string is passed over.
-
-    Returns:
-        The nearest of them, or None where nothing comes near.
+    """Return the candidate that a mistyped name most likely meant, or None.
 
     >>> nearest_name("y_perd", ["x", "y", "y_pred"])
     'y_pred'
@@ -184,64 +133,116 @@ def nearest_name(name: str, candidates: Iterable[Any]) -> str | None:
     return same[0] if same else None
 
 
+# -------------------------------------------------------------------- keys
+
+
 def missing_key(
     reader: object,
     key: str,
     available: Iterable[Any],
-    position: int | None = None,
+    index: int | None = None,
     deleted_by: str | None = None,
     verb: str = "reads",
-    elsewhere: str | None = None,
+    reason: str | None = None,
+    written: Mapping[str, str] | None = None,
 ) -> MissingKeyError:
-    """Word the error of a key that is read but not there.
+    """Return the error for a key that does not exist.
 
-    Args:
-        reader: The op or slicer that reads the key.
-        key: The key.
-        available: The keys that are there.
-        position: The reader's place among the ops in force, counted from 0.
-        deleted_by: The op that deleted the key earlier in the step, described, if one did.
-        verb: What the reader does with the key.
-        elsewhere: A sentence on what would write the key, but not in this opening, if there is
-            such.
-
-    Returns:
-        The error, for the caller to raise.
+    `available` are the batch's keys. `written` maps the keys that earlier ops write to these ops.
+    `reason` is a sentence about an op that would write the key, but not before it is read.
     """
-    there = sorted(str(name) for name in available)
-    text = f"{describe_op(reader, position)} {verb} the key '{key}'"
+    text = f"{describe_op(reader, index)} {verb} the key '{key}'"
     if deleted_by is not None:
         text += f", which {deleted_by} has deleted. Read it before it is deleted, or keep it."
         return MissingKeyError(text)
-    text += f", but there is no such key. Keys there: {there}."
-    if elsewhere is not None:
-        text += f" {elsewhere} Put the key into the batch, or let an earlier op write it here, too."
-        return MissingKeyError(text)
-    near = nearest_name(key, there)
-    if near is not None:
-        text += f" Did you mean '{near}'?"
-    text += " Put the key into the batch, or let an earlier op write it."
-    return MissingKeyError(text)
+    there = sorted(str(name) for name in available)
+    by_ops = {name: op for name, op in sorted((written or {}).items()) if name not in there}
+    sources = f"{there} in the batch, {list(by_ops)} from earlier ops" if by_ops else f"{there}"
+    text += f", but there is no such key. Available keys: {sources}."
+    near = nearest_name(key, [*there, *by_ops])
+    if reason is not None:
+        text += f" {reason}"
+    elif near is not None:
+        writer = f", which {by_ops[near]} writes" if near in by_ops else ""
+        text += f" Did you mean '{near}'{writer}?"
+    return MissingKeyError(f"{text} Put the key into the batch, or let an earlier op write it.")
+
+
+def unwritten_key(key: str, available: Iterable[Any]) -> str:
+    """Return the warning for a desired output key that will not be in the result."""
+    text = (
+        f"The key '{key}' is in desired_output_keys, but no op writes it and the batch does not "
+        "have it. The result will not contain it."
+    )
+    near = nearest_name(key, sorted(str(name) for name in available))
+    return text if near is None else f"{text} Did you mean '{near}'?"
+
+
+def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
+    """Return the error for keys that are returned but that no slicer un-slices."""
+    return ValueError(
+        f"The keys {sorted(keys)} are outputs of the step, but no slicer un-slices them "
+        f"({context}). List each of them in the `unslice` of the slicer that cuts, to join its "
+        "slices, or of a MeanUnslicer, to average them, or leave it out of desired_output_keys."
+    )
+
+
+# -------------------------------------------------------------------- batches and outputs
+
+
+def not_a_batch(batch: object) -> TypeError:
+    """Return the error for a batch that is not a mapping."""
+    return TypeError(
+        f"run_step takes a batch, a dict of values by key, but got {type(batch).__name__}."
+        f"{advise_on_batch(batch)}"
+    )
+
+
+def advise_on_batch(given: object) -> str:
+    """Return how to make a batch of a tuple, a tensor or a loader; "" for anything else."""
+    if isinstance(given, (list, tuple)):
+        return (
+            ' Name its values: in torch, `batch = dict(zip(["x", "y"], batch))`; in TensorFlow, '
+            '`dataset = dataset.map(lambda x, y: {"x": x, "y": y})`.'
+        )
+    if hasattr(given, "shape"):
+        return ' Put it into a dict: `{"x": x}`.'
+    # A loader can be iterated, but unlike a collection it has no `in`.
+    if hasattr(given, "__iter__") and not hasattr(given, "__contains__"):
+        return " Loop over it: `for batch in loader: network.run_step(batch)`."
+    return ""
+
+
+def advise_on_op(given: Any) -> str | None:
+    """Return how to make an op of a module, a function or a list; None for anything else."""
+    name = getattr(given, "__name__", type(given).__name__)
+    if hasattr(given, "forward_batch"):
+        return "Pass it as postprocessing (`pops`)."
+    if isinstance(given, (list, tuple, dict, Iterator)):
+        return "Pass all ops in one flat list."
+    if not callable(given):
+        return None
+    # By name, because errors must not import a framework.
+    bases = {base.__name__ for base in type(given).__mro__}
+    if bases.isdisjoint({"Module", "Layer"}):
+        wrapped = f"LambdaOp({name}"
+    elif getattr(given, "fe_compiled", False):
+        wrapped = "ModelOp(model"
+    elif "Module" in bases and not any(True for _ in given.parameters()):
+        wrapped = f"LambdaOp({name}()"
+    else:
+        layer = f"lambda: keras.Sequential([{name}(...)]), " if "Model" not in bases else ""
+        wrapped = f"ModelOp(fastnet.build({layer if 'Layer' in bases else ''}...)"
+    return f"Wrap it: {wrapped}, inputs=..., outputs=...)."
 
 
 def wrong_count(
-    op: object, position: int | None, outputs: Sequence[str], returned: int, source: str = "forward"
+    op: object, index: int | None, outputs: Sequence[str], returned: int, source: str = "forward"
 ) -> ValueError:
-    """Word the error of an op that returns fewer values than it has outputs, or more.
-
-    Args:
-        op: The op.
-        position: Its place among the ops in force, counted from 0.
-        outputs: The outputs that the values are for.
-        returned: How many values it returned.
-        source: What of the op returned them.
-
-    Returns:
-        The error, for the caller to raise.
-    """
+    """Return the error for an op that returns more or fewer values than it has outputs."""
     count, others = len(outputs), len(getattr(op, "outputs", outputs)) - len(outputs)
     return ValueError(
-        f"{describe_op(op, position)} has {count} output{'' if count == 1 else 's'}"
+        f"{describe_op(op, index)} has {count} output{'' if count == 1 else 's'}"
         f"{f' besides its last {others}' if others else ''}, but its {source} returned "
         f"{returned} value{'' if returned == 1 else 's'}. Return one value for each of "
         f"{list(outputs)}, in that order."
@@ -250,128 +251,119 @@ def wrong_count(
 
 def other_keys(
     op: object,
-    position: int | None,
+    index: int | None,
     outputs: Sequence[str],
     returned: Mapping[Any, Any],
     source: str = "forward",
 ) -> ValueError:
-    """Word the error of an op that returns values by name, but not by the names of its outputs.
-
-    Args:
-        op: The op.
-        position: Its place among the ops in force, counted from 0.
-        outputs: The outputs that the values are for.
-        returned: What it returned.
-        source: What of the op returned it.
-
-    Returns:
-        The error, for the caller to raise.
-    """
+    """Return the error for an op that returns a mapping without its outputs as keys."""
     return ValueError(
-        f"{describe_op(op, position)} writes {list(outputs)} by name from the "
-        f"{type(returned).__name__} that its {source} returned, but the keys there are "
+        f"{describe_op(op, index)} writes {list(outputs)} by name from the "
+        f"{type(returned).__name__} that its {source} returned, but that has the keys "
         f"{list(returned)}. Name the outputs as its keys, or return a list with one value for each "
         f"of {list(outputs)}, in that order."
     )
 
 
-def not_a_batch(batch: object) -> TypeError:
-    """Word the error of a step's batch that is no mapping.
-
-    Args:
-        batch: What the step was given.
-
-    Returns:
-        The error, for the caller to raise.
-    """
-    return TypeError(
-        f"run_step takes a batch, a dict of values by key, but got {type(batch).__name__}."
-    )
-
-
 def not_a_sequence(
     op: object,
-    position: int | None,
+    index: int | None,
     outputs: Sequence[str],
     result: object,
     source: str = "forward",
 ) -> TypeError:
-    """Word the error of an op that writes a list, but returns neither a list nor a mapping.
-
-    Args:
-        op: The op.
-        position: Its place among the ops in force, counted from 0.
-        outputs: The outputs that the values are for.
-        result: What it returned.
-        source: What of the op returned it.
-
-    Returns:
-        The error, for the caller to raise.
-    """
-    why = "is no list, no tuple and no mapping" if _has_parts(result) else "has no parts"
+    """Return the error for an op with a list of outputs that returns a single value."""
+    returned = "None" if result is None else type(result).__name__
+    forgotten = " Is a `return` missing?" if result is None else ""
     return TypeError(
-        f"{describe_op(op, position)} writes a list of outputs, but its {source} returned "
-        f"{type(result).__name__}, which {why}. Return a list with one value for each of "
-        f"{list(outputs)}; an op that returns a bare value names its output as a string, not a "
-        "list."
+        f"{describe_op(op, index)} writes a list of outputs, but its {source} returned {returned}."
+        f"{forgotten} Return a list with one value for each of {list(outputs)}. To return a single "
+        "value, name the output as a string instead of a list."
     )
 
 
-def _has_parts(result: object) -> bool:
-    # a tensor of no axis has the method, but no length
-    return hasattr(result, "__iter__") and getattr(result, "shape", (0,)) != ()
+# -------------------------------------------------------------------- notes on failed ops
 
 
-def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
-    """Word the error of keys that slicing left in pieces though they are wanted whole.
+Read = tuple[str, object, Any, "int | None"]
+"""A value that an op read: its key, the value, and the op that wrote it with its index, or None."""
 
-    Args:
-        keys: The keys.
-        context: The mode, epoch and ds_id of the opening, as text.
 
-    Returns:
-        The error, for the caller to raise.
+def note_failure(error: BaseException, op: Any, index: int, reads: Iterable[Read]) -> None:
+    """Add notes to an error that an op raised: the op, and inputs that it may not have expected.
+
+    An error that names the op already is left as it is.
     """
-    return ValueError(
-        f"The keys {sorted(keys)} are wanted after the step, but slicers leave them in pieces: no "
-        f"slicer un-slices them ({context}). Name each of them in the `unslice` of the slicer that "
-        "cuts, to have its pieces joined, or of a MeanUnslicer, to have their mean, or leave it "
-        "out of desired_output_keys."
+    # A note must not hide the error, even if the error or a value cannot be shown.
+    with contextlib.suppress(Exception):
+        described = describe_op(op, index)
+        note = f"Raised by {described}."
+        if described in str(error) or note in getattr(error, "__notes__", ()):
+            return
+        add_note(error, note)
+        if isinstance(error, Exception):
+            for advice in _advise_on_inputs(error, op, reads):
+                add_note(error, advice)
+
+
+def _advise_on_inputs(error: Exception, op: Any, reads: Iterable[Read]) -> Iterator[str]:
+    """Describe the inputs of a failed op that are lists, tuples or None."""
+    if _expects_bare_value(op, error):
+        keys = list(op.inputs)
+        instead = f"pass inputs={keys[0]!r} for the bare value" if len(keys) == 1 else "unpack it"
+        yield f"Its `data` is a list, because its inputs are the list {keys}: {instead}."
+    for read in reads:
+        text = _describe_read(*read)
+        if text is not None:
+            yield text
+
+
+def _expects_bare_value(op: Any, error: Exception) -> bool:
+    """Return whether a user's op failed because it takes a list of inputs for a single value."""
+    if not op.in_list or not isinstance(error, (AttributeError, TypeError)):
+        return False
+    module = str(getattr(op.forward, "__module__", ""))
+    return "list" in str(error) and not module.startswith(("fastnet.", "fastestimator."))
+
+
+def _describe_read(key: str, value: object, writer: Any, index: int | None) -> str | None:
+    """Describe a value that is None, a list or a tuple; None for any other value."""
+    describe = getattr(writer, "describe_value", None)
+    described: str | None = describe and describe(key, value)
+    if described:
+        return described
+    if value is None:
+        if writer is None:
+            return f"The batch's '{key}' is None. Pass a tensor or an array."
+        op = describe_op(writer, index)
+        return f"The value of '{key}' is None, as {op} returned it. Is a `return` missing?"
+    if not isinstance(value, (list, tuple)):
+        return None
+    kinds = {type(item).__name__ for item in value}
+    kind = kinds.pop() if len(kinds) == 1 else "value"
+    text = f"a {type(value).__name__} of {len(value)} {kind}{'' if len(value) == 1 else 's'}"
+    if writer is None:
+        return f"The batch's '{key}' is {text}. Pass a tensor or an array."
+    return (
+        f"The value of '{key}' is {text}, as {describe_op(writer, index)} returned it. To write "
+        "its items under separate keys, list these keys in `outputs`."
     )
-
-
-def unwritten_key(key: str, available: Iterable[Any]) -> str:
-    """Word the warning of a key that is wanted after a step and will not be there.
-
-    Args:
-        key: The key.
-        available: The keys that are there, or that ops write.
-
-    Returns:
-        The text.
-    """
-    text = (
-        f"The key '{key}' is wanted after the step, but no op writes it and the batch does not "
-        "have it, so that it is not in the result."
-    )
-    near = nearest_name(key, sorted(str(name) for name in available))
-    return text if near is None else f"{text} Did you mean '{near}'?"
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Attach a line to an error that is on its way, keeping its type and its arguments.
-
-    An error that has the line already, because it was raised before, stays as it is.
-
-    Args:
-        error: The error.
-        note: What to say; shown below the error's own text in a traceback.
-    """
+    """Add a note to an error, once; on Python 3.10 the note becomes part of its text."""
     if note in getattr(error, "__notes__", ()):
         return
     if hasattr(error, "add_note"):
         error.add_note(note)
-    else:  # Python 3.10 shows no notes, so the line goes where it will be read
+    else:
         first = error.args[0] if error.args else ""
         if isinstance(first, str) and note not in first:
             error.args = (f"{first}\n{note}" if first else note, *error.args[1:])
+
+
+GRADIENT_ADVICE = (
+    "Put a Watch in front of the op that computes one from the other, and see that it reads what "
+    "the Watch writes."
+)
+"""The advice for a value that has no gradient with respect to another one."""

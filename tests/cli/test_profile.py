@@ -224,11 +224,9 @@ def test_a_network_that_cannot_be_opened(folder: Path, capsys: pytest.CaptureFix
 
 def test_an_output_that_nothing_makes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--steps", "2", "--outputs", "nobody_reads_thiss,y"]) == 0
-    assert capsys.readouterr().err == (
-        "fastnet: --outputs: The key 'nobody_reads_thiss' is wanted back, but nothing that is in "
-        "force makes it. Did you mean 'nobody_reads_this'? It comes back only if the batch has "
-        "it.\n"
-    )
+    told = capsys.readouterr().err
+    assert told.startswith("fastnet: --outputs: The key 'nobody_reads_thiss' is ")
+    assert "Did you mean 'nobody_reads_this'?" in told
 
 
 def test_a_profile_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

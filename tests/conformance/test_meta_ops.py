@@ -390,7 +390,7 @@ class TestErrors:
             {"x": X + 1},
             RuntimeError,
             "not no",
-            notes_of(fw, *notes),
+            *notes_of(fw, *notes),
         )
 
     def test_a_key_that_sometimes_needs(self, fw: Framework) -> None:

@@ -60,21 +60,17 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "other keys": (
         lambda x: {"y": x, "w": x},
         ValueError,
-        "writes ['y', 'z'] by name from the dict that its forward returned, but the keys there are "
-        "['y', 'w']. Name the outputs as its keys, or return a list with one value for each of "
-        "['y', 'z'], in that order.",
+        "writes ['y', 'z'] by name from the dict that its forward returned",
     ),
     "more": (
         lambda x: [x, x, x],
         ValueError,
-        "has 2 outputs, but its forward returned 3 values. Return one value for each of ['y', 'z'],"
-        " in that order.",
+        "has 2 outputs, but its forward returned 3 values",
     ),
     "fewer": (
         lambda x: (x,),
         ValueError,
-        "has 2 outputs, but its forward returned 1 value. Return one value for each of ['y', 'z'], "
-        "in that order.",
+        "has 2 outputs, but its forward returned 1 value",
     ),
     "a tensor": (lambda x: x, TypeError, "{tensor}"),
     "a namedtuple": (lambda x: Pair(x, x), TypeError, "Pair"),
@@ -85,14 +81,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
 
 
 def text_of(which: str, tensor: str) -> tuple[type[Exception], str]:
-    """Return an error's type, and what it says after the op."""
+    """Return an error's type, and the beginning of what it says after the op."""
     _, kind, text = WRONG[which]
     if kind is TypeError:
-        text = (
-            f"writes a list of outputs, but its forward returned {text.format(tensor=tensor)}, "
-            "which is no list, no tuple and no mapping. Return a list with one value for each of "
-            "['y', 'z']; an op that returns a bare value names its output as a string, not a list."
-        )
+        text = f"writes a list of outputs, but its forward returned {text.format(tensor=tensor)}."
     return kind, text
 
 
@@ -156,9 +148,8 @@ def test_of_postprocessing(fw: Framework, around: Callable[[Any], Any]) -> None:
         kind, text = text_of(which, "ndarray")
         with pytest.raises(kind) as caught:
             fw.step(network, {"x": X})
-        assert (
-            words_of(caught.value)[0] == f"LambdaOp (op 0, inputs ['x'], outputs ['y', 'z']) {text}"
-        )
+        described = "LambdaOp (op 0, inputs ['x'], outputs ['y', 'z'])"
+        assert words_of(caught.value)[0].startswith(f"{described} {text}")
 
 
 def test_of_postprocessing_sample_by_sample(fw: Framework) -> None:
@@ -173,5 +164,5 @@ def test_of_postprocessing_sample_by_sample(fw: Framework) -> None:
         returned, kind, _ = WRONG[which]
         with pytest.raises(kind) as caught:
             fw.step(network, {"x": X})
-        assert words_of(caught.value)[0].endswith(text_of(which, "ndarray")[1])
+        assert text_of(which, "ndarray")[1] in words_of(caught.value)[0]
         assert "Each (op 0," in "".join(words_of(caught.value))

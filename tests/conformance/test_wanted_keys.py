@@ -29,8 +29,8 @@ def same(x: Any) -> Any:
 
 def words(key: str, near: str = "") -> str:
     return (
-        f"The key '{key}' is wanted after the step, but no op writes it and the batch does not "
-        f"have it, so that it is not in the result.{near and f' Did you mean {near!r}?'}"
+        f"The key '{key}' is in desired_output_keys, but no op writes it and the batch does not "
+        f"have it. The result will not contain it.{near and f' Did you mean {near!r}?'}"
     )
 
 
@@ -109,7 +109,7 @@ def test_as_an_error(fw: Framework) -> None:
     tensors = fw.tensors({"x": X})
     with fw.opened(network, desired_output_keys=["yy", "y"]), warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="'yy' is wanted"):
+        with pytest.raises(UserWarning, match="'yy' is in desired_output_keys"):
             network.run_step(tensors)
         assert set(network.run_step(tensors)) == {"x", "y"}
 

@@ -55,8 +55,8 @@ Schedules (epochs 1 to 4)
   from epoch 4: starts LambdaOp (y -> cold); stops LambdaOp (y -> heat)
 
 Findings (2)
-  * The key 'lables' is wanted back, but nothing that is in force makes it. Did you mean
-    'label'? It comes back only if the batch has it.
+  * The key 'lables' is in desired_output_keys, but no active op writes it. Did you mean
+    'label'? The result has it only if the batch does.
   * Nothing needs op 2, LambdaOp (y -> heat): 'heat' is neither read nor wanted back."""
 
 

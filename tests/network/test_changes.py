@@ -111,7 +111,7 @@ class TestModels:
         network = TorchNetwork([one, other])
         other.model = second
         for _ in range(2):
-            with pytest.raises(AssertionError, match="Two models are called 'm', so that"):
+            with pytest.raises(AssertionError, match="Two models are called 'm' and 'm'"):
                 run(network, {"x": X})
         assert is_free(network)
         one.model = second
@@ -334,7 +334,7 @@ class TestNewOps:
     def test_what_is_no_op_is_refused(self) -> None:
         network = TorchNetwork([plus(1)])
         network.ops.append("op")
-        with pytest.raises(AssertionError, match="op 1 is str, which is no op"):
+        with pytest.raises(AssertionError, match="op 1 is str, not a TensorOp"):
             run(network, {"x": 1})
         network.ops.pop()
         assert run(network, {"x": 1})["y"] == 2

@@ -23,7 +23,6 @@ from tests.network.programs import (
     built,
     is_free,
     line,
-    raising,
     regression,
     same_weights,
     weights,
@@ -194,11 +193,7 @@ class TestForms:
         ],
     )
     def test_no_data(self, network: TorchNetwork, data: Any, name: str) -> None:
-        with raising(
-            TypeError,
-            "transform takes a batch (a dict of values by key), an iterable of batches, or "
-            f"something that is entered to give one, not {name}.",
-        ):
+        with pytest.raises(TypeError, match=f"transform takes a batch .*, not {name}\\."):
             network.transform(data, mode="infer")
         assert is_free(network)
 

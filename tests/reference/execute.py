@@ -13,6 +13,7 @@ from fastnet.errors import (
     missing_key,
     not_a_batch,
     not_a_sequence,
+    note_failure,
     other_keys,
     wrong_count,
 )
@@ -172,7 +173,9 @@ class Plan:
                 try:
                     self._run_op(position, store, state, stamp, before, after)
                 except BaseException as error:
-                    note(error, describe_op(self.ops[position], position))
+                    note_failure(
+                        error, self.ops[position], position, self._reads_of(position, store)
+                    )
                     raise
             stamp("dispatch")
             if state.get("deferred"):
@@ -205,7 +208,26 @@ class Plan:
     def _missing_input(self, key: str, batch: Mapping[str, Any]) -> KeyError:
         reader = self._first_reader_from_batch(key)
         deleter = self._deleter(key, before=reader)
-        return missing_key(self.ops[reader], key, batch, reader, deleter)
+        written: dict[str, str] = {}
+        for position, spec in enumerate(self._specs[:reader]):
+            if spec.deletes:
+                written = {name: op for name, op in written.items() if name not in spec.inputs}
+            written |= dict.fromkeys(spec.outputs, describe_op(self.ops[position], position))
+        reason = None
+        for position, spec in reversed(list(enumerate(self._specs))):
+            if position > reader and key in spec.outputs:
+                reason = f"{describe_op(self.ops[position], position)} writes it later."
+        return missing_key(
+            self.ops[reader], key, batch, reader, deleter, reason=reason, written=written
+        )
+
+    def _reads_of(self, reader: int, store: Mapping[str, Any]) -> list[Any]:
+        """List the key, value and writer of each input that is there."""
+        writers: dict[str, tuple[Any, int | None]] = {}
+        for position, spec in enumerate(self._specs[:reader]):
+            writers |= dict.fromkeys(spec.outputs, (self.ops[position], position))
+        keys = [key for key in self._specs[reader].inputs if key in store]
+        return [(key, store[key], *writers.get(key, (None, None))) for key in keys]
 
     def _run_op(
         self,
@@ -293,16 +315,6 @@ def split_outputs(
     op: Any, result: Any, keys: Sequence[str], source: str = "forward"
 ) -> tuple[Any, ...]:
     return tuple(parts_of(keys, result, op, None, source))
-
-
-def note(error: BaseException, described: str) -> None:
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    line = f"Raised by {described}."
-    if described not in text and line not in getattr(error, "__notes__", ()):
-        add_note(error, line)
 
 
 def run_deferred(state: dict[str, Any]) -> None:

@@ -1,11 +1,14 @@
-"""What is worth a look: work that nobody needs, and keys that nobody makes."""
+"""Findings about a network: ops and keys that nothing needs, missing keys, missing updates."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import zip_longest
 
+from fastnet.backend.facts import fact, name_of
 from fastnet.errors import nearest_name
 from fastnet.explain.items import Item, name_op
 from fastnet.explain.keys import Key, Life
@@ -16,20 +19,20 @@ __all__ = ["Finding", "find_unneeded", "list_findings"]
 
 _MANY_TRACES = 8
 
-# by a key and the op that writes it: its value, and the next one under that key
+# By key and writing op: the value written, and the next value of that key.
 Written = dict[tuple[str, int], tuple[Life, Life | None]]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is worth a look.
+    """A part of a network that is likely a mistake or costs time for nothing.
 
     Attributes:
-        kind: "unneeded_op", "unneeded_postprocessing", "unread_output", "copied_for_nothing",
-            "cut_for_nothing", "joined_uncut", "not_made", "deleted_output", "traced_often" or
-            "several_steps".
-        text: What it is and what to do about it.
-        places: The places of the ops it is about; of postprocessing ops if the kind says so.
+        kind: "not_made", "deleted_output", "misspelled_key", "never_updated", "several_steps",
+            "traced_often", "unneeded_op", "unneeded_postprocessing", "copied_for_nothing",
+            "cut_for_nothing", "joined_uncut" or "unread_output".
+        text: The description, and what to do about it.
+        places: The indices of the ops it is about; of postprocessing ops if the kind says so.
         keys: The keys it is about.
     """
 
@@ -42,18 +45,10 @@ class Finding:
 def find_unneeded(
     subject: Subject, ops: list[Item], postprocessing: list[Item]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Find the ops without which what is wanted back would be the same.
+    """Return the indices of the ops, and of the postprocessing ops, that the result does not need.
 
-    An op is needed if it does more than write; or if something of what it writes is wanted back, or
-    read by an op that is needed, before it is overwritten.
-
-    Args:
-        subject: The network and its opening.
-        ops: The ops in force.
-        postprocessing: The postprocessing ops in force.
-
-    Returns:
-        The places of the ops, and of the postprocessing ops, that are not needed.
+    An op is needed if it has effects besides its outputs, or if an output is returned, or read by
+    an op that is needed, before it is overwritten.
     """
     steps = [("ops", item) for item in ops] + [("after", item) for item in postprocessing]
     wanted = set(subject.desired)
@@ -81,24 +76,13 @@ def list_findings(
     unneeded: tuple[frozenset[int], frozenset[int]],
     schedules: Schedules,
 ) -> list[Finding]:
-    """List what is worth a look.
-
-    Args:
-        subject: The network and its opening.
-        ops: The ops in force.
-        left_out: The ops and postprocessing ops that are not in force.
-        postprocessing: The postprocessing ops in force.
-        keys: The keys.
-        unneeded: What `find_unneeded` found.
-        schedules: What changes with the epoch.
-
-    Returns:
-        The findings, the gravest first.
-    """
+    """Return the findings, the most serious first."""
     by_name = {key.name: key for key in keys}
     written = _by_writer(keys)
     return [
         *_not_made(subject, ops, left_out, postprocessing, by_name),
+        *_misspelled(ops, keys),
+        *_never_updated(subject, ops, left_out),
         *_several_steps(subject, ops),
         *_traced_often(schedules),
         *_unneeded_ops(subject, ops, written, unneeded[0]),
@@ -111,7 +95,7 @@ def list_findings(
 
 
 def _by_writer(keys: list[Key]) -> Written:
-    """Find what each op writes, and what takes its place."""
+    """Return the value that each op writes under each key, and the value that replaces it."""
     written: Written = {}
     for key in keys:
         for life, following in zip_longest(key.lives, key.lives[1:]):
@@ -141,42 +125,90 @@ def _not_made(
                 deleter = f"a {deleters[name]}" if name in deleters else "something"
                 yield Finding(
                     "deleted_output",
-                    f"The key '{name}' is wanted back, but {deleter} deletes what was made. Keep "
-                    "it, or leave it out of desired_output_keys.",
+                    f"The key '{name}' is in desired_output_keys, but {deleter} deletes what an "
+                    "op writes there. Keep it, or leave it out of desired_output_keys.",
                     keys=(name,),
                 )
             continue
         if name in keys and keys[name].taken:
-            continue  # the batch's own comes back with the rest of the batch
-        text = f"The key '{name}' is wanted back, but nothing that is in force makes it"
+            continue  # The batch's value is returned with the rest of the batch.
+        text = f"The key '{name}' is in desired_output_keys, but no active op writes it"
         near = nearest_name(name, [*made, *keys])
         if name in elsewhere:
             text += f": {elsewhere[name].name} would, but {elsewhere[name].reason}"
         text += f". Did you mean '{near}'?" if near is not None else "."
-        yield Finding("not_made", f"{text} It comes back only if the batch has it.", keys=(name,))
+        yield Finding("not_made", f"{text} The result has it only if the batch does.", keys=(name,))
+
+
+def _misspelled(ops: list[Item], keys: list[Key]) -> Iterator[Finding]:
+    """Find keys that ops read from the batch, but that are close to a key of an earlier op."""
+    by_op = [key for key in keys if not key.taken and key.writers]
+    for key in keys:
+        if not (key.taken and key.lives and key.lives[0].writer is None):
+            continue
+        reader = key.lives[0].readers[0]
+        earlier = {one.name: one for one in by_op if one.writers[0] < reader}
+        for near in get_close_matches(key.name, earlier, cutoff=0.75):
+            if _is_misspelling(key.name, earlier[near]):
+                writer = earlier[near].writers[0]
+                yield Finding(
+                    "misspelled_key",
+                    f"No earlier op writes the key '{key.name}', which {name_op(ops[reader])} "
+                    f"reads. Did you mean '{near}', which {name_op(ops[writer])} writes? "
+                    "Otherwise, the batch must have it.",
+                    (reader, writer),
+                    (key.name, near),
+                )
+                break
+
+
+def _is_misspelling(name: str, written: Key) -> bool:
+    """Return whether a key similar to a written one is likely a mistake, unlike "x1" for "x2"."""
+    if re.sub(r"\D", "", name) != re.sub(r"\D", "", written.name):
+        return False
+    # Two keys that differ in one letter, such as "fake_a" and "fake_b", may both be intended.
+    same_letters = sorted(name.lower()) == sorted(written.name.lower())
+    return not written.readers or same_letters or len(name) != len(written.name)
+
+
+def _never_updated(subject: Subject, ops: list[Item], left_out: list[Item]) -> Iterator[Finding]:
+    """Find a training network that no op updates, although its models have optimizers."""
+    # A user's op that holds a model and writes nothing may update it by `update_model`.
+    updates = [op for op in (*ops, *left_out) if op.updates or (op.acts and op.models)]
+    if subject.mode != "train" or updates:
+        return
+    active = {name for op in ops for name in op.models}
+    models = [model for model in subject.models if fact(model, "optimizer") is not None]
+    trained = sorted(active.intersection(map(name_of, models)))
+    if trained:
+        yield Finding(
+            "never_updated",
+            f"No op updates the models {trained} in mode 'train', although they have optimizers. "
+            'Add an UpdateOp(model, "loss") for each of them.',
+        )
 
 
 def _several_steps(subject: Subject, ops: list[Item]) -> Iterator[Finding]:
-    """Find models that are updated several times in a step: by most that was not meant."""
+    """Find models that are updated several times in a step, which is often not intended."""
     by_model: dict[str, list[Item]] = {}
     for item in ops:
         if item.updates and not item.inside:
             for model in item.models:
                 by_model.setdefault(model, []).append(item)
     for model, updates in by_model.items():
-        # what is put off torch adds up, and steps once
+        # In torch, deferred updates accumulate their gradients and step the optimizer once.
         merged = [item for item in updates if item.deferred] if subject.framework == "torch" else []
         count = len(updates) - max(len(merged) - 1, 0)
         if count < 2:
             continue
         places = [item.place for item in updates if item.place is not None]
         text = (
-            f"The optimizer of model '{model}' takes {count} steps in a step of the network: "
-            f"{_some_ops(places)} update it, one after the other. If one step by all of their "
-            "losses is meant, add the losses up with a LambdaOp, and have one UpdateOp"
+            f"The optimizer of model '{model}' takes {count} steps in a step of the network, "
+            f"because {_some_ops(places)} update it. For a single step on all of their losses, add "
+            "the losses with a LambdaOp and use one UpdateOp"
         )
         if subject.framework == "torch":
-            text += "; or put them all off, with defer=True, and their gradients are added up"
+            text += ", or set defer=True on all of them to accumulate their gradients"
         yield Finding("several_steps", f"{text}.", tuple(places))
 
 
@@ -186,9 +218,9 @@ def _traced_often(schedules: Schedules) -> Iterator[Finding]:
         names = sorted({schedule.name for schedule in schedules.schedulers})
         yield Finding(
             "traced_often",
-            f"In {count} of the first {schedules.last_epoch} epochs TensorFlow traces anew, as "
-            f"there were no such ops or optimizers before: look at {', '.join(names)}. Make each "
-            "op once, and let schedulers give the same ones again.",
+            f"TensorFlow traces again in {count} of the first {schedules.last_epoch} epochs, "
+            f"because {', '.join(names)} gives new ops or optimizers. Create each op once, and let "
+            "schedulers return the same objects.",
         )
 
 
@@ -200,10 +232,7 @@ def _unneeded_ops(
         fates = [_fate(ops, key, written[key, place], unneeded) for key in item.outputs]
         text = f"Nothing needs {name_op(item)}: {'; '.join(fates)}."
         if item.models and subject.mode == "train":
-            text += (
-                " In mode 'train' it may still change what its model keeps of batches, such as "
-                "running averages."
-            )
+            text += " In mode 'train' it may still update buffers, such as running averages."
         if subject.framework == "tf":
             text += " A static step leaves it out if it has no effects of its own."
         yield Finding("unneeded_op", text, (place,), item.outputs)
@@ -212,7 +241,7 @@ def _unneeded_ops(
 def _fate(
     ops: list[Item], key: str, written: tuple[Life, Life | None], unneeded: frozenset[int]
 ) -> str:
-    """Return why one output of an op is of no use."""
+    """Return why an output of an op is not used."""
     life, following = written
     readers = [place for place in life.readers if not ops[place].deletes]
     if any(place not in unneeded for place in readers):
@@ -243,8 +272,8 @@ def _unneeded_postprocessing(
         item = postprocessing[place]
         yield Finding(
             "unneeded_postprocessing",
-            f"Nothing needs postprocessing {name_op(item)}: what it writes is neither read by "
-            "postprocessing that is needed nor wanted back.",
+            f"Nothing needs postprocessing {name_op(item)}: its outputs are neither returned nor "
+            "read by postprocessing that is needed.",
             (place,),
             item.outputs,
         )
@@ -263,9 +292,9 @@ def _copied_for_nothing(
         why = "which nothing needs" if any(p in unneeded for p in readers) else "which deletes it"
         back = " and back" if any(life.end == "returned" for life in own) else ""
         costs = (
-            f"It is copied to {subject.device}{back} for nothing."
+            f"It is copied to {subject.device}{back} unnecessarily."
             if subject.framework == "torch" and subject.device != "cpu"
-            else f"On a GPU it would be copied to the device{back} for nothing."
+            else f"On a GPU it would be copied to the device{back} unnecessarily."
         )
         yield Finding(
             "copied_for_nothing",
@@ -280,7 +309,7 @@ def _cut_for_nothing(keys: list[Key]) -> Iterator[Finding]:
         if key.cut_by is not None and not key.to_device:
             yield Finding(
                 "cut_for_nothing",
-                f"{key.cut_by} cuts '{key.name}' into pieces, but no op reads the batch's own.",
+                f"{key.cut_by} slices '{key.name}', but no op reads it from the batch.",
                 keys=(key.name,),
             )
 
@@ -290,8 +319,8 @@ def _joined_uncut(keys: list[Key]) -> Iterator[Finding]:
         if key.joined_by is not None and key.cut_by is None and not key.writers and key.taken:
             yield Finding(
                 "joined_uncut",
-                f"{key.joined_by} joins '{key.name}', which no slicer cuts and no op makes: it "
-                "gets the batch's own as often as there are minibatches.",
+                f"{key.joined_by} un-slices '{key.name}', which no slicer slices and no op writes. "
+                "The result repeats the batch's value once per minibatch.",
                 keys=(key.name,),
             )
 
@@ -312,7 +341,7 @@ def _unread_outputs(
             fates = [_fate(ops, name, written[name, item.place], unneeded) for name in idle]
             yield Finding(
                 "unread_output",
-                f"Of what {name_op(item)} writes, {'; '.join(fates)}.",
+                f"Not all outputs of {name_op(item)} are used: {'; '.join(fates)}.",
                 (item.place,),
                 tuple(idle),
             )

@@ -12,13 +12,6 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision
 from fastnet.network.build import collect_models
-from fastnet.network.checks import (
-    agree_on_precision,
-    check_items,
-    check_names,
-    not_batches,
-    not_data,
-)
 from fastnet.network.context import (
     NetworkContext,
     Runner,
@@ -31,6 +24,13 @@ from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.metering import Meter
 from fastnet.network.plan_cache import PlanCache, resolve_all_settings
 from fastnet.network.transform import iter_results, split_result, to_batch
+from fastnet.network.validation import (
+    agree_on_precision,
+    check_items,
+    check_names,
+    not_batches,
+    not_data,
+)
 from fastnet.schedule import get_current_items
 from fastnet.types import Mode, Model, State, is_given
 from fastnet.util import to_list

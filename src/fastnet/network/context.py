@@ -17,7 +17,7 @@ import numpy as np
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet.backend.facts import fact, name_of, put_fact
-from fastnet.errors import shown, unwritten_key
+from fastnet.errors import nearest_name, shown, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import Around, RangeMeter, Ranges, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
@@ -202,27 +202,31 @@ def check_request(
 ) -> tuple[int, frozenset[str]]:
     """Validate what a network is to be opened for; return the epoch and the desired keys."""
     if not isinstance(mode, str) or mode not in _MODES:
-        raise ValueError(f"mode must be one of {list(_MODES)}, but got {shown(mode)}.")
+        near = nearest_name(mode, _MODES) if isinstance(mode, str) else None
+        suggestion = "" if near is None else f" Did you mean {near!r}?"
+        raise ValueError(
+            f"A network runs in one of the modes {list(_MODES)}, not in {shown(mode)}.{suggestion}"
+        )
     number = epoch if type(epoch) is int else _as_int(epoch)
     if number is None:
         raise TypeError(
-            f"epoch must be an integer of at least {first_epoch}, but got {shown(epoch)} of type "
+            f"An epoch is an integer of at least {first_epoch}, not {shown(epoch)} of type "
             f"{type(epoch).__name__}."
         )
     if number < first_epoch:
-        raise ValueError(f"epoch must be an integer of at least {first_epoch}, but got {number}.")
+        raise ValueError(f"An epoch is an integer of at least {first_epoch}, not {number}.")
     if ds_id is not None and not isinstance(ds_id, str):
         raise TypeError(
-            'ds_id must be one string, "" for data without an id, or None for the ops of every '
-            f"id, but got {shown(ds_id)} of type {type(ds_id).__name__}."
+            'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
+            f"{shown(ds_id)} of type {type(ds_id).__name__}."
         )
     keys = desired_output_keys
     desired = frozenset([keys] if isinstance(keys, str) else keys or ())
     for key in desired:
         if not isinstance(key, str):
             raise TypeError(
-                f"desired_output_keys must hold strings, but got {shown(key)} of type "
-                f"{type(key).__name__}."
+                f"desired_output_keys holds {shown(key)} of type {type(key).__name__}, but keys "
+                "are strings."
             )
     return number, desired
 

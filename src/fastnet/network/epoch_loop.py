@@ -9,10 +9,10 @@ from typing import Any
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shown
 from fastnet.network.base import BaseNetwork
-from fastnet.network.checks import not_batches
 from fastnet.network.context import check_request
 from fastnet.network.progress import bar_class
 from fastnet.network.transform import begin_loader
+from fastnet.network.validation import not_batches
 from fastnet.types import Mode
 from fastnet.util import to_list
 

@@ -15,10 +15,9 @@ from fastnet._execute import Plan
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
 from fastnet.guards import Snapshot
-from fastnet.network.checks import check_items
 from fastnet.network.execution_plan import ExecutionPlan, Specs
-from fastnet.network.not_in_force import WritersElsewhere
 from fastnet.network.updates import bind_updates
+from fastnet.network.validation import check_items, find_inactive_writer
 from fastnet.op.op import Op, is_delete
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
@@ -212,7 +211,7 @@ class PlanCache:
             self.handling.adopt,
         )
         kernel = Plan(items.table, specs, forwards, resolution, *handling)
-        kernel.elsewhere = WritersElsewhere(items.ops, ops, mode, ds_id)
+        kernel.elsewhere = find_inactive_writer(items.ops, ops, mode, ds_id)
         unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
         if unwritten:
             # FastEstimator's traces ask for "*", which stands for all keys.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet.backend import to_tensor
 from fastnet.distributed import is_main
-from fastnet.network.checks import not_data
 from fastnet.network.progress import bar_class
+from fastnet.network.validation import not_data
 
 if TYPE_CHECKING:
     from fastnet.network.base import BaseNetwork

@@ -161,11 +161,8 @@ def test_models_must_agree_on_the_type() -> None:
         for name in ("bf16", "fp16", "bfloat16")
     ]
     assert TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[2], "x", "z")])
-    with raising(
-        ValueError,
-        "The models of a network must agree on their mixed_precision, but it is 'bfloat16' of "
-        "['of bf16'] and 'float16' of ['of fp16']. Build all of them with the same.",
-    ):
+    differ = r"'bfloat16' for \['of bf16'\] and 'float16' for \['of fp16'\]"
+    with pytest.raises(ValueError, match=differ):
         TorchNetwork([ModelOp(models[0], "x", "y"), ModelOp(models[1], "x", "z")])
 
 
@@ -293,11 +290,7 @@ def test_models_must_agree() -> None:
     half = built(line, None, mixed_precision=True, model_name="half")
     full = built(line, None, model_name="full")
     for make in (fastnet.Network, TorchNetwork):
-        with raising(
-            ValueError,
-            "The models ['half'] have mixed precision and ['full'] have not, but the models of a "
-            "network must agree. Build all of them with the same mixed_precision.",
-        ):
+        with pytest.raises(ValueError, match=r"True for \['half'\] and False for \['full'\]"):
             make([ModelOp(half, "x", "y"), ModelOp(full, "x", "z")])
 
 

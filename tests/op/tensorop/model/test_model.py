@@ -240,7 +240,7 @@ class TestIntermediateLayers:
             (
                 lambda y: {"a": y},
                 ["y"],
-                "from the dict that its model returned, but the keys there are ['a']",
+                "from the dict that its model returned, but that has the keys ['a']",
             ),
             (
                 lambda y: (y, y),
@@ -252,7 +252,7 @@ class TestIntermediateLayers:
                 ["y", "z"],
                 "has 2 outputs besides its last 1, but its model returned 1 value",
             ),
-            (lambda y: y, ["y", "z"], "but its model returned Tensor, which is no list"),
+            (lambda y: y, ["y", "z"], "but its model returned Tensor."),
         ],
     )
     def test_a_model_that_returns_other_values(

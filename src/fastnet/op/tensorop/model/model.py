@@ -160,16 +160,8 @@ class ModelOp(HoldsModel):
         kept = [one if isinstance(one, str) else one.__name__ for one in self.eval_layers]
         return [f"{', '.join(kept)} as in evaluation"] if kept else []
 
-    def told_of_value(self, key: str, value: Any) -> str | None:
-        """Say what may surprise an op that has read what this one wrote, for the op's error.
-
-        Args:
-            key: The key.
-            value: The value.
-
-        Returns:
-            A sentence if the value has parts by name, which the op could have taken; else None.
-        """
+    def describe_value(self, key: str, value: Any) -> str | None:
+        """Describe an output with named parts, for the error of an op that failed on it."""
         names = [name for name in names_in(value) if isinstance(name, str)]
         if not names or self.result_names is not None:
             return None
