@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fastnet
-from fastnet.network import TorchNetwork
+from fastnet.network import TorchNetwork, context
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import (
@@ -345,24 +345,29 @@ class TestSettingsOfAThread:
         assert is_free(network)
 
     @pytest.mark.parametrize("again", [False, True], ids=["closed", "opened again"])
-    def test_a_profile_that_begins_as_the_network_is_closed(self, again: bool) -> None:
+    def test_a_profile_that_begins_as_the_network_is_closed(
+        self, again: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What was put together for the old opening is not what the next one runs."""
         begun, composing, closed = threading.Event(), threading.Event(), threading.Event()
         watcher: list[int] = []
 
-        class Paused(TorchNetwork):
-            def _step_meter(self, opening: Any) -> Any:
-                if threading.get_ident() in watcher:
-                    composing.set()
-                    assert closed.wait(WAIT)
-                    watcher.clear()
-                return super()._step_meter(opening)
+        step_meter = context._step_meter
+
+        def paused(*args: Any) -> Any:
+            if threading.get_ident() in watcher:
+                composing.set()
+                assert closed.wait(WAIT)
+                watcher.clear()
+            return step_meter(*args)
+
+        monkeypatch.setattr(context, "_step_meter", paused)
 
         class Mode(TensorOp):
             def forward(self, data: Any, state: Any) -> Any:
                 return state["mode"]
 
-        network = Paused([Mode("x", "y")])
+        network = TorchNetwork([Mode("x", "y")])
 
         def use() -> Any:
             with network(mode="train", epoch=1):
