@@ -77,17 +77,19 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
 
 def _values_of(item: Any) -> list[Any]:
     """Return an item, or all items of a scheduler."""
-    values = item.get_all_values() if is_scheduler(item) else [item]
-    return [value for value in values if is_given(value)]
+    if not is_scheduler(item):
+        return [item] if is_given(item) else []
+    return [value for value in item.get_all_values() if is_given(value)]
 
 
 def _check_forward(op: Any, index: int, checked: set[FunctionType]) -> None:
     """Check that `forward` takes data and state, once for each Python function."""
-    function = getattr(op.forward, "__func__", op.forward)
+    forward = op.forward
+    function = getattr(forward, "__func__", forward)
     if not isinstance(function, FunctionType) or function in checked:
         return
     checked.add(function)
-    signature = inspect.signature(op.forward, follow_wrapped=False)
+    signature = inspect.signature(forward, follow_wrapped=False)
     try:
         signature.bind(None, None)
     except TypeError:
