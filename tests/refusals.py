@@ -1,4 +1,4 @@
-"""What is said where something is refused."""
+"""The text of an expected error."""
 
 from __future__ import annotations
 

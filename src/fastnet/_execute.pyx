@@ -160,10 +160,8 @@ cdef class Plan:
 
     Attributes:
         resolution: What the opening needs, moves and returns.
-        elsewhere: For the error of a missing key: given the key, says which ops would write it that
-            do not run in this opening, or gives None. None where nobody knows.
-        places: For errors: which place each op has among those of the opening, where this is not
-            all of them, one by one. None where it is.
+        elsewhere: Given a missing key, describes an inactive op that writes it, or returns None.
+        places: The index that errors give for each op of a plan for a part of the ops; else None.
 
     Raises:
         ValueError: If an op has several outputs but says that it returns one bare value, or if
@@ -820,7 +818,7 @@ cdef class Plan:
 
     cdef object _missing_input(self, Py_ssize_t slot, object batch):
         """Return the error for a key that the batch lacks, naming the op that reads it first."""
-        cdef Py_ssize_t index, position
+        cdef Py_ssize_t index
         cdef object deleted_by = None
         cdef dict written = {}
         cdef Step* step
@@ -854,7 +852,7 @@ cdef class Plan:
         return None
 
     cdef object _missing_value(self, Step* step, Py_ssize_t position, PyObject** slots):
-        """Word the error of a key that was there and has been deleted."""
+        """Return the error for a key that an earlier op has deleted."""
         cdef Py_ssize_t index, slot, earlier
         there = [self._keys[slot] for slot in range(self._n_slots) if slots[slot] != NULL]
         for index in range(step.n_inputs):

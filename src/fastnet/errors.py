@@ -285,7 +285,7 @@ def not_a_sequence(
 # -------------------------------------------------------------------- notes on failed ops
 
 
-Read = tuple[str, object, Any, "int | None"]
+Read = tuple[str, object, Any, int | None]
 """A value that an op read: its key, the value, and the op that wrote it with its index, or None."""
 
 
@@ -339,9 +339,10 @@ def _describe_read(key: str, value: object, writer: Any, index: int | None) -> s
         return f"The value of '{key}' is None, as {op} returned it. Is a `return` missing?"
     if not isinstance(value, (list, tuple)):
         return None
+    container = "list" if isinstance(value, list) else "tuple"
     kinds = {type(item).__name__ for item in value}
     kind = kinds.pop() if len(kinds) == 1 else "value"
-    text = f"a {type(value).__name__} of {len(value)} {kind}{'' if len(value) == 1 else 's'}"
+    text = f"a {container} of {len(value)} {kind}{'' if len(value) == 1 else 's'}"
     if writer is None:
         return f"The batch's '{key}' is {text}. Pass a tensor or an array."
     return (

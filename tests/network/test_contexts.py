@@ -166,7 +166,7 @@ class TestNotOpen:
             slicers=AxisSlicer(axis=0, slice="x", unslice=None, mode="train"),
         )
         network(mode="infer", epoch=1)
-        with pytest.raises(ValueError, match="in pieces"):
+        with pytest.raises(ValueError, match="un-slices"):
             network(mode="train", epoch=1)
         with not_open(), network:
             pass

@@ -85,7 +85,7 @@ class TestCache:
             [plus(1)], slicers=AxisSlicer(axis=0, slice="x", unslice=None, mode="train")
         )
         for _ in range(3):
-            with pytest.raises(ValueError, match="in pieces"):
+            with pytest.raises(ValueError, match="un-slices"):
                 network(mode="train", epoch=1)
         assert not network._plans._items.plans
 
