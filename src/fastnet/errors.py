@@ -90,11 +90,11 @@ class _ShortRepr(reprlib.Repr):
 _short_repr = _ShortRepr()
 
 
-def shown(value: object) -> str:
+def shorten(value: object) -> str:
     """Return the repr of a value for an error, shortened; tensors appear by shape and dtype.
 
     >>> import numpy as np
-    >>> shown(0.5), shown([np.ones((2, 3)), "x"])
+    >>> shorten(0.5), shorten([np.ones((2, 3)), "x"])
     ('0.5', "[<ndarray of shape (2, 3), float64>, 'x']")
     """
     return _short_repr.repr(value)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fastnet.backend.saving_folder import saving_folder
-from fastnet.errors import add_note, nearest_name, shown
+from fastnet.errors import add_note, nearest_name, shorten
 
 __all__ = ["no_weights_file", "require_weights_file", "write_whole"]
 
@@ -63,7 +63,7 @@ def require_weights_file(path: str | os.PathLike[str]) -> str:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
-            f"A weights path is a string, not {shown(path)} of type {type(path).__name__}."
+            f"A weights path is a string, not {shorten(path)} of type {type(path).__name__}."
         )
     name = os.fspath(path)
     if not os.path.isfile(name):

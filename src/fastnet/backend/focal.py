@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from fastnet.backend.dispatch import implementation
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.types import Tensor
 
 __all__ = ["focal_loss"]
@@ -123,15 +123,17 @@ def _check(
 ) -> None:
     if not isinstance(gamma, Real) or gamma < 0:
         raise ValueError(
-            f"The focal loss's gamma is a number of 0 or more, but got {shown(gamma)}."
+            f"The focal loss's gamma is a number of 0 or more, but got {shorten(gamma)}."
         )
     if not isinstance(alpha, Real) or not 0 <= float(alpha) <= 1:
-        raise ValueError(f"The focal loss's alpha is a number from 0 to 1, but got {shown(alpha)}.")
+        raise ValueError(
+            f"The focal loss's alpha is a number from 0 to 1, but got {shorten(alpha)}."
+        )
     for name, value in (
         ("shape_reduction", shape_reduction),
         ("sample_reduction", sample_reduction),
     ):
         if value not in REDUCTIONS:
             raise ValueError(
-                f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shown(value)}."
+                f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shorten(value)}."
             )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fastnet.backend.dispatch import dispatched, implementation
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = ["normalize", "resize_3d"]
 
@@ -70,7 +70,7 @@ def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "neares
     """
     if resize_mode not in RESIZE_MODES:
         raise AssertionError(
-            f"resize_mode must be one of {list(RESIZE_MODES)}, but got {shown(resize_mode)}."
+            f"resize_mode must be one of {list(RESIZE_MODES)}, but got {shorten(resize_mode)}."
         )
     resized: T = implementation(tensor).resize_3d(tensor, output_shape, resize_mode)
     return resized

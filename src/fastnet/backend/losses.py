@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastnet.backend.dispatch import dispatched_to, implementation
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.types import Tensor
 
 if TYPE_CHECKING:
@@ -217,4 +217,4 @@ def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
 
 def _check_beta(loss: str, beta: float) -> None:
     if beta <= 0:
-        raise ValueError(f"The beta of {loss} is a number above 0, but got {shown(beta)}.")
+        raise ValueError(f"The beta of {loss} is a number above 0, but got {shorten(beta)}.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = ["Precision", "compute_precision", "keras_precision", "read_precision"]
 
@@ -56,7 +56,7 @@ def read_precision(given: Any) -> Precision:
     if not isinstance(given, str) or given not in _NAMES:
         raise ValueError(
             f"mixed_precision is True (bfloat16 for torch on a CPU, else float16), False, or one "
-            f"of {list(_NAMES)}, not {shown(given)}."
+            f"of {list(_NAMES)}, not {shorten(given)}."
         )
     return _NAMES[given]
 

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from fastnet.backend.dispatch import implementation
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = [
     "percentile",
@@ -164,7 +164,7 @@ def percentile(
     single = isinstance(percentiles, Real)
     wanted: Any = [percentiles] if single else percentiles
     if not all(0 <= each <= 100 for each in wanted):
-        raise ValueError(f"A percentile is a number from 0 to 100, but got {shown(percentiles)}.")
+        raise ValueError(f"A percentile is a number from 0 to 100, but got {shorten(percentiles)}.")
     found = implementation(tensor).percentile(tensor, wanted, axes_of(axis), keepdims)
     chosen: T = found[0] if single else found
     return chosen

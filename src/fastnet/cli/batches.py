@@ -15,7 +15,7 @@ from fastnet._nest import map_leaves
 from fastnet.backend import to_tensor
 from fastnet.cli.loading import call_without_arguments, find, needs_no_arguments
 from fastnet.cli.usage import UsageError
-from fastnet.errors import nearest_name, shown
+from fastnet.errors import nearest_name, shorten
 
 __all__ = ["load_batches"]
 
@@ -125,15 +125,15 @@ def _draw(asked: str) -> Batch:
     for entry in asked.split(","):
         key, kind, shape, below = _parts(entry.strip())
         if key in batch:
-            raise UsageError(f"--batch: the key {shown(key)} stands there twice.")
+            raise UsageError(f"--batch: the key {shorten(key)} stands there twice.")
         if below is not None and below - 1 > np.iinfo(kind).max:
             raise UsageError(
-                f"--batch: {kind} cannot hold all numbers below {shown(below)}, which "
-                f"{shown(entry)} asks for."
+                f"--batch: {kind} cannot hold all numbers below {shorten(below)}, which "
+                f"{shorten(entry)} asks for."
             )
         if math.prod(shape) * _DRAWN_BYTES > _memory():
             raise UsageError(
-                f"--batch: {shown(entry)} asks for more numbers than there is memory for. Ask for "
+                f"--batch: {shorten(entry)} asks for more numbers than there is memory for. Ask for "
                 "a smaller shape."
             )
         try:
@@ -142,7 +142,7 @@ def _draw(asked: str) -> Batch:
             else:
                 batch[key] = drawn.integers(0, below or 2, shape, dtype=kind)
         except (MemoryError, ValueError) as error:
-            raise UsageError(f"--batch: {shown(entry)} cannot be drawn: {error}.") from None
+            raise UsageError(f"--batch: {shorten(entry)} cannot be drawn: {error}.") from None
     return batch
 
 
@@ -156,7 +156,7 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
     words = entry.split(":")
     if len(words) not in (3, 4) or not words[0]:
         raise UsageError(
-            f"--batch: {shown(entry)} is not KEY:TYPE:SHAPE, nor KEY:TYPE:SHAPE:BELOW. Write for "
+            f"--batch: {shorten(entry)} is not KEY:TYPE:SHAPE, nor KEY:TYPE:SHAPE:BELOW. Write for "
             "example image:float32:32x1x8x8,label:int64:32:10."
         )
     key, kind, size = words[:3]
@@ -164,12 +164,12 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
         near = nearest_name(kind, _KINDS)
         meant = "" if near is None else f" Did you mean {near!r}?"
         raise UsageError(
-            f"--batch: {shown(kind)}, in {shown(entry)}, is no type.{meant} It is one of: "
+            f"--batch: {shorten(kind)}, in {shorten(entry)}, is no type.{meant} It is one of: "
             f"{', '.join(_KINDS)}."
         )
     if not re.fullmatch(f"{_WHOLE}(x{_WHOLE})*", size):
         raise UsageError(
-            f"--batch: {shown(size)}, in {shown(entry)}, is no shape. Write whole numbers from 1 "
+            f"--batch: {shorten(size)}, in {shorten(entry)}, is no shape. Write whole numbers from 1 "
             "up with an x between them, such as 32x1x8x8."
         )
     shape = tuple(map(int, size.split("x")))
@@ -179,11 +179,11 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
 def _below(word: str, kind: str, entry: str) -> int:
     if not kind.startswith(("int", "uint")):
         raise UsageError(
-            f"--batch: {shown(entry)} has a BELOW, which only whole numbers have, not {kind}."
+            f"--batch: {shorten(entry)} has a BELOW, which only whole numbers have, not {kind}."
         )
     if not re.fullmatch(_WHOLE, word):
         raise UsageError(
-            f"--batch: {shown(word)}, in {shown(entry)}, is no whole number from 1 up. Numbers "
+            f"--batch: {shorten(word)}, in {shorten(entry)}, is no whole number from 1 up. Numbers "
             "from 0 to below it are drawn."
         )
     return int(word)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar, overload
 from fastnet.backend.facts import put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, keras_precision, read_precision
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.frameworks import part_of
 from fastnet.network.context import note_optimizer
 from fastnet.schedule import get_current_items
@@ -211,7 +211,7 @@ def _existing_models(model_fn: Any) -> list[Any] | None:
         return models
     if callable(model_fn):
         return None
-    found = shown(model_fn)
+    found = shorten(model_fn)
     if is_sequence and models:
         found = f"a {type(model_fn).__name__} whose item {strangers[0]} is no model: {found}"
     raise TypeError(

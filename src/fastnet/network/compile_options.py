@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int
 
 __all__ = ["CompileOptions", "read_compile", "require_xla"]
@@ -68,7 +68,7 @@ class CompileOptions:
         ):
             if not fits:
                 raise TypeError(
-                    f"CompileOptions has {name}={shown(getattr(self, name))}. Pass {expected}."
+                    f"CompileOptions has {name}={shorten(getattr(self, name))}. Pass {expected}."
                 )
         if self.most_kinds < 1:
             raise ValueError(
@@ -86,7 +86,7 @@ def read_compile(given: Any) -> CompileOptions | None:
     if isinstance(given, CompileOptions):
         return given
     if not isinstance(given, bool):
-        raise TypeError(f"compile is True, False or CompileOptions, not {shown(given)}.")
+        raise TypeError(f"compile is True, False or CompileOptions, not {shorten(given)}.")
     return CompileOptions() if given else None
 
 
@@ -100,5 +100,5 @@ def require_xla(options: CompileOptions | None) -> None:
         ("memory_budget", options.memory_budget == 1, "XLA decides itself what it keeps"),
     ):
         if not fits:
-            value = shown(getattr(options, name))
+            value = shorten(getattr(options, name))
             raise ValueError(f"CompileOptions has {name}={value}, but {reason}. Leave it out.")

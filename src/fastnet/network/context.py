@@ -17,7 +17,7 @@ import numpy as np
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet.backend.facts import fact, name_of, put_fact
-from fastnet.errors import nearest_name, shown, unwritten_key
+from fastnet.errors import nearest_name, shorten, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import Around, RangeMeter, Ranges, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
@@ -205,12 +205,12 @@ def check_request(
         near = nearest_name(mode, _MODES) if isinstance(mode, str) else None
         suggestion = "" if near is None else f" Did you mean {near!r}?"
         raise ValueError(
-            f"A network runs in one of the modes {list(_MODES)}, not in {shown(mode)}.{suggestion}"
+            f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}.{suggestion}"
         )
     number = epoch if type(epoch) is int else _as_int(epoch)
     if number is None:
         raise TypeError(
-            f"An epoch is an integer of at least {first_epoch}, not {shown(epoch)} of type "
+            f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
             f"{type(epoch).__name__}."
         )
     if number < first_epoch:
@@ -218,14 +218,14 @@ def check_request(
     if ds_id is not None and not isinstance(ds_id, str):
         raise TypeError(
             'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
-            f"{shown(ds_id)} of type {type(ds_id).__name__}."
+            f"{shorten(ds_id)} of type {type(ds_id).__name__}."
         )
     keys = desired_output_keys
     desired = frozenset([keys] if isinstance(keys, str) else keys or ())
     for key in desired:
         if not isinstance(key, str):
             raise TypeError(
-                f"desired_output_keys holds {shown(key)} of type {type(key).__name__}, but keys "
+                f"desired_output_keys holds {shorten(key)} of type {type(key).__name__}, but keys "
                 "are strings."
             )
     return number, desired

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from fastnet.distributed import is_main
-from fastnet.errors import nearest_name, shown
+from fastnet.errors import nearest_name, shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.context import check_request
 from fastnet.network.progress import bar_class
@@ -144,7 +144,7 @@ class Steps:
                 numbers[key] = float(result[key])
             except (TypeError, ValueError, RuntimeError) as error:
                 raise TypeError(
-                    f"steps is to show '{key}', which is {shown(result[key])} and not a number."
+                    f"steps is to show '{key}', which is {shorten(result[key])} and not a number."
                 ) from error
         return numbers
 

@@ -370,8 +370,8 @@ def resolve_all_settings(item: Any) -> None:
     inner = _inner_ops(item)
     for op in inner:
         resolve_all_settings(op)
-    if isinstance(item, Op) and (item.settled_by or inner):
-        item.settle()
+    if isinstance(item, Op) and (item.resolved_from or inner):
+        item.resolve_settings()
 
 
 def _apply_changes(
@@ -389,9 +389,9 @@ def _apply_changes(
             resolve_all_settings(op)
             build(op)
             has_changed = True
-    if has_changed and hasattr(item, "settle"):
-        item.settle(changes.get(id(item), ()))
-    if has_changed and isinstance(item, Op) and item.settled_by:
+    if has_changed and hasattr(item, "resolve_settings"):
+        item.resolve_settings(changes.get(id(item), ()))
+    if has_changed and isinstance(item, Op) and item.resolved_from:
         build(item)
     return has_changed
 
@@ -430,7 +430,7 @@ _CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
 
 def _resolved_by(op: Any) -> dict[str, Any]:
     """Return what an op has resolved in advance: its settings, and the methods that plans call."""
-    values = {name: _contents(getattr(op, name, None)) for name in getattr(op, "settled_by", ())}
+    values = {name: _contents(getattr(op, name, None)) for name in getattr(op, "resolved_from", ())}
     return {**values, **{name: getattr(type(op), name, None) for name in _CALLED}}
 
 

@@ -38,7 +38,7 @@ class AroundOps(Op):
         """
         return list(self.ops)
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, or to those in it, and run them as they are now.
 
         Args:
@@ -60,7 +60,7 @@ class AroundOps(Op):
             self._put_names(*made._limits())
             self.in_list, self.out_list = made.in_list, made.out_list
         kept = {name: vars(self)[name] for name in _KEPT if name in vars(self)}
-        self._take_over(made, (*own.settled_by, *_DERIVED, "ops"))
+        self._take_over(made, (*own.resolved_from, *_DERIVED, "ops"))
         vars(self).update(kept)
 
     def _limits(self) -> tuple[list[str], list[str], set[str], set[str]]:

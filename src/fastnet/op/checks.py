@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeGuard
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = [
     "axes_in_order",
@@ -132,7 +132,7 @@ def require_function(op: object, name: str, given: object) -> None:
     """
     if not callable(given):
         raise TypeError(
-            f"{type(op).__name__}'s {name} is a function, not {shown(given)} of type "
+            f"{type(op).__name__}'s {name} is a function, not {shorten(given)} of type "
             f"{type(given).__name__}."
         )
 
@@ -199,11 +199,11 @@ def require_weights(op: object, name: str, counted: str, given: object) -> None:
     for index, weight in given.items():
         if not isinstance(index, int):
             raise AssertionError(
-                f"The keys of {setting} are {counted} indices of type int, but {shown(index)} is "
+                f"The keys of {setting} are {counted} indices of type int, but {shorten(index)} is "
                 f"of type {type(index).__name__}."
             )
         if not isinstance(weight, float):
             raise AssertionError(
                 f"The values of {setting} are of type float, but that of {counted} {index} is "
-                f"{shown(weight)}, of type {type(weight).__name__}."
+                f"{shorten(weight)}, of type {type(weight).__name__}."
             )

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number, parse_probabilities
 
 __all__ = [
@@ -93,7 +93,7 @@ def parse_op_probabilities(probs: Any, count: int) -> list[float] | None:
     if shares is None:
         raise AssertionError(
             f"OneOf's probs are one probability for each of its {count} ops, adding up to 1, not "
-            f"{shown(probs)}."
+            f"{shorten(probs)}."
         )
     return shares
 
@@ -113,10 +113,10 @@ def parse_repeat(repeat: Any, max_iter: Any) -> list[str]:
         ValueError: If a number is less than 1, or `max_iter` is given with a number.
     """
     if max_iter is not None and (not is_int(max_iter) or max_iter < 1):
-        raise ValueError(f"Repeat's max_iter is at least 1, not {shown(max_iter)}.")
+        raise ValueError(f"Repeat's max_iter is at least 1, not {shorten(max_iter)}.")
     if isinstance(repeat, int):
         if repeat < 1:
-            raise ValueError(f"Repeat runs its op at least once, but repeat is {shown(repeat)}.")
+            raise ValueError(f"Repeat runs its op at least once, but repeat is {shorten(repeat)}.")
         if max_iter is not None:
             raise ValueError(
                 f"Repeat runs its op {repeat} times, so that max_iter={max_iter} has no effect. "
@@ -125,7 +125,7 @@ def parse_repeat(repeat: Any, max_iter: Any) -> list[str]:
         return []
     if not callable(repeat):
         raise TypeError(
-            f"Repeat's repeat is a number or a function, not {shown(repeat)} of type "
+            f"Repeat's repeat is a number or a function, not {shorten(repeat)} of type "
             f"{type(repeat).__name__}."
         )
     try:
@@ -133,7 +133,7 @@ def parse_repeat(repeat: Any, max_iter: Any) -> list[str]:
     except ValueError as error:
         raise TypeError(
             f"Repeat's repeat is a function whose arguments are called like the keys that it "
-            f"reads, but {shown(repeat)} does not tell what its own are called. Put a lambda "
+            f"reads, but {shorten(repeat)} does not tell what its own are called. Put a lambda "
             "around it."
         ) from error
 
@@ -148,4 +148,4 @@ def require_prob(prob: Any) -> None:
         ValueError: If it is no number from 0 to 1.
     """
     if not is_number(prob) or not 0 <= prob <= 1:
-        raise ValueError(f"Sometimes has a probability from 0 to 1, not {shown(prob)}.")
+        raise ValueError(f"Sometimes has a probability from 0 to 1, not {shorten(prob)}.")

@@ -57,7 +57,7 @@ class Op:
     """Whether `forward` returns a list of values rather than one bare value."""
     deletes_inputs: bool = False
     """Whether this op removes its inputs from the batch instead of reading them."""
-    settled_by: ClassVar[tuple[str, ...]] = ()
+    resolved_from: ClassVar[tuple[str, ...]] = ()
     """The attributes that `build` goes by, so that it is called again after one of them changed."""
     alike_on_ranks: ClassVar[tuple[str, ...]] = ()
     """The attributes that must have the same values on every rank of a distributed run."""
@@ -101,7 +101,7 @@ class Op:
         """List the ops that this op runs."""
         return []
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, and work out what follows from it, as `__init__` does.
 
         A network calls this when it is opened after the op's keys, modes, dataset ids or settings
@@ -118,8 +118,8 @@ class Op:
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
         own = self.library_class()
         # a class derived from it may have keys of its own, which the library's would refuse
-        if own.settled_by and (changed or type(self) is own):
-            self._take_over(self._anew(own), own.settled_by)
+        if own.resolved_from and (changed or type(self) is own):
+            self._take_over(self._anew(own), own.resolved_from)
 
     @classmethod
     def library_class(cls) -> Any:
@@ -132,7 +132,7 @@ class Op:
 
     def _anew(self, own: Any) -> Op:
         """Make an op of the library's class with the settings that this one has now."""
-        settings = {name: getattr(self, name) for name in own.settled_by}
+        settings = {name: getattr(self, name) for name in own.resolved_from}
         made: Op = own(inputs=list(self.inputs), outputs=list(self.outputs), **settings)
         return made
 

@@ -11,7 +11,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, overload
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.network import BaseNetwork
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.communication import Communication
@@ -43,7 +43,7 @@ class Profiling:
     def __init__(self, network: BaseNetwork, skip: int = 0, nvtx: bool = False) -> None:
         if not isinstance(network, BaseNetwork):
             raise TypeError(
-                f"fastnet.profile measures a network, but got {shown(network)} of type "
+                f"fastnet.profile measures a network, but got {shorten(network)} of type "
                 f"{type(network).__name__}."
             )
         if nvtx and device_events_for(network) is None:
@@ -260,7 +260,7 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
             continue
         if not isinstance(value, int):
             raise TypeError(
-                f"{name} must be a whole number, but got {shown(value)} of type "
+                f"{name} must be a whole number, but got {shorten(value)} of type "
                 f"{type(value).__name__}."
             )
         if value < least:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.collections import to_set
 from fastnet.util.formatting import format_value
@@ -94,7 +94,7 @@ class EpochScheduler(Scheduler[T]):
             if isinstance(epoch, bool) or not isinstance(epoch, Integral) or epoch < 1:
                 raise AssertionError(
                     "The epochs of an EpochScheduler must be positive ints, but one is "
-                    f"{shown(epoch)} of type {type(epoch).__name__}. The first epoch is 1."
+                    f"{shorten(epoch)} of type {type(epoch).__name__}. The first epoch is 1."
                 )
         self.epoch_dict = epoch_dict
         self.keys = sorted(epoch_dict)
@@ -132,7 +132,7 @@ class RepeatScheduler(Scheduler[T]):
         values: Any = repeat_list
         if not isinstance(values, list) or len(values) < 2:
             raise AssertionError(
-                f"RepeatScheduler takes a list of at least 2 values, but got {shown(repeat_list)}. "
+                f"RepeatScheduler takes a list of at least 2 values, but got {shorten(repeat_list)}. "
                 "A value for every epoch needs no scheduler."
             )
         self.repeat_list = repeat_list
@@ -174,7 +174,7 @@ class _MappedScheduler(Scheduler[U]):
         found = found or [mapped for known, mapped in self._mapped if value == known]
         if not found:
             raise ValueError(
-                f"{type(self._source).__name__} has the value {shown(value)}{when}, which its "
+                f"{type(self._source).__name__} has the value {shorten(value)}{when}, which its "
                 "get_all_values did not list when it was mapped. List every value there."
             )
         return found[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastnet.backend.dispatch import implementation
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.slicer.slicer import Slicer
 
 __all__ = ["AxisSlicer"]
@@ -48,7 +48,7 @@ class AxisSlicer(Slicer):
         super().__init__(slice=slice, unslice=unslice, mode=mode, ds_id=ds_id)
         if not isinstance(axis, int):
             raise AssertionError(
-                f"The axis of an AxisSlicer must be an int, but got {shown(axis)} of type "
+                f"The axis of an AxisSlicer must be an int, but got {shorten(axis)} of type "
                 f"{type(axis).__name__}."
             )
         self.axis = axis

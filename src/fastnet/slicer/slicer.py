@@ -69,7 +69,7 @@ class Slicer:
         )
         return format_repr(self, [cut and f"cuts {cut}", joined and f"joins {joined}"])
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check the keys, modes and dataset ids again after they have changed."""
         self._put_names(self.slice_inputs, self.unslice_inputs, self.mode, self.ds_id)
 

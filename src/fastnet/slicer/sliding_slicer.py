@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastnet.backend.dispatch import implementation
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.slicer.slicer import Slicer
 from fastnet.util.collections import to_list
 
@@ -115,7 +115,7 @@ class SlidingSlicer(Slicer):
         for name, value, allowed in choices:
             if value not in allowed:
                 raise AssertionError(
-                    f"SlidingSlicer's {name} is one of {list(allowed)}, but got {shown(value)}."
+                    f"SlidingSlicer's {name} is one of {list(allowed)}, but got {shorten(value)}."
                 )
         if pad_mode == "mirror" and len(window) < 3:
             raise AssertionError(
@@ -150,7 +150,7 @@ class SlidingSlicer(Slicer):
             if not isinstance(length, int) or not is_valid(length, window_length):
                 raise AssertionError(
                     f"Each length of SlidingSlicer's {name} must be {rule}, but got "
-                    f"{shown(length)} in {lengths}, for windows of {self.window_size}."
+                    f"{shorten(length)} in {lengths}, for windows of {self.window_size}."
                 )
 
     @property

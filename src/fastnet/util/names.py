@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any, TypeVar
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = ["MODES", "check_ds_id", "check_io_names", "parse_modes"]
 
@@ -121,7 +121,7 @@ def check_ds_id(ds_ids: Set[str]) -> Set[str]:
 
 
 def _typed(value: object) -> str:
-    return f"{shown(value)} of type {type(value).__name__}"
+    return f"{shorten(value)} of type {type(value).__name__}"
 
 
 def _join(names: Iterable[object]) -> str:

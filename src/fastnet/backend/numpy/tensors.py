@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
 __all__ = [
@@ -204,7 +204,7 @@ def dtype_of(dtype: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise ValueError(
-            f"numpy has no dtype named {shown(dtype)}. Try 'float32' or 'int64'."
+            f"numpy has no dtype named {shorten(dtype)}. Try 'float32' or 'int64'."
         ) from None
     return found
 

@@ -15,7 +15,7 @@ from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.tf._internals import messages
 from fastnet.backend.tf._keras_internals import shared_seeds
 from fastnet.backend.tf.workers import Workers
-from fastnet.errors import RankError, shown
+from fastnet.errors import RankError, shorten
 from fastnet.util.launchers import TF_TASKS, tf_workers
 
 __all__ = [
@@ -70,13 +70,13 @@ def start(backend: str | None = None, device: Any = None, timeout: float | None 
     global _made
     if device is not None:
         raise ValueError(
-            f"fastnet.distributed got the device {shown(device)}, but a TensorFlow worker uses "
+            f"fastnet.distributed got the device {shorten(device)}, but a TensorFlow worker uses "
             "all devices that it sees. Choose them by tf.config.set_visible_devices, or by "
             "CUDA_VISIBLE_DEVICES."
         )
     if backend is not None and backend not in _BACKENDS:
         raise ValueError(
-            f"fastnet.distributed got the backend {shown(backend)}, but TensorFlow's are "
+            f"fastnet.distributed got the backend {shorten(backend)}, but TensorFlow's are "
             f"{sorted(_BACKENDS)}."
         )
     if the_workers() is not None or tf_workers() < 2:

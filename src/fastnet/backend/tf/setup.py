@@ -35,7 +35,7 @@ from fastnet.errors import (
     WrongOptimizerError,
     add_note,
     nearest_name,
-    shown,
+    shorten,
 )
 
 __all__ = [
@@ -246,7 +246,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
         if make is None:
             near = nearest_name(source.lower(), names)
             raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
+                f"The optimizer of model '{name}' is called {shorten(source)}, but the names are "
                 f"{sorted(names)}.{f' Did you mean {near!r}?' if near else ''} For any other pass "
                 "a function, such as `lambda: tf.keras.optimizers.AdamW(1e-3)`."
             )

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.tf._internals import EAGER, shape_of_eager
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
 __all__ = [
@@ -270,7 +270,7 @@ def dtype_of(dtype: str | tf.DType | None) -> tf.DType | None:
         return None if dtype is None else tf.as_dtype(dtype)
     except TypeError:
         raise ValueError(
-            f"TensorFlow has no dtype named {shown(dtype)}. Try 'float32' or 'int64'."
+            f"TensorFlow has no dtype named {shorten(dtype)}. Try 'float32' or 'int64'."
         ) from None
 
 

@@ -14,7 +14,7 @@ from fastnet.backend.files import no_weights_file
 from fastnet.backend.tf._keras_internals import INSIDE, is_beside
 from fastnet.backend.tf.claims import arrays_in, require_claims_of_weights
 from fastnet.backend.tf.models import all_layers
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = ["kept_variables", "load_weights"]
 
@@ -40,7 +40,7 @@ def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
-            f"A weights path is a string, or None for no weights, not {shown(path)} of type "
+            f"A weights path is a string, or None for no weights, not {shorten(path)} of type "
             f"{type(path).__name__}."
         )
     name = os.fspath(path)

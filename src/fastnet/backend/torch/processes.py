@@ -19,7 +19,7 @@ from fastnet.backend.torch.engines import engine_of, groups_of, has_group, proce
 from fastnet.backend.torch.meetings import apart
 from fastnet.backend.torch.watching import Watch
 from fastnet.backend.torch.wholes import own_part
-from fastnet.errors import RankError, shown
+from fastnet.errors import RankError, shorten
 from fastnet.util.launchers import torch_processes
 
 __all__ = [
@@ -388,7 +388,7 @@ def _device(device: torch.device | str | int | None) -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f"fastnet.distributed got the device {shown(device)}, which torch does not know: "
+            f"fastnet.distributed got the device {shorten(device)}, which torch does not know: "
             f"{error}. Pass a torch.device, a name such as 'cuda:0', or None."
         ) from error
     if chosen.type in ("cpu", "mps"):

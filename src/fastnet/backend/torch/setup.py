@@ -12,7 +12,7 @@ from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.spreading import Spread, note, spread
 from fastnet.backend.torch.weights import load_weights
-from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shown
+from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 
 __all__ = ["Spread", "load_weights", "make_optimizer", "note", "reserve_names", "spread"]
 
@@ -67,7 +67,7 @@ def make_optimizer(
         if known not in _by_name():
             near = nearest_name(known, _by_name())
             raise UnknownNameError(
-                f"The optimizer of model '{name}' is called {shown(source)}, but the names are "
+                f"The optimizer of model '{name}' is called {shorten(source)}, but the names are "
                 f"{sorted(_by_name())}.{f' Did you mean {near!r}?' if near else ''} For any other "
                 "pass a function, such as `lambda params: torch.optim.AdamW(params, lr=1e-3)`."
             )

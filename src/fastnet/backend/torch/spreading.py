@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fastnet.backend.facts import put_fact
 from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.engines import bare, engine_of, has_group, process_count, wrapper_of
-from fastnet.errors import nearest_name, shown
+from fastnet.errors import nearest_name, shorten
 from fastnet.util.devices import get_num_gpus, resolve_device
 from fastnet.util.launchers import torch_processes
 from fastnet.util.warnings import warn
@@ -156,7 +156,7 @@ _known: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref[torch.nn.Par
 def _read(parallel: Any, name: str) -> str | None:
     if parallel is not None and parallel not in PARALLEL:
         raise ValueError(
-            f"parallel={shown(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', 'dp' "
+            f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', 'dp' "
             "and None."
         )
     chosen: str | None = parallel
@@ -316,7 +316,7 @@ def _policy(blocks: Any, model: torch.nn.Module, name: str) -> Callable[[torch.n
         policy: Callable[[torch.nn.Module], bool] = blocks
         return policy
     raise TypeError(
-        f"blocks of model '{name}' is {shown(blocks)}. Pass classes of modules, or a function that "
+        f"blocks of model '{name}' is {shorten(blocks)}. Pass classes of modules, or a function that "
         "says of a module whether it is sharded by itself."
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.util.tensors import to_number
 
 __all__ = [
@@ -234,7 +234,7 @@ def dtype_of(dtype: Any) -> torch.dtype | None:
         return dtype
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"torch has no dtype named {shown(dtype)}. Try 'float32' or 'int64'.")
+        raise ValueError(f"torch has no dtype named {shorten(dtype)}. Try 'float32' or 'int64'.")
     return found
 
 

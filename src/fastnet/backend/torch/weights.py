@@ -18,7 +18,7 @@ from fastnet.backend.torch.claims import require_claims
 from fastnet.backend.torch.names import fit_names, innermost
 from fastnet.backend.torch.sharded import gather_no_more
 from fastnet.backend.torch.wholes import own_part, part_of_whole
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = ["fill", "fit_weights", "kept_weights", "load_weights", "read_file", "read_state"]
 
@@ -147,7 +147,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(
-            f"A weights path is a string, or None for no weights, not {shown(path)} of type "
+            f"A weights path is a string, or None for no weights, not {shorten(path)} of type "
             f"{type(path).__name__}."
         )
     name = os.fspath(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 
 __all__ = ["Axes", "OpenAxes"]
 
@@ -74,6 +74,6 @@ def _read(axes: Any) -> tuple[int, ...]:
 
 def _wrong(axes: Any) -> TypeError:
     return TypeError(
-        f"open_axes holds {shown(axes)}. Give the number of an axis, several such numbers, or a "
+        f"open_axes holds {shorten(axes)}. Give the number of an axis, several such numbers, or a "
         "dict with the keys of a batch and these."
     )

@@ -13,7 +13,7 @@ from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
 from fastnet.network.compile_options import CompileOptions, read_compile
@@ -89,7 +89,7 @@ class TorchNetwork(BaseNetwork):
     ) -> None:
         self._options = read_compile(compile)
         if returns not in _RETURNS:
-            raise ValueError(f"returns is 'cpu', 'device' or None, not {shown(returns)}.")
+            raise ValueError(f"returns is 'cpu', 'device' or None, not {shorten(returns)}.")
         self._given_device = None if device is None else resolve_device(device)
         self._keeps_on_device = self._keeps_on_device and keep_on_device
         self._returns = returns

@@ -14,7 +14,7 @@ from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch.engines import bare, engine_of, groups_of, process_count
 from fastnet.backend.torch.processes import differences, exchange, meet, the_watch
 from fastnet.distributed import compares_ranks
-from fastnet.errors import RankError, describe_op, shown
+from fastnet.errors import RankError, describe_op, shorten
 from fastnet.network.context import NetworkContext
 from fastnet.types import Model, RunStep
 
@@ -199,7 +199,7 @@ def _told(context: NetworkContext, spread: list[Model]) -> Iterator[str]:
 def _told_of_op(op: Any, title: str) -> Iterator[str]:
     models = [name_of(one) for one in op.get_fe_models()] if hasattr(op, "get_fe_models") else []
     alike = getattr(op, "alike_on_ranks", ())
-    settings = [f"{name} {shown(getattr(op, name))}" for name in alike]
+    settings = [f"{name} {shorten(getattr(op, name))}" for name in alike]
     yield ", ".join([title, *(f"model '{name}'" for name in sorted(models)), *settings])
     for inner in op.inner_ops() if hasattr(op, "inner_ops") else ():
         yield from _told_of_op(inner, f"{describe_op(inner)} inside of {title}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastnet._execute import split_outputs
 from fastnet.backend.convert import copy_to_arrays, to_tensor
-from fastnet.errors import add_note, describe_op, missing_key, shown
+from fastnet.errors import add_note, describe_op, missing_key, shorten
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
 from fastnet.types import Forward
@@ -148,7 +148,7 @@ class Batch(NumpyOp):
         if given is not None and (not isinstance(given, int) or given < 0):
             raise ValueError(
                 f"The batch_size of a Batch must be an int of at least 0, or None, but got "
-                f"{shown(batch_size)}."
+                f"{shorten(batch_size)}."
             )
         if pad_value is not None and collate_fn is not None:
             raise ValueError(
@@ -253,7 +253,7 @@ class LambdaOp(NumpyOp):
     {'x': 3, 'y': 4, 'total': 7}
     """
 
-    settled_by = ("fn",)
+    resolved_from = ("fn",)
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class LambdaOp(NumpyOp):
         self.fn = fn
         self.in_list = True
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op.
 
         Args:

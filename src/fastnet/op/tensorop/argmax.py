@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
@@ -32,7 +32,7 @@ class Argmax(PerTensor):
 
     _function = OfFramework("argmax")
 
-    settled_by = ("axis",)
+    resolved_from = ("axis",)
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Argmax(PerTensor):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_int(axis):
-            raise ValueError(f"Argmax's axis is an int, not {shown(axis)}.")
+            raise ValueError(f"Argmax's axis is an int, not {shorten(axis)}.")
         self.axis = axis
 
     def apply(self, tensor: Tensor) -> Tensor:

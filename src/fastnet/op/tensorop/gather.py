@@ -40,7 +40,7 @@ class Gather(TensorOp):
     _get_shape = OfFramework("get_shape")
     _when = OfFramework("control.when")
 
-    settled_by = ("num_indices",)
+    resolved_from = ("num_indices",)
 
     def __init__(
         self,

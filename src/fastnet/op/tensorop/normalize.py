@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
@@ -42,7 +42,7 @@ class Normalize(PerTensor):
     _function = OfFramework("normalize")
     _make_normalizer = OfFramework("images.Normalizer")
 
-    settled_by = ("mean", "std", "max_pixel_value")
+    resolved_from = ("mean", "std", "max_pixel_value")
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Normalize(PerTensor):
             )
         if not is_number(max_pixel_value) or not max_pixel_value > 0:
             raise ValueError(
-                f"Normalize's max_pixel_value is more than 0, not {shown(max_pixel_value)}."
+                f"Normalize's max_pixel_value is more than 0, not {shorten(max_pixel_value)}."
             )
         self.mean = mean
         self.std = std
@@ -103,5 +103,7 @@ def _channels(name: str, setting: Any) -> int | None:
     else:
         count = len(parts)
     if not parts or not all(map(is_number, parts)):
-        raise ValueError(f"Normalize's {name} is a number, or one a channel, not {shown(setting)}.")
+        raise ValueError(
+            f"Normalize's {name} is a number, or one a channel, not {shorten(setting)}."
+        )
     return count

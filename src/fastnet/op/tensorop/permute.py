@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import axes_in_order
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
@@ -41,7 +41,7 @@ class Permute(PerTensor):
     _function = OfFramework("permute")
     _settle_order = OfFramework("settled_order")
 
-    settled_by = ("permutation",)
+    resolved_from = ("permutation",)
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Permute(PerTensor):
         if not order:
             raise ValueError(
                 f"Permute's permutation has each axis in it once, counted from 0, but got "
-                f"{shown(permutation)}."
+                f"{shorten(permutation)}."
             )
         self.in_list = self.out_list = not isinstance(inputs, str)
         self.permutation = order

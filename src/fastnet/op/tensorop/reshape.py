@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import lengths_of
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
@@ -37,7 +37,7 @@ class Reshape(PerTensor):
     _function = OfFramework("reshape")
     _settle_shape = OfFramework("settled_shape")
 
-    settled_by = ("shape",)
+    resolved_from = ("shape",)
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Reshape(PerTensor):
         if lengths is None:
             raise ValueError(
                 f"Reshape's shape is a length or several, of which one can be -1, to be worked "
-                f"out, but got {shown(shape)}."
+                f"out, but got {shorten(shape)}."
             )
         self.shape = lengths
         self._lengths: Any = lengths

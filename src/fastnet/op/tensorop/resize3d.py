@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int, lengths_of
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.per_tensor import PerTensor
@@ -37,7 +37,7 @@ class Resize3D(PerTensor):
 
     _function = OfFramework("resize_3d")
 
-    settled_by = ("output_shape", "resize_mode")
+    resolved_from = ("output_shape", "resize_mode")
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class Resize3D(PerTensor):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if resize_mode not in RESIZE_MODES:
             raise AssertionError(
-                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {shown(resize_mode)}."
+                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {shorten(resize_mode)}."
             )
         lengths = None if is_int(output_shape) else lengths_of(output_shape)
         if lengths is None or len(lengths) != 3 or min(lengths) < 1:
             raise ValueError(
                 f"Resize3D's output_shape is a height, a width and a depth, without batch and "
-                f"channels, not {shown(output_shape)}."
+                f"channels, not {shorten(output_shape)}."
             )
         self.output_shape = lengths
         self.resize_mode = resize_mode

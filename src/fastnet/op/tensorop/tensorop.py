@@ -120,7 +120,7 @@ class LambdaOp(TensorOp):
     """
 
     calls_user_code = True
-    settled_by = ("fn",)
+    resolved_from = ("fn",)
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class LambdaOp(TensorOp):
         self.fn = fn
         self.in_list = True
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op.
 
         Args:

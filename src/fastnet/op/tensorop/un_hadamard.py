@@ -49,7 +49,7 @@ class UnHadamard(PerTensor):
     _probabilities = OfFramework("code_probabilities")
     _as_tensors = WithFramework(_as_tensors)
 
-    settled_by = ("n_classes", "code_length")
+    resolved_from = ("n_classes", "code_length")
 
     def __init__(
         self,

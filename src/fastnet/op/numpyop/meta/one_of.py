@@ -33,7 +33,7 @@ class OneOf(MetaNumpyOp):
     2
     """
 
-    settled_by = ("probs",)
+    resolved_from = ("probs",)
 
     def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
         self.require_ops(numpy_ops, AssertionError)
@@ -43,7 +43,7 @@ class OneOf(MetaNumpyOp):
         super().__init__(numpy_ops, first.inputs, first.outputs)
         self.in_list, self.out_list = first.in_list, first.out_list
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, or to those in it, and run them as they are now.
 
         Args:
@@ -54,7 +54,7 @@ class OneOf(MetaNumpyOp):
             TypeError: As for `__init__`.
             ValueError: As for `__init__`.
         """
-        super().settle(changed)
+        super().resolve_settings(changed)
         self.in_list, self.out_list = self.ops[0].in_list, self.ops[0].out_list
 
     def _anew(self, own: Any) -> OneOf:

@@ -34,7 +34,7 @@ class Sometimes(AroundOne, MetaNumpyOp):
     (['x', 'y'], [2])
     """
 
-    settled_by = ("prob",)
+    resolved_from = ("prob",)
 
     def __init__(self, numpy_op: Any, prob: float = 0.5) -> None:
         self.require_ops([numpy_op])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -32,7 +32,7 @@ class Binarize(PerArray):
     [array([0., 1.], dtype=float32)]
     """
 
-    settled_by = ("threshold",)
+    resolved_from = ("threshold",)
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Binarize(PerArray):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_number(threshold):
-            raise ValueError(f"Binarize's threshold is a number, not {shown(threshold)}.")
+            raise ValueError(f"Binarize's threshold is a number, not {shorten(threshold)}.")
         self.threshold = threshold
 
     def apply(self, data: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import axes_in_order
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -33,7 +33,7 @@ class ChannelTranspose(PerArray):
     (3, 4, 5)
     """
 
-    settled_by = ("axes",)
+    resolved_from = ("axes",)
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ChannelTranspose(PerArray):
         if not order:
             raise ValueError(
                 f"ChannelTranspose's axes are each axis of a sample once, in any order, counted "
-                f"from 0, but got {shown(axes)}."
+                f"from 0, but got {shorten(axes)}."
             )
         self.axes = tuple(order)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -32,7 +32,7 @@ class ExpandDims(PerArray):
     (2, 1)
     """
 
-    settled_by = ("axis",)
+    resolved_from = ("axis",)
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ExpandDims(PerArray):
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_int(axis):
-            raise ValueError(f"ExpandDims's axis is an int, not {shown(axis)}.")
+            raise ValueError(f"ExpandDims's axis is an int, not {shorten(axis)}.")
         self.axis = axis
 
     def apply(self, data: Any) -> Any:

@@ -35,7 +35,7 @@ class Hadamard(PerArray):
     [array([ 1., -1.], dtype=float32)]
     """
 
-    settled_by = ("n_classes", "code_length")
+    resolved_from = ("n_classes", "code_length")
 
     def __init__(
         self,

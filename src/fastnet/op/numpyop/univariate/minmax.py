@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -35,7 +35,7 @@ class Minmax(PerArray):
     [array([0.  , 0.25, 1.  ], dtype=float32)]
     """
 
-    settled_by = ("epsilon", "new_min", "new_max")
+    resolved_from = ("epsilon", "new_min", "new_max")
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Minmax(PerArray):
         settings = {"epsilon": epsilon, "new_min": new_min, "new_max": new_max}
         for name, value in settings.items():
             if not is_number(value):
-                raise ValueError(f"Minmax's {name} is a number, not {shown(value)}.")
+                raise ValueError(f"Minmax's {name} is a number, not {shorten(value)}.")
         if not new_max > new_min:
             raise AssertionError(
-                f"Minmax's new_max is more than its new_min, but they are {shown(new_max)} and "
-                f"{shown(new_min)}."
+                f"Minmax's new_max is more than its new_min, but they are {shorten(new_max)} and "
+                f"{shorten(new_min)}."
             )
         self.epsilon = epsilon
         self.new_min = new_min

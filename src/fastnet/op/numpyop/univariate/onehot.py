@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -34,7 +34,7 @@ class Onehot(PerArray):
     [array([0., 0., 1.], dtype=float32)]
     """
 
-    settled_by = ("num_classes", "label_smoothing")
+    resolved_from = ("num_classes", "label_smoothing")
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Onehot(PerArray):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_int(num_classes) or num_classes < 1:
             raise ValueError(
-                f"Onehot's num_classes is an int of at least 1, not {shown(num_classes)}."
+                f"Onehot's num_classes is an int of at least 1, not {shorten(num_classes)}."
             )
         if not is_number(label_smoothing) or not 0 <= label_smoothing <= 1:
             raise ValueError(
-                f"Onehot's label_smoothing is from 0 to 1, not {shown(label_smoothing)}."
+                f"Onehot's label_smoothing is from 0 to 1, not {shorten(label_smoothing)}."
             )
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing

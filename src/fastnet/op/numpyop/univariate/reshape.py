@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import lengths_of
 from fastnet.op.numpyop.per_array import PerArray
 
@@ -32,7 +32,7 @@ class Reshape(PerArray):
     (2, 3)
     """
 
-    settled_by = ("shape",)
+    resolved_from = ("shape",)
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Reshape(PerArray):
         if lengths_of(shape) is None:
             raise ValueError(
                 f"Reshape's shape is a length or several, of which one can be -1, to be worked "
-                f"out, but got {shown(shape)}."
+                f"out, but got {shorten(shape)}."
             )
         self.shape = shape
 

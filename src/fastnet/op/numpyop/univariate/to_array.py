@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.numpyop.per_array import PerArray
 
 __all__ = ["ToArray"]
@@ -31,7 +31,7 @@ class ToArray(PerArray):
     [array([1., 2.], dtype=float32)]
     """
 
-    settled_by = ("dtype",)
+    resolved_from = ("dtype",)
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ToArray(PerArray):
             np.dtype(dtype)
         except TypeError as error:
             raise ValueError(
-                f"ToArray's dtype is a type of numpy's, not {shown(dtype)}."
+                f"ToArray's dtype is a type of numpy's, not {shorten(dtype)}."
             ) from error
         self.dtype = dtype
 

@@ -28,7 +28,7 @@ class CutMixBatch(Mixer):
 
     _mix = OfFramework("mixing.cut_mix")
 
-    settled_by = ("alpha",)
+    resolved_from = ("alpha",)
 
     def forward(self, data: list[Tensor], state: State) -> tuple[Tensor, Tensor]:
         """Paste a box, the same for the whole batch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.tensorop import TensorOp
 
@@ -38,7 +38,7 @@ class Mixer(TensorOp):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         name = type(self).__name__
         if not is_number(alpha) or not alpha > 0:
-            raise AssertionError(f"{name}'s alpha is more than 0, not {shown(alpha)}.")
+            raise AssertionError(f"{name}'s alpha is more than 0, not {shorten(alpha)}.")
         if len(self.inputs) != 2 or len(self.outputs) != 2:
             raise AssertionError(
                 f"{name} reads and writes two keys, samples and labels, but its inputs are "

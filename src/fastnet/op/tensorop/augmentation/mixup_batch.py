@@ -32,7 +32,7 @@ class MixUpBatch(Mixer):
 
     _mix = OfFramework("mixing.mix_up")
 
-    settled_by = ("alpha", "shared_beta")
+    resolved_from = ("alpha", "shared_beta")
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastnet.errors import GRADIENT_ADVICE, shown
+from fastnet.errors import GRADIENT_ADVICE, shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.gradient.taker import GradientTaker
 from fastnet.op.tensorop.of_framework import WithFramework
@@ -51,7 +51,7 @@ class FGSM(GradientTaker):
 
     _moved = WithFramework(_moved)
 
-    settled_by = ("epsilon", "clip_low", "clip_high")
+    resolved_from = ("epsilon", "clip_low", "clip_high")
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class FGSM(GradientTaker):
                 raise _not_one_key(setting, key)
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_number(epsilon):
-            raise ValueError(f"FGSM's epsilon is a number, not {shown(epsilon)}.")
+            raise ValueError(f"FGSM's epsilon is a number, not {shorten(epsilon)}.")
         for setting, value in (("clip_low", clip_low), ("clip_high", clip_high)):
             if value is not None and not is_number(value):
-                raise ValueError(f"FGSM's {setting} is a number or None, not {shown(value)}.")
+                raise ValueError(f"FGSM's {setting} is a number or None, not {shorten(value)}.")
         if clip_low and clip_high and clip_low > clip_high:
             raise ValueError(
-                f"FGSM's clip_low is not more than its clip_high, but they are {shown(clip_low)} "
-                f"and {shown(clip_high)}."
+                f"FGSM's clip_low is not more than its clip_high, but they are {shorten(clip_low)} "
+                f"and {shorten(clip_high)}."
             )
         self.out_list = False
         self.epsilon = epsilon
@@ -88,7 +88,7 @@ class FGSM(GradientTaker):
             raise ValueError(
                 f"FGSM reads two keys, the inputs and their loss, but its inputs are {self.inputs}."
             )
-        settings = {name: getattr(self, name) for name in own.settled_by}
+        settings = {name: getattr(self, name) for name in own.resolved_from}
         made: FGSM = own(*self.inputs, list(self.outputs), **settings)
         return made
 
@@ -133,4 +133,4 @@ class FGSM(GradientTaker):
 
 
 def _not_one_key(setting: str, given: object) -> ValueError:
-    return ValueError(f"FGSM reads one key as its {setting}, but got {shown(given)}.")
+    return ValueError(f"FGSM reads one key as its {setting}, but got {shorten(given)}.")

@@ -31,7 +31,7 @@ class GradientOp(HoldsModel, GradientTaker):
             if there are not as many outputs and inputs as finals.
     """
 
-    settled_by = ("model",)
+    resolved_from = ("model",)
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_int, is_number, require_weights
 from fastnet.op.tensorop.loss.class_axis import (
     class_axis,
@@ -67,7 +67,7 @@ class CrossEntropy(LossOp):
     _shape_of = OfFramework("shape_of")
     _has_classes_last = WithFramework(has_classes_last)
 
-    settled_by = (
+    resolved_from = (
         "average_loss",
         "from_logits",
         "form",
@@ -102,7 +102,7 @@ class CrossEntropy(LossOp):
             require_weights(self, "class_weights", "class", class_weights)
         for name, value in (("axis", axis), ("ignore_index", ignore_index)):
             if value is not None and not is_int(value):
-                raise ValueError(f"CrossEntropy's {name} is an int or None, not {shown(value)}.")
+                raise ValueError(f"CrossEntropy's {name} is an int or None, not {shorten(value)}.")
             if value is not None and form == "binary":
                 raise ValueError(_without_classes(name, value))
         if ignore_index is not None and form == "categorical":
@@ -110,7 +110,7 @@ class CrossEntropy(LossOp):
         if not is_number(label_smoothing) or not 0 <= label_smoothing <= 1:
             raise ValueError(
                 f"CrossEntropy's label_smoothing is a number from 0 to 1, not "
-                f"{shown(label_smoothing)}."
+                f"{shorten(label_smoothing)}."
             )
         self.from_logits = from_logits
         self.form = form
@@ -208,12 +208,12 @@ class CrossEntropy(LossOp):
 def _without_classes(name: str, value: object) -> str:
     return (
         f"CrossEntropy's {name} is of classes, of which the form 'binary' has none, but it is "
-        f"{shown(value)}."
+        f"{shorten(value)}."
     )
 
 
 def _without_indices(ignore_index: object) -> str:
     return (
         "CrossEntropy's ignore_index is of a truth of indices, which the form 'categorical' has "
-        f"not, but it is {shown(ignore_index)}."
+        f"not, but it is {shorten(ignore_index)}."
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastnet.backend.dice import score
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.op.tensorop.of_framework import WithFramework
@@ -57,7 +57,7 @@ class DiceLoss(LossOp):
     _score = WithFramework(score)
     _weigh = WithFramework(_weights_for)
 
-    settled_by = ("soft_dice", "average_loss", "channel_average", "channel_weights", "epsilon")
+    resolved_from = ("soft_dice", "average_loss", "channel_average", "channel_weights", "epsilon")
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class DiceLoss(LossOp):
         # a bare one even where a list of one key was given
         self.out_list = False
         if not is_number(epsilon):
-            raise ValueError(f"DiceLoss's epsilon is a number, not {shown(epsilon)}.")
+            raise ValueError(f"DiceLoss's epsilon is a number, not {shorten(epsilon)}.")
         self.soft_dice = soft_dice
         self.channel_average = channel_average
         self.channel_weights = channel_weights

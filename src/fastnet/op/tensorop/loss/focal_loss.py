@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastnet.backend.focal import compute
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.loss import LossOp
 from fastnet.op.tensorop.of_framework import WithFramework
@@ -42,7 +42,7 @@ class FocalLoss(LossOp):
 
     _compute = WithFramework(compute)
 
-    settled_by = (
+    resolved_from = (
         "gamma",
         "alpha",
         "sample_reduction",
@@ -68,16 +68,16 @@ class FocalLoss(LossOp):
         # a bare one even where a list of one key was given
         self.out_list = False
         if not _within(gamma, math.inf):
-            raise ValueError(f"FocalLoss's gamma is 0 or more, not {shown(gamma)}.")
+            raise ValueError(f"FocalLoss's gamma is 0 or more, not {shorten(gamma)}.")
         if not _within(alpha, 1):
-            raise ValueError(f"FocalLoss's alpha is from 0 to 1, not {shown(alpha)}.")
+            raise ValueError(f"FocalLoss's alpha is from 0 to 1, not {shorten(alpha)}.")
         for name, given in (
             ("sample_reduction", sample_reduction),
             ("shape_reduction", shape_reduction),
         ):
             if given not in _REDUCTIONS:
                 raise ValueError(
-                    f"FocalLoss's {name} is one of {list(_REDUCTIONS)}, not {shown(given)}."
+                    f"FocalLoss's {name} is one of {list(_REDUCTIONS)}, not {shorten(given)}."
                 )
         self.gamma = gamma
         self.alpha = alpha

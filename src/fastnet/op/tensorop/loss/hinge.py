@@ -22,4 +22,4 @@ class Hinge(PairLoss):
     """
 
     _loss = OfFramework("losses.hinge")
-    settled_by = ("average_loss",)
+    resolved_from = ("average_loss",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.loss.pair_loss import PairLoss
 from fastnet.op.tensorop.of_framework import OfFramework
@@ -37,7 +37,7 @@ class L1_Loss(PairLoss):
     _smooth = OfFramework("losses.smooth_l1_loss")
     _huber = OfFramework("losses.huber")
 
-    settled_by = ("average_loss", "loss_type", "beta")
+    resolved_from = ("average_loss", "loss_type", "beta")
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class L1_Loss(PairLoss):
         )
         if loss_type not in _TYPES:
             raise ValueError(
-                f"L1_Loss's loss_type is one of {list(_TYPES)}, not {shown(loss_type)}."
+                f"L1_Loss's loss_type is one of {list(_TYPES)}, not {shorten(loss_type)}."
             )
         if not is_number(beta) or not beta > 0:
-            raise ValueError(f"L1_Loss's beta is more than 0, not {shown(beta)}.")
+            raise ValueError(f"L1_Loss's beta is more than 0, not {shorten(beta)}.")
         self.loss_type = loss_type
         self.beta = beta
 

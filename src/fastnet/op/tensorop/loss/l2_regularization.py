@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastnet.backend.framework import framework_of
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.frameworks import part_of
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.held_model import HoldsModel
@@ -28,7 +28,7 @@ class L2Regularization(HoldsModel):
             output.
     """
 
-    settled_by = ("model", "beta")
+    resolved_from = ("model", "beta")
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class L2Regularization(HoldsModel):
                 f"{name}'s model is a torch.nn.Module or a Keras model, not {type(model).__name__}."
             )
         if not is_number(beta):
-            raise ValueError(f"{name}'s beta is a number, not {shown(beta)}.")
+            raise ValueError(f"{name}'s beta is a number, not {shorten(beta)}.")
         self.in_list = self.out_list = False
         self.model = model
         self.beta = beta

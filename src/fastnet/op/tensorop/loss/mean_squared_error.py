@@ -23,7 +23,7 @@ class MeanSquaredError(PairLoss):
     """
 
     _loss = OfFramework("losses.mean_squared_error")
-    settled_by = ("average_loss",)
+    resolved_from = ("average_loss",)
 
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Compute the loss.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.dispatch import implementation_of
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.checks import check_keys, is_number
 from fastnet.op.copies import shallow_copy
 from fastnet.op.tensorop.loss.loss import LossOp
@@ -44,7 +44,7 @@ class SuperLoss(LossOp):
     _new_average = OfFramework("averages.MovingAverage")
 
     calls_user_code = True
-    settled_by = ("threshold", "regularization", "average_loss")
+    resolved_from = ("threshold", "regularization", "average_loss")
 
     def __init__(
         self,
@@ -62,10 +62,12 @@ class SuperLoss(LossOp):
         if is_number(threshold):
             threshold = float(to_number(threshold).item())
         elif threshold != "exp":
-            raise ValueError(f"SuperLoss's threshold is a number or 'exp', not {shown(threshold)}.")
+            raise ValueError(
+                f"SuperLoss's threshold is a number or 'exp', not {shorten(threshold)}."
+            )
         if not is_number(regularization) or regularization <= 0:
             raise ValueError(
-                f"SuperLoss's regularization is more than 0, not {shown(regularization)}."
+                f"SuperLoss's regularization is more than 0, not {shorten(regularization)}."
             )
         written = loss.outputs[0]
         super().__init__(
@@ -94,7 +96,7 @@ class SuperLoss(LossOp):
         """List the loss that is weighed."""
         return [self.loss]
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op or to its loss; moving averages go on.
 
         Args:
@@ -104,12 +106,12 @@ class SuperLoss(LossOp):
             ValueError: As for `__init__`.
         """
         averages = self._averages
-        super().settle(changed)
+        super().resolve_settings(changed)
         self._averages = averages
         self.loss.average_loss = False
 
     def _anew(self, own: Any) -> SuperLoss:
-        settings = {name: getattr(self, name) for name in own.settled_by}
+        settings = {name: getattr(self, name) for name in own.resolved_from}
         confidence = self.outputs[1] if len(self.outputs) > 1 else None
         made: SuperLoss = own(self.loss, output_confidence=confidence, **settings)
         self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)

@@ -35,7 +35,7 @@ class Repeat(AroundOne, MetaOp):
     [tensor(128)]
     """
 
-    settled_by = ("repeat", "max_iter")
+    resolved_from = ("repeat", "max_iter")
 
     def __init__(
         self, op: Any, repeat: int | Callable[..., bool] = 1, max_iter: int | None = None

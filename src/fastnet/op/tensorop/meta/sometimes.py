@@ -32,7 +32,7 @@ class Sometimes(AroundOne, MetaOp):
     (['x', 'y'], [tensor(2)])
     """
 
-    settled_by = ("prob",)
+    resolved_from = ("prob",)
 
     def __init__(self, tensor_op: Any, prob: float = 0.5) -> None:
         self.require_ops([tensor_op])

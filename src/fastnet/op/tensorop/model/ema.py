@@ -7,7 +7,7 @@ from typing import Any
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.frameworks import part_of
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.following import FollowsUpdates
@@ -51,7 +51,7 @@ class EMA(FollowsUpdates):
     [ModelOp(x -> y, 'line', mode=train), ModelOp(x -> y, 'line_ema', mode=!train)]
     """
 
-    settled_by = ("model", "decay", "use_buffers")
+    resolved_from = ("model", "decay", "use_buffers")
     alike_on_ranks = ("decay", "use_buffers")
 
     def __init__(
@@ -72,7 +72,7 @@ class EMA(FollowsUpdates):
         self._mover: Any = moving.Mover(model, self.averaged, float(decay), bool(use_buffers))
         self._of = model
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, and go by it.
 
         Args:
@@ -146,5 +146,5 @@ class EMA(FollowsUpdates):
 def _check_decay(model: Model, decay: Any) -> None:
     if isinstance(decay, bool) or not is_number(decay) or not 0 <= decay <= 1:
         raise ValueError(
-            f"EMA of '{name_of(model)}' has decay={shown(decay)}; it is a number between 0 and 1."
+            f"EMA of '{name_of(model)}' has decay={shorten(decay)}; it is a number between 0 and 1."
         )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.framework import framework_of
 from fastnet.backend.scheduled import every_optimizer_of
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.held_model import require_built
 from fastnet.types import Model
@@ -55,7 +55,7 @@ class LRSchedule(FollowsUpdates):
     LRSchedule('line', mode=train)
     """
 
-    settled_by = ("model", "per")
+    resolved_from = ("model", "per")
     alike_on_ranks = ("per",)
 
     def __init__(
@@ -87,7 +87,7 @@ class LRSchedule(FollowsUpdates):
         ]
         self._of = model
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op.
 
         Args:
@@ -108,7 +108,7 @@ class LRSchedule(FollowsUpdates):
         per: str = self.per
         if per not in PER:
             raise ValueError(
-                f"LRSchedule of '{name_of(self.model)}' has per={shown(per)}; it is one of "
+                f"LRSchedule of '{name_of(self.model)}' has per={shorten(per)}; it is one of "
                 f"{list(PER)}."
             )
 
@@ -193,7 +193,7 @@ def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
             ) from error
     if not (hasattr(scheduler, "step") and hasattr(scheduler, "optimizer")):
         raise ValueError(
-            f"{title} got {shown(source if scheduler is None else scheduler)} for a scheduler. "
+            f"{title} got {shorten(source if scheduler is None else scheduler)} for a scheduler. "
             "Pass a function that takes an optimizer and returns one, such as "
             f"`lambda optimizer: {_EXAMPLE}`."
         )

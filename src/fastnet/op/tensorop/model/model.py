@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fastnet._execute import split_outputs
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
-from fastnet.errors import shown
+from fastnet.errors import shorten
 from fastnet.frameworks import framework_named
 from fastnet.op.op import Op
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
@@ -72,7 +72,7 @@ class ModelOp(HoldsModel):
     ModelOp(left, right -> score, 'pair')
     """
 
-    settled_by = ("model", "trainable", "gradients", "intermediate_layers", "eval_layers")
+    resolved_from = ("model", "trainable", "gradients", "intermediate_layers", "eval_layers")
     # of an op that was saved by an earlier version
     eval_layers: Sequence[str | type] = ()
     argument_names: tuple[str, ...] | None = None
@@ -145,7 +145,7 @@ class ModelOp(HoldsModel):
         return self.model, self.trainable, self.gradients, layers, list(self.inputs), kept
 
     def _anew(self, own: Any) -> Op:
-        settings = {name: getattr(self, name) for name in own.settled_by}
+        settings = {name: getattr(self, name) for name in own.resolved_from}
         inputs: Any = list(self.inputs)
         outputs: Any = list(self.outputs)
         if self.argument_names is not None and len(self.argument_names) == len(inputs):
@@ -167,11 +167,11 @@ class ModelOp(HoldsModel):
             return None
         return (
             f"The value of '{key}' is of type {type(value).__name__}, as model "
-            f"'{name_of(self.model)}' has returned it, with the parts {shown(names)}. "
+            f"'{name_of(self.model)}' has returned it, with the parts {shorten(names)}. "
             f"ModelOp(..., outputs={{{names[0]!r}: {key!r}}}) takes one of them."
         )
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, and get ready to run the model it has now.
 
         Args:
@@ -188,7 +188,7 @@ class ModelOp(HoldsModel):
             self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
             return
         former = self._pass
-        super().settle(changed)
+        super().resolve_settings(changed)
         if self._pass is not former:  # nobody else listens to the layers
             former.close()
 
@@ -245,7 +245,7 @@ def _check_layers(model: Model, given: Any) -> list[str | type]:
     for layer in layers:
         if not isinstance(layer, (str, type)):
             raise ValueError(
-                f"ModelOp of '{name_of(model)}' has {shown(layer)} among its eval_layers, which "
+                f"ModelOp of '{name_of(model)}' has {shorten(layer)} among its eval_layers, which "
                 "are names and classes of layers."
             )
     return layers

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.framework import framework_of
 from fastnet.backend.scheduled import every_optimizer_of
-from fastnet.errors import nearest_name, shown
+from fastnet.errors import nearest_name, shorten
 from fastnet.frameworks import framework_named
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.settings import is_overridden
@@ -76,7 +76,7 @@ class UpdateOp(HoldsModel):
 
     # what the framework's update is made of; `defer` is read in each step
     _made_of = ("model", "loss_name", "gradients", "merge_grad", "clip_norm", "clip_value", "rest")
-    settled_by = (*_made_of, "defer")
+    resolved_from = (*_made_of, "defer")
     alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest")
     # of an op that was saved by an earlier version
     clip_norm: float | None = None
@@ -117,13 +117,13 @@ class UpdateOp(HoldsModel):
             )
         if not is_int(merge_grad) or merge_grad < 1:
             raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={shown(merge_grad)}; it is an int, and the "
+                f"UpdateOp of '{name}' has merge_grad={shorten(merge_grad)}; it is an int, and the "
                 "least is 1."
             )
         _check_clipping(name, clip_norm, clip_value)
         if rest not in RESTS:
             raise ValueError(
-                f"UpdateOp of '{name}' has rest={shown(rest)}; it is one of {list(RESTS)}."
+                f"UpdateOp of '{name}' has rest={shorten(rest)}; it is one of {list(RESTS)}."
             )
         names = fact(model, "loss_name")
         if isinstance(names, set):
@@ -144,7 +144,7 @@ class UpdateOp(HoldsModel):
         self._update = _make_update(self)
         self._settled = self._settings()
 
-    def settle(self, changed: Sequence[str] = ()) -> None:
+    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check what was written to the op, and get ready to update the model it has now.
 
         Gradients that were added up so far stay, if the model is the same.
@@ -344,7 +344,7 @@ _FORWARD = UpdateOp.forward
 def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
     name = name_of(model)
     return ValueError(
-        f"UpdateOp of '{name}' reads one key as its {setting}, but got {shown(given)}."
+        f"UpdateOp of '{name}' reads one key as its {setting}, but got {shorten(given)}."
     )
 
 
@@ -356,13 +356,13 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     if not isinstance(outputs, Mapping):
         raise ValueError(
             f"UpdateOp of '{name}' writes what it tells of itself under outputs such as "
-            f"{{'grad_norm': 'norm'}}, a mapping, but got {shown(outputs)}."
+            f"{{'grad_norm': 'norm'}}, a mapping, but got {shorten(outputs)}."
         )
     for report in outputs:
         if report not in REPORTS:
             near = nearest_name(str(report), REPORTS)
             raise ValueError(
-                f"UpdateOp of '{name}' cannot tell of {shown(report)}."
+                f"UpdateOp of '{name}' cannot tell of {shorten(report)}."
                 f"{f' Did you mean {near!r}?' if near else ''} What it tells of are "
                 f"{list(REPORTS)}."
             )
@@ -373,12 +373,12 @@ def _check_clipping(name: str, norm: Any, value: Any) -> None:
     for setting, most in (("clip_norm", norm), ("clip_value", value)):
         if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
             raise ValueError(
-                f"UpdateOp of '{name}' has {setting}={shown(most)}; it is a number above 0, or "
+                f"UpdateOp of '{name}' has {setting}={shorten(most)}; it is a number above 0, or "
                 "None."
             )
     if norm is not None and value is not None:
         raise ValueError(
-            f"UpdateOp of '{name}' has both clip_norm={shown(norm)} and clip_value={shown(value)}, "
+            f"UpdateOp of '{name}' has both clip_norm={shorten(norm)} and clip_value={shorten(value)}, "
             "which do not go together. Leave one of them out."
         )
 
