@@ -133,8 +133,8 @@ def _draw(asked: str) -> Batch:
             )
         if math.prod(shape) * _DRAWN_BYTES > _memory():
             raise UsageError(
-                f"--batch: {shorten(entry)} asks for more numbers than there is memory for. Ask for "
-                "a smaller shape."
+                f"--batch: {shorten(entry)} asks for more numbers than there is memory for. Ask "
+                "for a smaller shape."
             )
         try:
             if kind.startswith("float"):
@@ -169,8 +169,8 @@ def _parts(entry: str) -> tuple[str, str, tuple[int, ...], int | None]:
         )
     if not re.fullmatch(f"{_WHOLE}(x{_WHOLE})*", size):
         raise UsageError(
-            f"--batch: {shorten(size)}, in {shorten(entry)}, is no shape. Write whole numbers from 1 "
-            "up with an x between them, such as 32x1x8x8."
+            f"--batch: {shorten(size)}, in {shorten(entry)}, is no shape. Write whole numbers from "
+            "1 up with an x between them, such as 32x1x8x8."
         )
     shape = tuple(map(int, size.split("x")))
     return key, kind, shape, _below(words[3], kind, entry) if len(words) == 4 else None

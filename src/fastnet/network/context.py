@@ -205,7 +205,8 @@ def check_request(
         near = nearest_name(mode, _MODES) if isinstance(mode, str) else None
         suggestion = "" if near is None else f" Did you mean {near!r}?"
         raise ValueError(
-            f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}.{suggestion}"
+            f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}."
+            f"{suggestion}"
         )
     number = epoch if type(epoch) is int else _as_int(epoch)
     if number is None:

@@ -132,8 +132,8 @@ class RepeatScheduler(Scheduler[T]):
         values: Any = repeat_list
         if not isinstance(values, list) or len(values) < 2:
             raise AssertionError(
-                f"RepeatScheduler takes a list of at least 2 values, but got {shorten(repeat_list)}. "
-                "A value for every epoch needs no scheduler."
+                "RepeatScheduler takes a list of at least 2 values, but got "
+                f"{shorten(repeat_list)}. A value for every epoch needs no scheduler."
             )
         self.repeat_list = repeat_list
         self.cycle_length = len(repeat_list)

@@ -156,8 +156,8 @@ _known: weakref.WeakKeyDictionary[torch.nn.Module, list[weakref.ref[torch.nn.Par
 def _read(parallel: Any, name: str) -> str | None:
     if parallel is not None and parallel not in PARALLEL:
         raise ValueError(
-            f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', 'dp' "
-            "and None."
+            f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', "
+            "'dp' and None."
         )
     chosen: str | None = parallel
     return chosen
@@ -316,8 +316,8 @@ def _policy(blocks: Any, model: torch.nn.Module, name: str) -> Callable[[torch.n
         policy: Callable[[torch.nn.Module], bool] = blocks
         return policy
     raise TypeError(
-        f"blocks of model '{name}' is {shorten(blocks)}. Pass classes of modules, or a function that "
-        "says of a module whether it is sharded by itself."
+        f"blocks of model '{name}' is {shorten(blocks)}. Pass classes of modules, or a function "
+        "that says of a module whether it is sharded by itself."
     )
 
 

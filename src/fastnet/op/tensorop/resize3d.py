@@ -51,7 +51,8 @@ class Resize3D(PerTensor):
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if resize_mode not in RESIZE_MODES:
             raise AssertionError(
-                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not {shorten(resize_mode)}."
+                f"Resize3D's resize_mode is one of {list(RESIZE_MODES)}, not "
+                f"{shorten(resize_mode)}."
             )
         lengths = None if is_int(output_shape) else lengths_of(output_shape)
         if lengths is None or len(lengths) != 3 or min(lengths) < 1:

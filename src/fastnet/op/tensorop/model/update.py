@@ -378,8 +378,8 @@ def _check_clipping(name: str, norm: Any, value: Any) -> None:
             )
     if norm is not None and value is not None:
         raise ValueError(
-            f"UpdateOp of '{name}' has both clip_norm={shorten(norm)} and clip_value={shorten(value)}, "
-            "which do not go together. Leave one of them out."
+            f"UpdateOp of '{name}' has both clip_norm={shorten(norm)} and "
+            f"clip_value={shorten(value)}, which do not go together. Leave one of them out."
         )
 
 
