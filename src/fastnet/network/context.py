@@ -7,19 +7,17 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
-import numpy as np
-
-from fastnet._execute import BoundPlan, Plan
+from fastnet._execute import BoundPlan
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.errors import nearest_name, shorten, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import Around, RangeMeter, Ranges, StepMeter
+from fastnet.network.metering import RangeMeter, Ranges, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
 from fastnet.types import Model, RunStep, State
 from fastnet.util.warnings import warn
@@ -208,14 +206,13 @@ def check_request(
             f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}."
             f"{suggestion}"
         )
-    number = epoch if type(epoch) is int else _as_int(epoch)
-    if number is None:
+    if isinstance(epoch, bool) or not isinstance(epoch, Integral):
         raise TypeError(
             f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
             f"{type(epoch).__name__}."
         )
-    if number < first_epoch:
-        raise ValueError(f"An epoch is an integer of at least {first_epoch}, not {number}.")
+    if epoch < first_epoch:
+        raise ValueError(f"An epoch is an integer of at least {first_epoch}, not {epoch}.")
     if ds_id is not None and not isinstance(ds_id, str):
         raise TypeError(
             'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
@@ -229,18 +226,7 @@ def check_request(
                 f"desired_output_keys holds {shorten(key)} of type {type(key).__name__}, but keys "
                 "are strings."
             )
-    return number, desired
-
-
-def _as_int(value: object) -> int | None:
-    """Return an integer of any type, such as numpy's, as an int, and None for any other value."""
-    # numpy 1 accepts its bools as indices.
-    if isinstance(value, (bool, np.bool_)):
-        return None
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+    return int(epoch), desired
 
 
 def note_optimizer(model: Model) -> None:
@@ -305,8 +291,6 @@ class Runner:
     def __init__(self, context: NetworkContext) -> None:
         self.context = context
 
-    # ------------------------------------------------------------------ overridden by frameworks
-
     def open(self) -> None:
         """Prepare the active models."""
 
@@ -337,31 +321,15 @@ class Runner:
         """Return a step whose results are merged over all replicas."""
         return run
 
-    # ------------------------------------------------------------------ running a step
-
     def step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, timed by `meter` if there is one."""
-        return self.step_of(meter, self.bound, self.bound.plan)
-
-    def step_of(self, meter: StepMeter | None, bound: BoundPlan, timed_as: Plan) -> RunStep:
-        """Return the function that runs a minibatch by `bound`, timed as the rows of `timed_as`."""
+        bound = self.bound
         if meter is None:
             return bound.step
-        first, log = meter.plan_rows(timed_as), meter.log
+        first, log = meter.plan_rows(bound.plan), meter.log
         around = -1 if self.around is None else meter.row(*self.around)
-        indices = bound.plan.places
-        # Deferred updates come after the last op.
-        ops = None if indices is None else [*indices, len(self.context.plan.ops)]
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            before, after = _translated(ops, meter.before), _translated(ops, meter.after)
-            return bound.step_timed(batch, log, first, before, after, around)
+            return bound.step_timed(batch, log, first, meter.before, meter.after, around)
 
         return run
-
-
-def _translated(indices: Sequence[int] | None, call: Around) -> Around:
-    """Return `call` for the indices of a plan that is a part of a context's ops."""
-    if indices is None or call is None:
-        return call
-    return lambda index: call(indices[index])
