@@ -1,4 +1,4 @@
-"""Run the ops of one opening: read, forward, write, over flat slots."""
+"""Run the active ops of a network: read, forward, write, over flat slots."""
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from fastnet._stamps import StampLog
 
 @final
 class Plan:
-    """The ops of one opening, laid out for its steps."""
+    """The active ops of a network, laid out for its steps."""
 
     resolution: Resolution
     elsewhere: Callable[[str], str | None] | None
@@ -51,7 +51,7 @@ class Plan:
 
 @final
 class BoundPlan:
-    """A plan with the context of an opening's steps: what such a step calls."""
+    """A plan with the state of a context's steps: what such a step calls."""
 
     plan: Plan
     state: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Run the ops of one opening: read, forward, write, over flat slots.
+"""Run the active ops of a network: read, forward, write, over flat slots.
 
 A `Plan` is laid out once, when a network is opened. A step then fills the input slots, calls each
 op's `forward` with values that are a pointer away, drops each value after its last reader, and
@@ -140,11 +140,11 @@ cdef inline int after_op(Times times, Py_ssize_t place) except -1:
 
 @cython.final
 cdef class Plan:
-    """The ops of one opening, laid out for its steps.
+    """The active ops of a network, laid out for its steps.
 
     Args:
         table: The table of the network's keys.
-        specs: An `OpSpec` for each op in force, in order.
+        specs: An `OpSpec` for each active op, in order.
         forwards: What to call for each op: `forward(data, state)`, usually the op's bound method.
         resolution: What `resolve` found for these ops.
         move: Applied to each value on its way in (such as a copy to the device), or None.
@@ -159,7 +159,7 @@ cdef class Plan:
             wherever it was: gradients, say. Each may be called twice.
 
     Attributes:
-        resolution: What the opening needs, moves and returns.
+        resolution: What the steps need, move and return.
         elsewhere: Given a missing key, describes an inactive op that writes it, or returns None.
         places: The index that errors give for each op of a plan for a part of the ops; else None.
 
@@ -429,7 +429,7 @@ cdef class Plan:
                 under its "deferred" entry run after the last op.
 
         Returns:
-            A dict of the keys that the opening returns.
+            A dict of the keys that the plan returns.
 
         Raises:
             KeyError: If a key is missing, before any op has run.
@@ -550,7 +550,7 @@ cdef class Plan:
                 step += 1
             index = -1
             stamp(times, DISPATCH)
-            # an opening's own dict, in which this entry stays the same
+            # A context has a dict of its own, in which this entry stays the same.
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
             if found != NULL and PyObject_IsTrue(<object> found):
                 inside = before_op(times, self._n_steps)
@@ -880,7 +880,7 @@ cdef class Plan:
 
 @cython.final
 cdef class BoundPlan:
-    """A plan with the context of an opening's steps: what such a step calls, and nothing around it.
+    """A plan with the state of a context's steps: what such a step calls, and nothing around it.
 
     Nothing of Python is between a step and its ops: a framework that takes down, with each of its
     own ops, which Python functions have called it has as few of them to look at as there can be.

@@ -1,7 +1,7 @@
 """What a step reads, moves and returns: keys as small ints, key sets as bitsets.
 
 A network interns every key once, when it is made. Opening it for a mode and an epoch then is
-arithmetic on bits: `resolve` walks the ops in force once and never hashes a string.
+arithmetic on bits: `resolve` walks the active ops once and never hashes a string.
 """
 
 cimport cython
@@ -373,7 +373,7 @@ cdef class SlicerSpec(Spec):
 
 
 cdef class Resolution:
-    """The keys of one opening.
+    """The keys of one execution plan.
 
     Args:
         inputs: The keys that the network needs from its batch.
@@ -404,7 +404,7 @@ cdef int refuse_none(Spec spec) except -1:
 
 
 def select(list specs not None, mode, ds_id):
-    """Pick the specs in force, in their order.
+    """Return the specs that are active, in their order.
 
     Args:
         specs: Specs of ops, postprocessing ops or slicers.
@@ -428,10 +428,10 @@ def select(list specs not None, mode, ds_id):
 
 
 def gather(list specs not None):
-    """List what the ops of an opening bring with them.
+    """List what the ops of an execution plan bring with them.
 
     Args:
-        specs: An `OpSpec` for each op in force, in order.
+        specs: An `OpSpec` for each active op, in order.
 
     Returns:
         A tuple of lists: the ops, their forwards, the models that they hold (each once, in the
@@ -488,9 +488,9 @@ def resolve(
 
     Args:
         table: The table of the network's keys.
-        ops: An `OpSpec` for each op in force, in order.
-        postprocessing: An `OpSpec` for each postprocessing op in force, in order.
-        slicers: A `SlicerSpec` for each slicer in force.
+        ops: An `OpSpec` for each active op, in order.
+        postprocessing: An `OpSpec` for each active postprocessing op, in order.
+        slicers: A `SlicerSpec` for each active slicer.
         desired: The keys wanted back. None or an empty collection stands for all outputs. Keys
             that postprocessing reads come back in any case.
         context: Words for the mode, epoch and ds_id, for the error text.
