@@ -57,7 +57,7 @@ class SlicerSpec(Spec):
     def is_as_read(self) -> bool: ...
 
 class Resolution:
-    """The keys of one opening."""
+    """The keys of one execution plan."""
 
     inputs: KeySet
     device_inputs: KeySet
