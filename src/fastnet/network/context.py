@@ -17,9 +17,10 @@ import numpy as np
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.ranges import OpRanges
 from fastnet.errors import nearest_name, shorten, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import Around, RangeMeter, Ranges, StepMeter
+from fastnet.network.metering import Around, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
 from fastnet.types import Model, RunStep, State
 from fastnet.util.warnings import warn
@@ -175,7 +176,7 @@ def _step_meter(network: BaseNetwork, context: NetworkContext) -> StepMeter | No
     ranges = runner.ranges()
     if network._meter is not None:
         return network._meter.open_step(context.plan, context.state, ranges)
-    return None if ranges is None else RangeMeter(ranges)
+    return None if ranges is None else StepMeter(ranges.before, ranges.after)
 
 
 def _searching(
@@ -321,7 +322,7 @@ class Runner:
         """Return whether the framework's profiler is on."""
         return False
 
-    def ranges(self) -> Ranges | None:
+    def ranges(self) -> OpRanges | None:
         """Return what names the ops to the framework's profiler, or None."""
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fastnet._execute import Plan
-from fastnet._stamps import StampLog
+from fastnet.backend.ranges import OpRanges
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import DEFERRED, Ranges, op_title, titles
+from fastnet.network.metering import DEFERRED, StepMeter, op_title, titles
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.around import Around, Nested
 from fastnet.profiling.blocks import Blocks
@@ -40,7 +39,7 @@ _NAMES = {
 }
 
 
-class SectionRecorder:
+class SectionRecorder(StepMeter):
     """Takes the times of the steps of one context, and of others that run the same.
 
     Args:
@@ -58,20 +57,18 @@ class SectionRecorder:
         self,
         plan: ExecutionPlan,
         state: State,
-        ranges: Ranges | None,
+        ranges: OpRanges | None,
         nvtx: Around | None,
         events: DeviceEvents | None,
         cost: StampCost,
         skip: Callable[[], bool] | None,
     ) -> None:
+        super().__init__()
         self.mode = str(state["mode"])
         self.eager = bool(state["eager"])
         self.warmup = bool(state["warmup"])
         self.epoch = int(state["epoch"])
         self.plan = plan
-        self.log = StampLog()
-        self.before: Callable[[int], None] | None = None
-        self.after: Callable[[int], None] | None = None
         self.unmeasured = 0
         self.sizes: dict[tuple[str, str], int] = {}
         self.parts: list[Part] = []
@@ -86,21 +83,20 @@ class SectionRecorder:
         self._shows: bool | None = None
         self._weighed = False
         self._skip = skip
-        self._lock = threading.Lock()
         self._sums = Sums(cost)
         self._pace = Pace()
 
     # ------------------------------------------------------------------ what a network calls
 
-    def row(self, kind: str, name: str, place: int | None = None) -> int:
+    def row(self, kind: str, name: str, index: int | None = None) -> int:
         """Return the number that stamps of a part have: the same one for the same part.
 
         Args:
             kind: The part's kind.
             name: Its name.
-            place: Its place, or None.
+            index: Its place, or None.
         """
-        return self._row(Part(kind, name, place))
+        return self._row(Part(kind, name, index))
 
     def _row(self, part: Part) -> int:
         key = part.kind, part.name, part.place
@@ -309,7 +305,7 @@ class Recorder:
         self._openings[mode, WAIT].append(seconds)
 
     def open_step(
-        self, plan: ExecutionPlan, state: State, ranges: Ranges | None
+        self, plan: ExecutionPlan, state: State, ranges: OpRanges | None
     ) -> SectionRecorder:
         """Return the meter that takes the times of an opening's steps.
 

@@ -13,17 +13,12 @@ from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
 from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
+from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.context import NetworkContext, Runner
-from fastnet.network.metering import (
-    Ranges,
-    StepMeter,
-    op_title,
-    titles,
-    trace_stamper,
-)
+from fastnet.network.metering import StepMeter, op_title, titles, trace_stamper
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, RunStep, State
@@ -149,7 +144,7 @@ class TorchRunner(Runner):
         """Return whether torch's profiler is on."""
         return profiler_is_on()
 
-    def ranges(self) -> Ranges:
+    def ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""
         return op_ranges(self._titles)
 
