@@ -118,7 +118,8 @@ def _find_plan(
     built, started = plans.built, perf_counter()
     plan = plans.find(mode, epoch, ds_id, desired)
     if meter is not None:
-        meter.found(mode, perf_counter() - started, worked_out=plans.built > built)
+        way = "worked out" if plans.built > built else "found"
+        meter.record(mode, f"resolve ({way})", perf_counter() - started)
     return plan
 
 
@@ -135,7 +136,7 @@ def start_context(network: BaseNetwork, context: NetworkContext) -> None:
     with network._composing:
         compose_step(network, context)
     if network._meter is not None:
-        network._meter.opened(context.state["mode"], perf_counter() - started)
+        network._meter.record(context.state["mode"], "open", perf_counter() - started)
 
 
 def compose_step(network: BaseNetwork, context: NetworkContext) -> None:

@@ -14,9 +14,11 @@ from fastnet.errors import op_name
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import RunStep, State
 
-__all__ = ["DEFERRED", "Around", "Meter", "StepMeter", "op_title", "titles", "trace_stamper"]
+__all__ = ["DEFERRED", "WAIT", "Around", "Meter", "StepMeter", "op_title", "titles"]
 
+# Names of rows in profiles.
 DEFERRED = "deferred updates"
+WAIT = "wait for data"
 
 Around = Callable[[int], None] | None
 """Called before or after each op with its index; the index after the last is deferred updates."""
@@ -42,6 +44,21 @@ class StepMeter:
         """Return the first row number for the time stamps that a plan makes."""
         return 0
 
+    def trace_stamper(self, before: int) -> Callable[[str, float, float], None]:
+        """Return a function that stamps a trace and a compilation that have just ended.
+
+        It takes the reason and the seconds of both; `before` is the row of the time until then.
+        """
+
+        def stamp(reason: str, seconds: float, compile_seconds: float) -> None:
+            end = time.perf_counter()
+            self.log.stamp_at(before, end - seconds - compile_seconds)
+            self.log.stamp_at(self.row("trace", f"trace: {reason}"), end - compile_seconds)
+            if compile_seconds:
+                self.log.stamp_at(self.row("trace", f"compile: {reason}"), end)
+
+        return stamp
+
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
         """Return a function that runs `step`, or `plain` while another thread is measured."""
 
@@ -60,34 +77,11 @@ class StepMeter:
 class Meter(Protocol):
     """Times a network."""
 
-    def found(self, mode: str, seconds: float, worked_out: bool) -> None:
-        """Record the time to find an execution plan, and whether it was a new one."""
-
-    def opened(self, mode: str, seconds: float) -> None:
-        """Record the time to open the network."""
-
-    def waited(self, mode: str, seconds: float) -> None:
-        """Record the time spent waiting for a batch."""
+    def record(self, mode: str, name: str, seconds: float) -> None:
+        """Record the time that something between steps took."""
 
     def open_step(self, plan: ExecutionPlan, state: State, ranges: OpRanges | None) -> StepMeter:
         """Return the meter for the steps of a context."""
-
-
-def trace_stamper(meter: StepMeter, before: int) -> Callable[[str, float, float], None]:
-    """Return a function that stamps the rows of a trace and a compilation that have just ended.
-
-    It takes the reason and the seconds of both; `before` is the row of the step's time until then.
-    """
-    log = meter.log
-
-    def stamp(reason: str, seconds: float, compile_seconds: float) -> None:
-        end = time.perf_counter()
-        log.stamp_at(before, end - seconds - compile_seconds)
-        log.stamp_at(meter.row("trace", f"trace: {reason}"), end - compile_seconds)
-        if compile_seconds:
-            log.stamp_at(meter.row("trace", f"compile: {reason}"), end)
-
-    return stamp
 
 
 def op_title(op: Any) -> str:

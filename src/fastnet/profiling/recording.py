@@ -14,14 +14,14 @@ import numpy as np
 from fastnet._execute import Plan
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import DEFERRED, StepMeter, op_title, titles
+from fastnet.network.metering import DEFERRED, WAIT, StepMeter, op_title, titles
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.around import Around, Nested
 from fastnet.profiling.blocks import Blocks
 from fastnet.profiling.clock import StampCost
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.pace import Pace
-from fastnet.profiling.rows import WAIT, Row, Section, Stats
+from fastnet.profiling.rows import Row, Section, Stats
 from fastnet.profiling.sizes import bytes_of
 from fastnet.profiling.sums import BEGIN, Part, Sums, Timeline
 from fastnet.types import RunStep, State
@@ -275,34 +275,9 @@ class Recorder:
         # while steps are skipped: the last trace that was there before
         self._traced = _last_number(traces()) if skip else None
 
-    def found(self, mode: str, seconds: float, worked_out: bool) -> None:
-        """Take down what finding a plan took.
-
-        Args:
-            mode: The mode.
-            seconds: How long it took.
-            worked_out: Whether it was not there before.
-        """
-        way = "worked out" if worked_out else "found"
-        self._openings[mode, f"resolve ({way})"].append(seconds)
-
-    def opened(self, mode: str, seconds: float) -> None:
-        """Take down what opening the network took.
-
-        Args:
-            mode: The mode.
-            seconds: How long it took.
-        """
-        self._openings[mode, "open"].append(seconds)
-
-    def waited(self, mode: str, seconds: float) -> None:
-        """Take down how long a batch was waited for.
-
-        Args:
-            mode: The mode.
-            seconds: How long it took.
-        """
-        self._openings[mode, WAIT].append(seconds)
+    def record(self, mode: str, name: str, seconds: float) -> None:
+        """Record the time that something between steps took."""
+        self._openings[mode, name].append(seconds)
 
     def open_step(
         self, plan: ExecutionPlan, state: State, ranges: OpRanges | None

@@ -20,7 +20,7 @@ from fastnet.backend.tf.workers import Together
 from fastnet.distributed import compares_ranks
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import StepMeter, titles, trace_stamper
+from fastnet.network.metering import StepMeter, titles
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs
@@ -147,7 +147,7 @@ class TFRunner(Runner):
         log = meter.log
         row = meter.row("graph", self._row_name)
 
-        traced = trace_stamper(meter, row)
+        traced = meter.trace_stamper(row)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.told = traced
