@@ -23,17 +23,21 @@ def bind_updates(
     gradient_indices: Sequence[int],
     first_deferred: int,
 ) -> list[Callable[[], None]]:
-    """Bind the forwards of ops that take gradients, and return the calls that end an epoch."""
+    """Bind the forwards of ops that take gradients; return the calls due when the network is left.
+
+    They are due only if it is left without an error.
+    """
     _check_updates(ops, gradient_indices, first_deferred)
     taking = [ops[index] for index in gradient_indices]
     followers = _followers_of(ops, taking)
     last = max(gradient_indices, default=-1)
     for index in {*gradient_indices, *range(first_deferred, len(ops))}:
-        op, settings = ops[index], (index >= first_deferred, index < last)
+        op = ops[index]
+        defer, retain = index >= first_deferred, index < last
         if not isinstance(op, UpdateOp) or id(op.model) not in followers:
-            forwards[index] = bind_settings(op, *settings)
+            forwards[index] = bind_settings(op, defer, retain)
             continue
-        bound = op.bind(*settings, followers[id(op.model)])
+        bound = op.bind(defer, retain, followers[id(op.model)])
         if bound is None:
             raise ValueError(
                 f"{describe_op(op, index)} overrides forward, so nothing can follow its steps. "
