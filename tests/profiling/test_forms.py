@@ -17,6 +17,7 @@ import torch
 
 import fastnet
 from fastnet.network import TorchNetwork
+from fastnet.network.metering import WAIT
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile, Row, Section
 from fastnet.profiling.blocks import Blocks
@@ -324,7 +325,7 @@ def with_waits(profile: Any, *waits: float) -> Any:
     """Give a profile what a loader was waited for in each step."""
     recorder = Recorder()
     for seconds in waits:
-        recorder.waited("train", seconds)
+        recorder.record("train", WAIT, seconds)
     profile.openings = recorder.openings()
     return profile
 

@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary, ref
 
 from fastnet._execute import BoundPlan
 from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.ranges import OpRanges
 from fastnet.errors import nearest_name, shorten, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import RangeMeter, Ranges, StepMeter
+from fastnet.network.metering import StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
 from fastnet.types import Model, RunStep, State
 from fastnet.util.warnings import warn
@@ -115,7 +116,8 @@ def _find_plan(
     built, started = plans.built, perf_counter()
     plan = plans.find(mode, epoch, ds_id, desired)
     if meter is not None:
-        meter.found(mode, perf_counter() - started, worked_out=plans.built > built)
+        way = "worked out" if plans.built > built else "found"
+        meter.record(mode, f"resolve ({way})", perf_counter() - started)
     return plan
 
 
@@ -132,7 +134,7 @@ def start_context(network: BaseNetwork, context: NetworkContext) -> None:
     with network._composing:
         compose_step(network, context)
     if network._meter is not None:
-        network._meter.opened(context.state["mode"], perf_counter() - started)
+        network._meter.record(context.state["mode"], "open", perf_counter() - started)
 
 
 def compose_step(network: BaseNetwork, context: NetworkContext) -> None:
@@ -173,7 +175,7 @@ def _step_meter(network: BaseNetwork, context: NetworkContext) -> StepMeter | No
     ranges = runner.ranges()
     if network._meter is not None:
         return network._meter.open_step(context.plan, context.state, ranges)
-    return None if ranges is None else RangeMeter(ranges)
+    return None if ranges is None else StepMeter(ranges.before, ranges.after)
 
 
 def _searching(
@@ -305,7 +307,7 @@ class Runner:
         """Return whether the framework's profiler is on."""
         return False
 
-    def ranges(self) -> Ranges | None:
+    def ranges(self) -> OpRanges | None:
         """Return what names the ops to the framework's profiler, or None."""
         return None
 

@@ -10,6 +10,7 @@ from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.context import check_request
+from fastnet.network.metering import WAIT
 from fastnet.network.progress import bar_class
 from fastnet.network.transform import begin_loader
 from fastnet.network.validation import not_batches
@@ -112,7 +113,7 @@ class Steps:
             # Read it in every step: profiling may start in the middle of an epoch.
             meter = network._meter
             if meter is not None:
-                meter.waited(mode, drawn - started)
+                meter.record(mode, WAIT, drawn - started)
             if self.count == 1:
                 self._read_numbers(result)
             # The bar decides when to refresh, so that values are not fetched in each step.

@@ -33,7 +33,11 @@ def explain(
             mode, epoch, ds_id, desired_output_keys, network._first_epoch
         )
         plan = plans.draft(mode, epoch, ds_id, desired or network._wanted)
-        _check_optimizer_schedules(plan, epoch)
+        for model in plan.models:
+            # Choosing the optimizer of the epoch may fail.
+            optimizer: Any = fact(model, "optimizer")
+            if is_scheduler(optimizer):
+                optimizer.get_current_value(epoch)
         network._check_ops(plan)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
@@ -43,9 +47,7 @@ def explain(
         # Only the slicers may be at fault: explain the ops without them.
         with contextlib.suppress(Exception):
             plan = plans.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
-    first_deferred = len(network.ops)
-    if plan is not None:
-        first_deferred = network._first_deferred(plan.ops)
+    ops = network.ops if plan is None else plan.ops
     return explain_subject(
         Subject(
             network=type(network).__name__,
@@ -62,7 +64,7 @@ def explain(
             models=network.models,
             read=plans.read,
             plan=None if plan is None else plan.kernel,
-            first_deferred=first_deferred,
+            first_deferred=len(ops) if plan is None else network._first_deferred(ops),
             error=error,
             spread=_describe_parallelism(network),
             compiled=_describe_compilation(network, mode),
@@ -73,10 +75,9 @@ def explain(
 def _describe_parallelism(network: Any) -> dict[str, str]:
     """Describe how models are distributed, by name, as far as the framework can tell."""
     with contextlib.suppress(MissingPart):
-        describe = getattr(part_of(network.target_type, "processes"), "told_spread", None)
-        if describe is not None:
-            spread = {name_of(model): describe(model) for model in network.models}
-            return {name: how for name, how in spread.items() if how is not None}
+        describe = part_of(network.target_type, "processes.told_spread")
+        spread = {name_of(model): describe(model) for model in network.models}
+        return {name: how for name, how in spread.items() if how is not None}
     return {}
 
 
@@ -95,11 +96,3 @@ def _describe_compilation(network: Any, mode: str) -> str:
     if any(trace.fallback is None for trace in traces):
         return f"are compiled, but not all: {reason}"
     return f"are not compiled: {reason}"
-
-
-def _check_optimizer_schedules(plan: ExecutionPlan, epoch: int) -> None:
-    """Raise what choosing the optimizers of an epoch would raise, without choosing them."""
-    for model in plan.models:
-        optimizer: Any = fact(model, "optimizer")
-        if is_scheduler(optimizer):
-            optimizer.get_current_value(epoch)

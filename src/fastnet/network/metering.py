@@ -9,122 +9,79 @@ from typing import Any, Protocol
 
 from fastnet._execute import Plan
 from fastnet._stamps import StampLog
+from fastnet.backend.ranges import OpRanges
 from fastnet.errors import op_name
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import RunStep, State
 
-__all__ = [
-    "DEFERRED",
-    "Around",
-    "Meter",
-    "RangeMeter",
-    "Ranges",
-    "StepMeter",
-    "op_title",
-    "titles",
-    "trace_stamper",
-]
+__all__ = ["DEFERRED", "WAIT", "Around", "Meter", "StepMeter", "op_title", "titles"]
 
+# Names of rows in profiles.
 DEFERRED = "deferred updates"
+WAIT = "wait for data"
 
 Around = Callable[[int], None] | None
 """Called before or after each op with its index; the index after the last is deferred updates."""
 
 
-class Ranges(Protocol):
-    """Marks ops as named ranges in a framework's profiler."""
+class StepMeter:
+    """Calls functions around the ops of steps, and discards all time stamps.
 
-    def active(self) -> bool:
-        """Return whether that profiler is on."""
+    It marks ops in a framework's profiler. A derived class keeps the stamps.
+    """
 
-    def before(self, index: int) -> None:
-        """Begin the range of an op."""
-
-    def after(self, index: int) -> None:
-        """End the range of an op."""
-
-
-class StepMeter(Protocol):
-    """Times the steps of one context."""
-
-    log: StampLog
-    before: Around
-    after: Around
+    def __init__(self, before: Around = None, after: Around = None) -> None:
+        self.log = StampLog()
+        self.before = before
+        self.after = after
+        self._lock = threading.Lock()
 
     def row(self, kind: str, name: str, index: int | None = None) -> int:
         """Return the row number for the time stamps of a part of the step."""
+        return 0
 
     def plan_rows(self, plan: Plan) -> int:
         """Return the first row number for the time stamps that a plan makes."""
+        return 0
+
+    def trace_stamper(self, before: int) -> Callable[[str, float, float], None]:
+        """Return a function that stamps a trace and a compilation that have just ended.
+
+        It takes the reason and the seconds of both; `before` is the row of the time until then.
+        """
+
+        def stamp(reason: str, seconds: float, compile_seconds: float) -> None:
+            end = time.perf_counter()
+            self.log.stamp_at(before, end - seconds - compile_seconds)
+            self.log.stamp_at(self.row("trace", f"trace: {reason}"), end - compile_seconds)
+            if compile_seconds:
+                self.log.stamp_at(self.row("trace", f"compile: {reason}"), end)
+
+        return stamp
 
     def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return a function that runs `step`, which makes time stamps, or else `plain`."""
+        """Return a function that runs `step`, or `plain` while another thread is measured."""
+
+        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
+            if not self._lock.acquire(blocking=False):
+                return plain(batch)
+            try:
+                return step(batch)
+            finally:
+                self.log.keep(0)
+                self._lock.release()
+
+        return run
 
 
 class Meter(Protocol):
     """Times a network."""
 
-    def found(self, mode: str, seconds: float, worked_out: bool) -> None:
-        """Record the time to find an execution plan, and whether it was a new one."""
+    def record(self, mode: str, name: str, seconds: float) -> None:
+        """Record the time that something between steps took."""
 
-    def opened(self, mode: str, seconds: float) -> None:
-        """Record the time to open the network."""
-
-    def waited(self, mode: str, seconds: float) -> None:
-        """Record the time spent waiting for a batch."""
-
-    def open_step(self, plan: ExecutionPlan, state: State, ranges: Ranges | None) -> StepMeter:
+    def open_step(self, plan: ExecutionPlan, state: State, ranges: OpRanges | None) -> StepMeter:
         """Return the meter for the steps of a context."""
-
-
-class RangeMeter:
-    """Marks ops in a framework's profiler, and keeps no times."""
-
-    def __init__(self, ranges: Ranges) -> None:
-        self.log = StampLog()
-        self.before: Around = ranges.before
-        self.after: Around = ranges.after
-        self._lock = threading.Lock()
-
-    def row(self, kind: str, name: str, index: int | None = None) -> int:
-        """Return 0: all time stamps go to one row, which is thrown away."""
-        return 0
-
-    def plan_rows(self, plan: Plan) -> int:
-        """Return 0, as `row` does."""
-        return 0
-
-    def measured(self, step: RunStep, plain: RunStep) -> RunStep:
-        """Return a function that marks the ops of one thread's steps at a time."""
-        lock, log = self._lock, self.log
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            if not lock.acquire(blocking=False):
-                return plain(batch)
-            try:
-                return step(batch)
-            finally:
-                log.keep(0)
-                lock.release()
-
-        return run
-
-
-def trace_stamper(meter: StepMeter, before: int) -> Callable[[str, float, float], None]:
-    """Return a function that stamps the rows of a trace and a compilation that have just ended.
-
-    It takes the reason and the seconds of both; `before` is the row of the step's time until then.
-    """
-    log = meter.log
-
-    def stamp(reason: str, seconds: float, compile_seconds: float) -> None:
-        end = time.perf_counter()
-        log.stamp_at(before, end - seconds - compile_seconds)
-        log.stamp_at(meter.row("trace", f"trace: {reason}"), end - compile_seconds)
-        if compile_seconds:
-            log.stamp_at(meter.row("trace", f"compile: {reason}"), end)
-
-    return stamp
 
 
 def op_title(op: Any) -> str:

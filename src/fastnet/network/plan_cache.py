@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastnet._execute import Plan
@@ -17,7 +18,7 @@ from fastnet._slice import check_slicers
 from fastnet.guards import Snapshot
 from fastnet.network.execution_plan import ExecutionPlan, Specs
 from fastnet.network.updates import bind_updates
-from fastnet.network.validation import check_items, find_inactive_writer
+from fastnet.network.validation import check_items, describe_inactive_writer
 from fastnet.op.op import Op, is_delete
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
@@ -211,7 +212,7 @@ class PlanCache:
             self.handling.adopt,
         )
         kernel = Plan(items.table, specs, forwards, resolution, *handling)
-        kernel.elsewhere = find_inactive_writer(items.ops, ops, mode, ds_id)
+        kernel.elsewhere = partial(describe_inactive_writer, items.ops, ops, mode, ds_id)
         unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
         if unwritten:
             # FastEstimator's traces ask for "*", which stands for all keys.

@@ -9,9 +9,13 @@ from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet.errors import add_note
 from fastnet.network.metering import StepMeter, op_title
 from fastnet.op.numpyop.numpyop import batch_forward, run_on_batch
-from fastnet.types import Forward, RunStep, State
+from fastnet.types import RunStep, State
 
 __all__ = ["postprocessed", "sliced", "waiting"]
+
+_REST = ("rest", "the rest")
+_WAIT = ("wait", "wait for the device")
+_CONVERSION = ("conversion", "arrays for postprocessing, and back")
 
 
 def sliced(
@@ -21,50 +25,37 @@ def sliced(
     meter: StepMeter | None,
 ) -> RunStep:
     """Slice a batch, run its minibatches and merge the results."""
-    log = None if meter is None else meter.log
-    cut = _row(meter, "cut", _by("cut", slicers, "slice_inputs"))
-    join = _row(meter, "join", _by("join", slicers, "unslice_inputs"))
-    rest = _row(meter, "rest", "the rest")
-    waited = _row(meter, "wait", "wait for the device")
+    cut, join, log = forward_slicers, reverse_slicers, None
+    if meter is not None:
+        log = meter.log
+        cut = _stamped(cut, meter, "cut", _by("cut", slicers, "slice_inputs"))
+        join = _stamped(join, meter, "join", _by("join", slicers, "unslice_inputs"))
+        step = _stamped(step, meter, *_REST)
+        wait = wait and _stamped(wait, meter, *_WAIT)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         results = []
-        minibatches = forward_slicers(slicers, batch)
-        if log is not None:
-            log.stamp(cut)
-        for number, minibatch in enumerate(minibatches, 1):
+        for minibatch in cut(slicers, batch):
             if log is not None:
-                log.part = number
+                log.part += 1
             results.append(step(minibatch))
-            if log is not None:
-                log.stamp(rest)
         if log is not None:
             log.part = 0
         if wait is not None:
             wait()
-            if log is not None:
-                log.stamp(waited)
-        joined = reverse_slicers(slicers, results, batch)
-        if log is not None:
-            log.stamp(join)
-        return joined
+        return join(slicers, results, batch)
 
     return run
 
 
 def waiting(step: RunStep, wait: Callable[[], None], meter: StepMeter | None) -> RunStep:
     """Wait for the device after a step."""
-    log = None if meter is None else meter.log
-    rest = _row(meter, "rest", "the rest")
-    waited = _row(meter, "wait", "wait for the device")
+    if meter is not None:
+        step, wait = _stamped(step, meter, *_REST), _stamped(wait, meter, *_WAIT)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
-        if log is not None:
-            log.stamp(rest)
         wait()
-        if log is not None:
-            log.stamp(waited)
         return result
 
     return run
@@ -74,46 +65,41 @@ def postprocessed(
     step: RunStep, ops: Sequence[Any], state: State, target_type: str, meter: StepMeter | None
 ) -> RunStep:
     """Run postprocessing after a step."""
-    log = None if meter is None else meter.log
-    rest = _row(meter, "rest", "the rest")
-    around = _row(meter, "conversion", "arrays for postprocessing, and back")
-    forwards = {
-        id(op): batch_forward(op) if meter is None else _stamped(op, index, around, meter)
-        for index, op in enumerate(ops)
-    }
+    run_ops, forwards = run_on_batch, {id(op): batch_forward(op) for op in ops}
+    if meter is not None:
+        step = _stamped(step, meter, *_REST)
+        run_ops = _stamped(run_ops, meter, *_CONVERSION)
+        before = meter.row(*_CONVERSION)
+        for index, op in enumerate(ops):
+            row = "postprocessing", op_title(op), index
+            forwards[id(op)] = _stamped(forwards[id(op)], meter, *row, before=before)
 
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
-        if log is not None:
-            log.stamp(rest)
         try:
-            run_on_batch(ops, result, state, target_type, False, lambda op: forwards[id(op)])
+            run_ops(ops, result, state, target_type, False, lambda op: forwards[id(op)])
         except Exception as error:
             add_note(error, "It was raised in the network's postprocessing.")
             raise
-        if log is not None:
-            log.stamp(around)
         return result
 
     return run
 
 
-def _stamped(op: Any, index: int, around: int, meter: StepMeter) -> Forward:
-    """Return the function that runs a postprocessing op between two stamps."""
-    log, forward = meter.log, batch_forward(op)
-    row = meter.row("postprocessing", op_title(op), index)
+def _stamped(
+    call: Callable[..., Any], meter: StepMeter, *row: Any, before: int | None = None
+) -> Callable[..., Any]:
+    """Return `call` with a time stamp after it, and with one of the row `before` ahead of it."""
+    stamp, after = meter.log.stamp, meter.row(*row)
 
-    def run(data: Any, state: State) -> Any:
-        log.stamp(around)
-        result = forward(data, state)
-        log.stamp(row)
+    def run(*args: Any) -> Any:
+        if before is not None:
+            stamp(before)
+        result = call(*args)
+        stamp(after)
         return result
 
     return run
-
-
-def _row(meter: StepMeter | None, kind: str, name: str) -> int:
-    return -1 if meter is None else meter.row(kind, name)
 
 
 def _by(what: str, slicers: Sequence[Any], keys: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend import to_tensor
@@ -22,13 +23,17 @@ def iter_results(
 ) -> Iterator[Any]:
     """Open a network and yield the results of batches."""
     mode, epoch, ds_id, _ = request
+    opened = nullcontext(data)
     with network._on_device(device), network(*request):
         try:
             if callable(data) and not hasattr(data, "__iter__"):
-                with data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False) as loader:
-                    yield from _each_result(network, loader, progress)
-            else:
-                yield from _each_result(network, data, progress)
+                opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
+            with opened as loader:
+                begin_loader(network, loader)
+                if progress and hasattr(loader, "__len__") and is_main():
+                    loader = bar_class("transform")(loader, unit="batch", desc="transform")
+                for batch in loader:
+                    yield network._transform_batch(network._to_batch(batch))
         except GeneratorExit:
             # A loop that was left cannot be told from one that has failed.
             network._skip_exit_calls()
@@ -68,11 +73,3 @@ def split_result(network: BaseNetwork, batch: Mapping[str, Any], result: dict[st
         if key in batch
     }
     return ChainMap(written, read)
-
-
-def _each_result(network: BaseNetwork, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
-    begin_loader(network, batches)
-    if progress and hasattr(batches, "__len__") and is_main():
-        batches = bar_class("transform")(batches, unit="batch", desc="transform")
-    for batch in batches:
-        yield network._transform_batch(network._to_batch(batch))

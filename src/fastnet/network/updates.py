@@ -14,8 +14,7 @@ from fastnet.types import Forward
 
 __all__ = ["bind_updates", "updates_in"]
 
-Followers = dict[int, list[Callable[..., None]]]
-"""What follows the updates of models, by the ids of these."""
+Follow = Callable[..., None]
 
 
 def bind_updates(
@@ -24,46 +23,34 @@ def bind_updates(
     gradient_indices: Sequence[int],
     first_deferred: int,
 ) -> list[Callable[[], None]]:
-    """Bind the forwards of ops that take gradients to what their network decides for them.
+    """Bind the forwards of ops that take gradients; return the calls due when the network is left.
 
-    Args:
-        ops: The active ops, in order.
-        forwards: Their forwards, of which some are replaced.
-        gradient_indices: The indices of the ops that take gradients.
-        first_deferred: The index from which on updates wait until after the last op.
-
-    Returns:
-        What to call when the network is left without an error: updates, then what follows them.
-
-    Raises:
-        ValueError: If an update would not do, or not tell, what its settings say.
+    They are due only if it is left without an error.
     """
-    taking = [ops[index] for index in gradient_indices]
     _check_updates(ops, gradient_indices, first_deferred)
+    taking = [ops[index] for index in gradient_indices]
     followers = _followers_of(ops, taking)
+    last = max(gradient_indices, default=-1)
     for index in {*gradient_indices, *range(first_deferred, len(ops))}:
-        op, defer = ops[index], index >= first_deferred
-        retain = bool(gradient_indices) and index < gradient_indices[-1]
-        following = followers.get(id(op.model)) if isinstance(op, UpdateOp) else None
-        if following is None:
-            forwards[index] = bind_settings(op, defer=defer, retain_graph=retain)
+        op = ops[index]
+        defer, retain = index >= first_deferred, index < last
+        if not isinstance(op, UpdateOp) or id(op.model) not in followers:
+            forwards[index] = bind_settings(op, defer, retain)
             continue
-        bound = op.bind(defer, retain, following)
+        bound = op.bind(defer, retain, followers[id(op.model)])
         if bound is None:
             raise ValueError(
                 f"{describe_op(op, index)} overrides forward, so nothing can follow its steps. "
                 "Remove the ops that follow it, or do not override forward."
             )
         forwards[index] = bound
-    if not gradient_indices:
-        return []
     on_exit = [
         one.ending(followers.get(id(one.model), ()) if one in taking else ())
         for one in updates_in(taking)
     ]
-    for op in ops:
-        if isinstance(op, FollowsUpdates) and hasattr(op, "ending"):
-            on_exit.append(op.ending())
+    on_exit += [
+        op.ending() for op in ops if isinstance(op, FollowsUpdates) and hasattr(op, "ending")
+    ]
     return [call for call in on_exit if call is not None]
 
 
@@ -76,9 +63,9 @@ def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
             yield from updates_in(op.inner_ops())
 
 
-def _followers_of(ops: Sequence[Any], taking: Sequence[Any]) -> Followers:
-    """Return what is called after the updates of each model."""
-    followers: Followers = {}
+def _followers_of(ops: Sequence[Any], taking: Sequence[Any]) -> dict[int, list[Follow]]:
+    """Return the functions that are called after the updates of models, by the models' ids."""
+    followers: dict[int, list[Follow]] = {}
     for index, op in enumerate(ops):
         if not isinstance(op, FollowsUpdates):
             continue
@@ -99,35 +86,37 @@ def _check_updates(
     ops: Sequence[Any], gradient_indices: Sequence[int], first_deferred: int
 ) -> None:
     """Reject updates that would not do, or not report, what their settings say."""
-    by_model: dict[int, list[tuple[UpdateOp, bool]]] = {}
+    by_model: dict[int, list[UpdateOp]] = {}
+    deferred: set[int] = set()
     for index in gradient_indices:
-        op = ops[index]
-        for one in updates_in([op]):
-            waits = one.defer or index >= first_deferred
-            by_model.setdefault(id(one.model), []).append((one, waits))
-            if one is not op and one.outputs and one.defer:
-                raise ValueError(
-                    f"{describe_op(op, index)} holds an UpdateOp that reports '{one.outputs[0]}' "
-                    "only at the step's end, since its update is deferred. Pass defer=False to the "
-                    "UpdateOp, or put it into the network's list of ops."
-                )
-        if isinstance(op, UpdateOp) and op.outputs and (op.defer or index >= first_deferred):
-            _refuse_early_readers(ops, index)
-    for updates in by_model.values():
-        if len(updates) > 1 and any(waits for _, waits in updates):
-            _refuse_different([one for one, _ in updates])
+        for update in updates_in([ops[index]]):
+            by_model.setdefault(id(update.model), []).append(update)
+            if update.defer or index >= first_deferred:
+                deferred.add(id(update.model))
+                _refuse_early_readers(update, index, ops)
+    for key, updates in by_model.items():
+        if key in deferred:
+            _refuse_different(updates)
 
 
-def _refuse_early_readers(ops: Sequence[Any], index: int) -> None:
-    op = ops[index]
-    for later, reader in enumerate(ops[index + 1 :], index + 1):
-        early = [key for key in op.outputs if key in reader.inputs]
-        if early:
+def _refuse_early_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
+    described = describe_op(ops[index], index)
+    if update is not ops[index]:
+        if update.outputs and update.defer:
             raise ValueError(
-                f"{describe_op(reader, later)} reads '{early[0]}', which {describe_op(op, index)} "
-                "writes only at the step's end, since its update is deferred. Pass defer=False to "
-                "the UpdateOp, or read the key from the step's result."
+                f"{described} holds an UpdateOp that reports '{update.outputs[0]}' only at the "
+                "step's end, since its update is deferred. Pass defer=False to the UpdateOp, or "
+                "put it into the network's list of ops."
             )
+        return
+    for later, reader in enumerate(ops[index + 1 :], index + 1):
+        for key in update.outputs:
+            if key in reader.inputs:
+                raise ValueError(
+                    f"{describe_op(reader, later)} reads '{key}', which {described} writes only at "
+                    "the step's end, since its update is deferred. Pass defer=False to the "
+                    "UpdateOp, or read the key from the step's result."
+                )
 
 
 def _refuse_different(updates: Sequence[UpdateOp]) -> None:

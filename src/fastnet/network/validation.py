@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -12,8 +12,6 @@ from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import advise_on_batch, advise_on_op, describe_op
 from fastnet.op.checks import check_keys
-from fastnet.op.numpyop import Batch, RemoveIf
-from fastnet.schedule import get_current_items
 from fastnet.types import (
     OP_ATTRIBUTES,
     SLICER_ATTRIBUTES,
@@ -31,51 +29,41 @@ __all__ = [
     "agree_on_precision",
     "check_items",
     "check_names",
-    "find_inactive_writer",
+    "describe_inactive_writer",
     "not_batches",
     "not_data",
 ]
-
-_NUMPY_OP_ATTRIBUTES = (*OP_ATTRIBUTES, "forward_batch")
 
 
 def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -> None:
     """Check that a network can run its ops, postprocessing ops and slicers."""
     checked: set[FunctionType] = set()
-    for items, fits, noun, needed, attributes in (
-        (ops, is_tensor_op, "op", "a TensorOp", OP_ATTRIBUTES),
-        (postprocessing, is_numpy_op, "postprocessing op", "a NumpyOp", _NUMPY_OP_ATTRIBUTES),
-        (slicers, is_slicer, "slicer", "a Slicer", SLICER_ATTRIBUTES),
-    ):
-        for index, item in enumerate(items):
-            for value in _values_of(item):
-                if not fits(value):
-                    raise _wrong_item(value, index, noun, needed, attributes)
-                if noun != "slicer":
-                    _check_forward(value, index, checked)
-                    check_keys([value])
-    for index, op in enumerate(get_current_items(postprocessing)):
-        if isinstance(op, RemoveIf) or hasattr(op, "filter_fn"):
-            raise ValueError(
-                f"{describe_op(op, index)} drops samples, which postprocessing cannot do: "
-                "the network's results are already made. Filter in the data pipeline."
-            )
-        if isinstance(op, Batch) or hasattr(op, "collate_fn"):
-            raise ValueError(
-                f"{describe_op(op, index)} makes batches, but postprocessing gets batches. "
-                "Leave it out, or use it in the data pipeline."
-            )
+    for index, op in _each_value(ops):
+        if not is_tensor_op(op):
+            raise _wrong_item(op, index, "op", "a TensorOp", OP_ATTRIBUTES)
+        _check_op(op, index, checked)
+    for index, op in _each_value(postprocessing):
+        if not is_numpy_op(op):
+            attributes = (*OP_ATTRIBUTES, "forward_batch")
+            raise _wrong_item(op, index, "postprocessing op", "a NumpyOp", attributes)
+        _check_op(op, index, checked)
+        _check_keeps_samples(op, index)
+    for index, slicer in _each_value(slicers):
+        if not is_slicer(slicer):
+            raise _wrong_item(slicer, index, "slicer", "a Slicer", SLICER_ATTRIBUTES)
 
 
-def _values_of(item: Any) -> list[Any]:
-    """Return an item, or all items of a scheduler."""
-    if not is_scheduler(item):
-        return [item] if is_given(item) else []
-    return [value for value in item.get_all_values() if is_given(value)]
+def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield each item, or each value of a scheduler, with the index in the list."""
+    for index, item in enumerate(items):
+        for value in item.get_all_values() if is_scheduler(item) else [item]:
+            if is_given(value):
+                yield index, value
 
 
-def _check_forward(op: Any, index: int, checked: set[FunctionType]) -> None:
-    """Check that `forward` takes data and state, once for each Python function."""
+def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
+    """Check the keys of an op, and once for each Python function that it takes data and state."""
+    check_keys([op])
     forward = op.forward
     function = getattr(forward, "__func__", forward)
     if not isinstance(function, FunctionType) or function in checked:
@@ -89,6 +77,19 @@ def _check_forward(op: Any, index: int, checked: set[FunctionType]) -> None:
             f"{describe_op(op, index)} defines forward{signature}, but a network calls "
             "forward(data, state). Define it as `def forward(self, data, state):`."
         ) from None
+
+
+def _check_keeps_samples(op: Any, index: int) -> None:
+    if hasattr(op, "filter_fn"):
+        raise ValueError(
+            f"{describe_op(op, index)} drops samples, which postprocessing cannot do: "
+            "the network's results are already made. Filter in the data pipeline."
+        )
+    if hasattr(op, "collate_fn"):
+        raise ValueError(
+            f"{describe_op(op, index)} makes batches, but postprocessing gets batches. "
+            "Leave it out, or use it in the data pipeline."
+        )
 
 
 def _wrong_item(
@@ -153,33 +154,28 @@ def check_names(models: list[Model]) -> None:
     """Check that no two models have the same name, for which they would share a file."""
     names: dict[str, str] = {}
     for name in map(name_of, models):
-        other = names.get(name.lower())
-        if other is not None:
+        if name.lower() in names:
             raise AssertionError(
-                f"Two models are called '{other}' and '{name}', so that their files would be the "
-                "same where case is ignored. Pass fastnet.build another model_name for one of them."
+                f"Two models are called '{names[name.lower()]}' and '{name}', so that their files "
+                "would be the same where case is ignored. Pass fastnet.build another model_name "
+                "for one of them."
             )
         names[name.lower()] = name
 
 
-def find_inactive_writer(
-    items: Iterable[Any], active: Iterable[Any], mode: str, ds_id: str | None
-) -> Callable[[str], str | None]:
-    """Return a function that says which inactive op writes a key, and why it is inactive."""
-
-    def find(key: str) -> str | None:
-        for item in items:
-            for op in _values_of(item):
-                if key in (getattr(op, "outputs", None) or ()) and all(op is not a for a in active):
-                    return f"{describe_op(op)} writes it, but {why_inactive(op, item)}."
-        return None
-
-    def why_inactive(op: Any, item: Any) -> str:
+def describe_inactive_writer(
+    items: Sequence[Any], active: Iterable[Any], mode: str, ds_id: str | None, key: str
+) -> str | None:
+    """Say which inactive op writes a key, and why it is inactive."""
+    for index, op in _each_value(items):
+        if key not in (getattr(op, "outputs", None) or ()) or any(op is one for one in active):
+            continue
         spec = Spec(op)
         if not spec.runs_in(mode, None):
-            return f"{format_modes(op.mode)}, and the network was entered in mode {mode!r}"
-        if not spec.runs_in(mode, ds_id):
-            return f"{format_ds_ids(op.ds_id)}, and the network was entered with ds_id {ds_id!r}"
-        return f"{type(item).__name__} does not select it in this epoch"
-
-    return find
+            reason = f"{format_modes(op.mode)}, and the network was entered in mode {mode!r}"
+        elif not spec.runs_in(mode, ds_id):
+            reason = f"{format_ds_ids(op.ds_id)}, and the network was entered with ds_id {ds_id!r}"
+        else:
+            reason = f"{type(items[index]).__name__} does not select it in this epoch"
+        return f"{describe_op(op)} writes it, but {reason}."
+    return None

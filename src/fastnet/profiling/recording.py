@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from fastnet._execute import Plan
-from fastnet._stamps import StampLog
+from fastnet.backend.ranges import OpRanges
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import DEFERRED, Ranges, op_title, titles
+from fastnet.network.metering import DEFERRED, WAIT, StepMeter, op_title, titles
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.around import Around, Nested
 from fastnet.profiling.blocks import Blocks
 from fastnet.profiling.clock import StampCost
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.pace import Pace
-from fastnet.profiling.rows import WAIT, Row, Section, Stats
+from fastnet.profiling.rows import Row, Section, Stats
 from fastnet.profiling.sizes import bytes_of
 from fastnet.profiling.sums import BEGIN, Part, Sums, Timeline
 from fastnet.types import RunStep, State
@@ -40,7 +39,7 @@ _NAMES = {
 }
 
 
-class SectionRecorder:
+class SectionRecorder(StepMeter):
     """Takes the times of the steps of one context, and of others that run the same.
 
     Args:
@@ -58,20 +57,18 @@ class SectionRecorder:
         self,
         plan: ExecutionPlan,
         state: State,
-        ranges: Ranges | None,
+        ranges: OpRanges | None,
         nvtx: Around | None,
         events: DeviceEvents | None,
         cost: StampCost,
         skip: Callable[[], bool] | None,
     ) -> None:
+        super().__init__()
         self.mode = str(state["mode"])
         self.eager = bool(state["eager"])
         self.warmup = bool(state["warmup"])
         self.epoch = int(state["epoch"])
         self.plan = plan
-        self.log = StampLog()
-        self.before: Callable[[int], None] | None = None
-        self.after: Callable[[int], None] | None = None
         self.unmeasured = 0
         self.sizes: dict[tuple[str, str], int] = {}
         self.parts: list[Part] = []
@@ -86,21 +83,20 @@ class SectionRecorder:
         self._shows: bool | None = None
         self._weighed = False
         self._skip = skip
-        self._lock = threading.Lock()
         self._sums = Sums(cost)
         self._pace = Pace()
 
     # ------------------------------------------------------------------ what a network calls
 
-    def row(self, kind: str, name: str, place: int | None = None) -> int:
+    def row(self, kind: str, name: str, index: int | None = None) -> int:
         """Return the number that stamps of a part have: the same one for the same part.
 
         Args:
             kind: The part's kind.
             name: Its name.
-            place: Its place, or None.
+            index: Its place, or None.
         """
-        return self._row(Part(kind, name, place))
+        return self._row(Part(kind, name, index))
 
     def _row(self, part: Part) -> int:
         key = part.kind, part.name, part.place
@@ -279,37 +275,12 @@ class Recorder:
         # while steps are skipped: the last trace that was there before
         self._traced = _last_number(traces()) if skip else None
 
-    def found(self, mode: str, seconds: float, worked_out: bool) -> None:
-        """Take down what finding a plan took.
-
-        Args:
-            mode: The mode.
-            seconds: How long it took.
-            worked_out: Whether it was not there before.
-        """
-        way = "worked out" if worked_out else "found"
-        self._openings[mode, f"resolve ({way})"].append(seconds)
-
-    def opened(self, mode: str, seconds: float) -> None:
-        """Take down what opening the network took.
-
-        Args:
-            mode: The mode.
-            seconds: How long it took.
-        """
-        self._openings[mode, "open"].append(seconds)
-
-    def waited(self, mode: str, seconds: float) -> None:
-        """Take down how long a batch was waited for.
-
-        Args:
-            mode: The mode.
-            seconds: How long it took.
-        """
-        self._openings[mode, WAIT].append(seconds)
+    def record(self, mode: str, name: str, seconds: float) -> None:
+        """Record the time that something between steps took."""
+        self._openings[mode, name].append(seconds)
 
     def open_step(
-        self, plan: ExecutionPlan, state: State, ranges: Ranges | None
+        self, plan: ExecutionPlan, state: State, ranges: OpRanges | None
     ) -> SectionRecorder:
         """Return the meter that takes the times of an opening's steps.
 

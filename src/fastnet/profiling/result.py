@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fastnet.network import BaseNetwork
+from fastnet.network.metering import WAIT
 from fastnet.profiling.comparison import LEAST, Comparison
 from fastnet.profiling.optional import require
 from fastnet.profiling.plot import draw_profile
 from fastnet.profiling.recording import Recorder, SectionRecorder
-from fastnet.profiling.rows import WAIT, Row, Section
+from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import Timeline
 from fastnet.profiling.table import Table, profile_tables, to_plain, to_rich_table
 from fastnet.profiling.trace_events import trace_events

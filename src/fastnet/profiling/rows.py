@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WAIT", "Row", "Section", "Stats", "key_title"]
-
-# beside the steps: what a loader is waited for
-WAIT = "wait for data"
+__all__ = ["Row", "Section", "Stats", "key_title"]
 
 # neighbouring steps are not independent: what a busy machine slows down is a stretch of steps
 _STRETCHES = 12

@@ -13,6 +13,7 @@ from typing import Any, overload
 
 from fastnet.errors import shorten
 from fastnet.network import BaseNetwork
+from fastnet.network.metering import WAIT
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.communication import Communication
 from fastnet.profiling.device_events import device_events_for
@@ -231,7 +232,7 @@ def profile(
         drawn = _some(batches, steps, skip)
         meter = network._meter
         if waits and meter is not None:
-            drawn = _timed(drawn, skip, partial(meter.waited, mode))
+            drawn = _timed(drawn, skip, partial(meter.record, mode, WAIT))
         for batch in drawn:
             communication.run(count, network, batch)
             count += 1

@@ -12,6 +12,7 @@ import tensorflow as tf
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet.backend.facts import fact
+from fastnet.backend.ranges import OpRanges
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
@@ -19,7 +20,7 @@ from fastnet.backend.tf.workers import Together
 from fastnet.distributed import compares_ranks
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import Ranges, StepMeter, titles, trace_stamper
+from fastnet.network.metering import StepMeter, titles
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs
@@ -104,7 +105,7 @@ class TFRunner(Runner):
         """Return whether TensorFlow's profiler is on."""
         return profiler_is_on()
 
-    def ranges(self) -> Ranges:
+    def ranges(self) -> OpRanges:
         """Return the object that names the ops to TensorFlow's profiler."""
         return op_ranges(partial(titles, self.context.plan.ops))
 
@@ -146,7 +147,7 @@ class TFRunner(Runner):
         log = meter.log
         row = meter.row("graph", self._row_name)
 
-        traced = trace_stamper(meter, row)
+        traced = meter.trace_stamper(row)
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.told = traced

@@ -13,18 +13,12 @@ from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap
 from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
+from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.context import NetworkContext, Runner
-from fastnet.network.metering import (
-    Around,
-    Ranges,
-    StepMeter,
-    op_title,
-    titles,
-    trace_stamper,
-)
+from fastnet.network.metering import Around, StepMeter, op_title, titles
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, RunStep, State
@@ -141,7 +135,7 @@ class TorchRunner(Runner):
         called = told = None
         if meter is not None:
             called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
-            told = trace_stamper(meter, meter.row("rest", "the rest"))
+            told = meter.trace_stamper(meter.row("rest", "the rest"))
         return captured.step(
             partial(self._step_of, meter), self.bound, self._autocast(), called, told
         )
@@ -166,7 +160,7 @@ class TorchRunner(Runner):
         """Return whether torch's profiler is on."""
         return profiler_is_on()
 
-    def ranges(self) -> Ranges:
+    def ranges(self) -> OpRanges:
         """Return the object that names the ops to torch's profiler."""
         return op_ranges(self._titles)
 
