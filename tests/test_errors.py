@@ -165,7 +165,7 @@ class TestShown:
         ],
     )
     def test_text(self, value: object, text: str) -> None:
-        assert errors.shown(value) == text
+        assert errors.shorten(value) == text
 
     def test_is_a_short_line(self) -> None:
         class Long:
@@ -177,10 +177,10 @@ class TestShown:
                 raise ArithmeticError
 
         for value in (Long(), "word" * 1000, [torch.ones(9, 9)] * 1000, 10**1000, [[[[[["x"]]]]]]):
-            text = errors.shown(value)
+            text = errors.shorten(value)
             assert len(text) < 500
             assert "\n" not in text
-        assert "Broken" in errors.shown(Broken())
+        assert "Broken" in errors.shorten(Broken())
 
 
 class TestAddNote:

@@ -64,10 +64,11 @@ class Empties(TensorOp):
     def __init__(self, watcher: Watcher, batch: dict[str, Any]) -> None:
         super().__init__()
         self.watcher = watcher
-        self.batch = batch
+        # A network keeps what its ops hold in containers until it compares them again.
+        self.clear = batch.clear
 
     def forward(self, data: Any, state: Any) -> None:
-        self.batch.clear()
+        self.clear()
         self.watcher.look()
 
 

@@ -268,7 +268,7 @@ def test_texts() -> None:
     where = "TensorOp (op 0, inputs ['x'], outputs ['y'])"
     assert errors.op_name(op) == "TensorOp"
     assert errors.describe_op(op, 0) == where
-    assert errors.shown("a") == "'a'"
+    assert errors.shorten("a") == "'a'"
     assert errors.nearest_name("loos", ["loss", "x"]) == "loss"
     for error in (
         errors.missing_key(op, "x", ["z"], 0),

@@ -175,7 +175,7 @@ class BaseNetwork(base.BaseNetwork):
             f"{type(self).__name__} before it, and unload_epoch() after the last step."
         )
 
-    def _transform_batch(self, batch: dict[str, Any]) -> Any:
+    def _do_transform(self, batch: dict[str, Any]) -> Any:
         read, prediction = self.run_step(batch)
         return ChainMap(prediction, read)
 

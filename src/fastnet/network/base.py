@@ -300,7 +300,7 @@ class BaseNetwork(Value):
             self(mode, epoch, ds_id, desired_output_keys, eager=eager)
             self._configured.context.transforms = eager
             with self:
-                return self._transform_batch(self._to_batch(data))
+                return self._do_transform(self._to_batch(data))
 
     def iter_transform(
         self,
@@ -495,6 +495,6 @@ class BaseNetwork(Value):
     def _to_batch(self, data: Any) -> dict[str, Any]:
         return to_batch(data, self.target_type)
 
-    def _transform_batch(self, batch: dict[str, Any]) -> Any:
+    def _do_transform(self, batch: dict[str, Any]) -> Any:
         """Run a batch of `transform`, and return what was written over what was read."""
         return split_result(self, batch, self.run_step(batch))

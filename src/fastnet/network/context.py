@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from fastnet._execute import BoundPlan
@@ -22,9 +22,6 @@ from fastnet.network.metering import StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
 from fastnet.types import Model, RunStep, State
 from fastnet.util.warnings import warn
-
-if TYPE_CHECKING:
-    from fastnet.network.base import BaseNetwork
 
 __all__ = [
     "NetworkContext",
@@ -81,7 +78,7 @@ class NetworkContext:
 
 
 def open_context(
-    network: BaseNetwork,
+    network: Any,
     mode: Any,
     epoch: Any,
     ds_id: Any,
@@ -110,18 +107,18 @@ def open_context(
 
 
 def _find_plan(
-    network: BaseNetwork, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
+    network: Any, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
 ) -> ExecutionPlan:
     plans, meter = network._plans, network._meter
     built, started = plans.built, perf_counter()
-    plan = plans.find(mode, epoch, ds_id, desired)
+    plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired)
     if meter is not None:
         way = "worked out" if plans.built > built else "found"
         meter.record(mode, f"resolve ({way})", perf_counter() - started)
     return plan
 
 
-def start_context(network: BaseNetwork, context: NetworkContext) -> None:
+def start_context(network: Any, context: NetworkContext) -> None:
     """Choose the optimizers, prepare the models, and compose the function that runs a step."""
     started = perf_counter()
     for model in context.plan.models:
@@ -137,7 +134,7 @@ def start_context(network: BaseNetwork, context: NetworkContext) -> None:
         network._meter.record(context.state["mode"], "open", perf_counter() - started)
 
 
-def compose_step(network: BaseNetwork, context: NetworkContext) -> None:
+def compose_step(network: Any, context: NetworkContext) -> None:
     """Set what runs the steps of a context, and times them if the network is profiled."""
     runner, meter = context.runner, _step_meter(network, context)
     run = _around_step(runner, network.target_type, None)
@@ -168,18 +165,19 @@ def _around_step(runner: Runner, target_type: str, meter: StepMeter | None) -> R
     return runner.whole(run)
 
 
-def _step_meter(network: BaseNetwork, context: NetworkContext) -> StepMeter | None:
+def _step_meter(network: Any, context: NetworkContext) -> StepMeter | None:
     runner = context.runner
     if network._meter is None and not runner.is_profiled():
         return None
     ranges = runner.ranges()
     if network._meter is not None:
-        return network._meter.open_step(context.plan, context.state, ranges)
+        step_meter: StepMeter = network._meter.open_step(context.plan, context.state, ranges)
+        return step_meter
     return None if ranges is None else StepMeter(ranges.before, ranges.after)
 
 
 def _searching(
-    network: BaseNetwork, context: NetworkContext, run: RunStep, bound: BoundPlan | None
+    network: Any, context: NetworkContext, run: RunStep, bound: BoundPlan | None
 ) -> RunStep:
     """Return a first step that searches its batch for desired keys, and is then replaced."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet._execute import Plan
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
@@ -23,9 +23,6 @@ from fastnet.op.op import Op, is_delete
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import is_given, is_scheduler
-
-if TYPE_CHECKING:
-    from fastnet.network.base import BaseNetwork
 
 __all__ = ["MAX_PLANS", "PlanCache", "resolve_all_settings"]
 
@@ -46,7 +43,7 @@ class PlanCache:
         built: How many plans were built so far.
     """
 
-    def __init__(self, network: BaseNetwork) -> None:
+    def __init__(self, network: Any) -> None:
         self.handling = network._handling()
         self.built = 0
         self._network = network
@@ -397,7 +394,7 @@ def _apply_changes(
     return has_changed
 
 
-def _lists(network: BaseNetwork) -> Lists:
+def _lists(network: Any) -> Lists:
     return network.ops, network.postprocessing, network.slicers
 
 
@@ -432,7 +429,8 @@ _CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
 def _resolved_by(op: Any) -> dict[str, Any]:
     """Return what an op has resolved in advance: its settings, and the methods that plans call."""
     values = {name: _contents(getattr(op, name, None)) for name in getattr(op, "resolved_from", ())}
-    return {**values, **{name: getattr(type(op), name, None) for name in _CALLED}}
+    methods = {name: getattr(type(op), name, None) for name in _CALLED}
+    return {**values, **methods, "ops": _inner_ops(op)}
 
 
 def _contents(value: Any) -> Any:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.backend import to_tensor
 from fastnet.distributed import is_main
 from fastnet.network.progress import bar_class
 from fastnet.network.validation import not_data
 
-if TYPE_CHECKING:
-    from fastnet.network.base import BaseNetwork
-
 __all__ = ["begin_loader", "iter_results", "split_result", "to_batch"]
 
 
 def iter_results(
-    network: BaseNetwork, data: Any, request: tuple[Any, ...], progress: bool, device: Any
+    network: Any, data: Any, request: tuple[Any, ...], progress: bool, device: Any
 ) -> Iterator[Any]:
     """Open a network and yield the results of batches."""
     mode, epoch, ds_id, _ = request
@@ -33,14 +30,14 @@ def iter_results(
                 if progress and hasattr(loader, "__len__") and is_main():
                     loader = bar_class("transform")(loader, unit="batch", desc="transform")
                 for batch in loader:
-                    yield network._transform_batch(network._to_batch(batch))
+                    yield network._do_transform(network._to_batch(batch))
         except GeneratorExit:
             # A loop that was left cannot be told from one that has failed.
             network._skip_exit_calls()
             raise
 
 
-def begin_loader(network: BaseNetwork, loader: Any) -> None:
+def begin_loader(network: Any, loader: Any) -> None:
     """Prepare a loader for an epoch: compare its length on all ranks, set its samplers' epoch."""
     context: Any = network._context
     if context.runner.ranks is not None:
@@ -59,7 +56,7 @@ def to_batch(data: Any, framework: str) -> dict[str, Any]:
     return {key: to_tensor(value, framework) for key, value in data.items()}
 
 
-def split_result(network: BaseNetwork, batch: Mapping[str, Any], result: dict[str, Any]) -> Any:
+def split_result(network: Any, batch: Mapping[str, Any], result: dict[str, Any]) -> Any:
     """Split a result into what was written and what was read, unless the network has slicers."""
     plan = network._plan()
     if plan is None or plan.slicers:

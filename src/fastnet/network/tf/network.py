@@ -128,12 +128,12 @@ class TFNetwork(BaseNetwork):
     def _make_runner(self, context: NetworkContext) -> TFRunner:
         return TFRunner(context, self._programs, self._open_axes)
 
-    def _transform_batch(self, batch: dict[str, Any]) -> Any:
+    def _do_transform(self, batch: dict[str, Any]) -> Any:
         context = self._context
         assert context is not None
         assert isinstance(context.runner, TFRunner)
         context.runner.spreads = context.runner.can_spread(batch)
         try:
-            return super()._transform_batch(batch)
+            return super()._do_transform(batch)
         finally:
             context.runner.spreads = False

@@ -1,0 +1,83 @@
+# The nodes of a snapshot, and the parts of CPython's own structs that they are read from.
+
+from cpython.object cimport PyObject
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        PyObject* tp_dict
+        PyObject* tp_mro
+        Py_ssize_t tp_dictoffset
+        unsigned long tp_flags
+    ctypedef struct PyFunctionObject:
+        PyObject* func_code
+        PyObject* func_defaults
+        PyObject* func_kwdefaults
+        PyObject* func_closure
+        PyObject* func_dict
+    ctypedef struct PyCellObject:
+        PyObject* ob_ref
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef* d_member
+    ctypedef struct setentry:
+        PyObject* key
+        Py_hash_t hash
+    ctypedef struct PySetObject:
+        Py_ssize_t mask
+        setentry* table
+    const unsigned long Py_TPFLAGS_HEAPTYPE
+    const unsigned long Py_TPFLAGS_IMMUTABLETYPE
+    PyTypeObject* Py_TYPE(PyObject*)
+    bint PyDict_Next(PyObject*, Py_ssize_t*, PyObject**, PyObject**)
+    Py_ssize_t PyDict_GET_SIZE(PyObject*)
+    Py_ssize_t PySet_GET_SIZE(PyObject*)
+    PyObject* PyObject_GenericGetDict(PyObject*, void*) except NULL
+    object get_attributes "PyObject_GenericGetDict" (object, void*)
+    PyObject** items_of "PySequence_Fast_ITEMS" (PyObject*)
+
+
+cdef struct Node:
+    int kind
+    PyObject* owner
+    # A frozenset of the names to skip, or NULL.
+    PyObject* skip
+    # The node that led here, and the index of this one among its values; -1 if both are of the
+    # same object. The parents of the roots are -1, -2, and so on.
+    Py_ssize_t parent
+    Py_ssize_t position
+    # The range of the values. For a LINK, `first` is the node that it leads to.
+    Py_ssize_t first
+    Py_ssize_t end
+
+
+cdef class BaseSnapshot:
+    cdef Node* nodes
+    cdef readonly Py_ssize_t _count
+    cdef Py_ssize_t capacity
+    # The values of all nodes. They and `kept` keep everything alive that nodes point to.
+    cdef tuple values
+    cdef list kept
+    # During the walk: the values up to now, the nodes by address, and how many values may follow.
+    cdef list found
+    cdef dict seen
+    cdef Py_ssize_t left
+    cdef object rules
+    cdef dict skip
+    cdef dict layouts
+    cdef bint shallow
+    # The node at which the walk ended early, or -1.
+    cdef readonly Py_ssize_t _stopped_at
+
+    cdef int add(self, int kind, owner, Py_ssize_t parent, Py_ssize_t position) except -1
+    cdef bint enter(
+        self, key, int kind, owner, Py_ssize_t parent, Py_ssize_t position
+    ) except -1
+    cdef int visit(self, value, Py_ssize_t parent, Py_ssize_t position) except -1
+    cdef object layout_of(self, cls)
+    cdef bint expand(self, Py_ssize_t index) except -1
+    cdef int enter_class(self, cls, Py_ssize_t index) except -1
+    cdef int enter_globals(self, function, Py_ssize_t index) except -1
+    cdef int read(self, Node* node, list values) except -1
+    cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2
+    cpdef object _difference_in(self, Py_ssize_t index)

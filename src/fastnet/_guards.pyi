@@ -1,0 +1,42 @@
+"""Walks the data reachable from some objects, and compares it with what an earlier walk found."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+ABSENT: object
+
+class Kind(IntEnum):
+    """What a node stands for, and which values it has."""
+
+    LINK = 0
+    OBJECT = 1
+    CLASS = 2
+    DICT = 3
+    LIST = 4
+    SET = 5
+    SEQUENCE = 6
+    SLOTS = 7
+    FUNCTION = 8
+    GLOBAL = 9
+    FIXED = 10
+
+class BaseSnapshot:
+    """The walk and the comparison; `fastnet.guards.Snapshot` adds the rules and the paths."""
+
+    _count: int
+    _stopped_at: int
+    def __init__(
+        self,
+        rules: Any,
+        roots: list[Any],
+        skip: dict[int, frozenset[str]],
+        shallow: bool,
+        max_entries: int,
+    ) -> None: ...
+    def is_unchanged(self) -> bool: ...
+    def _next_change(self, start: int) -> int: ...
+    def _difference_in(self, index: int) -> tuple[Sequence[Any], int] | None: ...
+    def _node(self, index: int) -> tuple[Kind, Any, int, int, Any]: ...
+
+def is_mutable(cls: type) -> bool: ...

@@ -1,0 +1,386 @@
+"""Walks the data reachable from some objects, and compares it with what an earlier walk found.
+
+A walk makes a node of each object that it enters, and keeps what the object holds in one flat
+tuple. A comparison reads each object again and compares pointers. Only where a pointer differs does
+it read the object a second time, into a list, and have `fastnet.guards` compare the values. Objects
+are read through the C API, so that no class can have its own code called.
+"""
+
+from types import FunctionType
+
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport Py_SIZE, PyObject
+from cpython.ref cimport Py_DECREF
+from libc.string cimport memcmp
+
+from fastnet._threads cimport hold, unhold
+
+# The value of a name, a slot or a closure variable that is not set.
+ABSENT = object()
+cdef PyObject* NO_VALUE = <PyObject*> ABSENT
+cdef object get_mro = type.__dict__["__mro__"].__get__
+
+
+cpdef enum Kind:
+    """What a node stands for, and which values it has."""
+    LINK  # another reference to an object that has a node; none
+    OBJECT  # the attributes of an object; its class, its dict or ABSENT, names and values
+    CLASS  # the attributes of a class; its method resolution order, names and values
+    DICT  # keys and values
+    LIST  # items
+    SET  # members
+    SEQUENCE  # the items of a deque, or the keys of an OrderedDict in their order
+    SLOTS  # slots, or what a class written in C keeps; descriptors and values
+    FUNCTION  # its code, closure, defaults, keyword defaults, dict, and closure variables
+    GLOBAL  # a name in a namespace; the name, and its value or ABSENT
+    FIXED  # a tuple, frozenset or method, which cannot change; what it holds
+
+
+@cython.no_gc_clear  # A finalizer may compare, and must still find the values.
+cdef class BaseSnapshot:
+    """The walk and the comparison; `fastnet.guards.Snapshot` adds the rules and the paths."""
+
+    def __init__(self, rules, list roots, dict skip, bint shallow, Py_ssize_t max_entries):
+        cdef Py_ssize_t index
+        if self.kept is not None:
+            raise RuntimeError("a snapshot cannot be taken twice")
+        self.rules, self.skip, self.shallow, self.left = rules, skip, shallow, max_entries
+        self.kept, self.found, self.seen, self.layouts = [roots, skip], [], {}, {}
+        for index, root in enumerate(roots):
+            self.visit(root, -1 - index, 0)
+        index = 0
+        while index < self._count and self.expand(index):
+            index += 1
+        self._stopped_at = index if index < self._count else -1
+        self._count = index
+        self.values = tuple(self.found)
+        self.found = self.seen = None
+
+    def __dealloc__(self):
+        PyMem_Free(self.nodes)
+
+    cdef int add(self, int kind, owner, Py_ssize_t parent, Py_ssize_t position) except -1:
+        """Append a node."""
+        cdef Py_ssize_t capacity = 2 * self.capacity + 64
+        cdef Node* node
+        if self._count == self.capacity:
+            node = <Node*> PyMem_Realloc(self.nodes, capacity * sizeof(Node))
+            if node == NULL:
+                raise MemoryError
+            self.nodes, self.capacity = node, capacity
+        node = &self.nodes[self._count]
+        names = self.skip.get(address(owner)) if self.skip else None
+        node.owner, node.skip = <PyObject*> owner, NULL if names is None else <PyObject*> names
+        node.kind, node.parent, node.position = kind, parent, position
+        node.first = node.end = len(self.found)
+        self._count += 1
+        return 0
+
+    cdef bint enter(
+        self, key, int kind, owner, Py_ssize_t parent, Py_ssize_t position
+    ) except -1:
+        """Append the first node with a key and return True, or a LINK to it and return False."""
+        cdef Py_ssize_t index = self.seen.setdefault(key, self._count)
+        if index == self._count:
+            self.add(kind, owner, parent, position)
+            return True
+        self.add(LINK, None, parent, position)
+        self.nodes[self._count - 1].first = index
+        return False
+
+    cdef int visit(self, value, Py_ssize_t parent, Py_ssize_t position) except -1:
+        """Append the nodes of a value."""
+        cdef bint inside = self.shallow and parent >= 0
+        cdef Py_ssize_t main = self._count
+        cdef tuple kinds
+        if is_atom(value):
+            return 0
+        if inside and not isinstance(value, (dict, list, tuple, set, frozenset)):
+            return 0
+        if type(value) is FunctionType:
+            kinds = self.rules.kinds_of_function(value)
+        else:
+            layout = self.layout_of(type(value))
+            kinds = layout.containers if inside else layout.kinds
+        # An address is even, so a root that is found within another one gets other nodes there.
+        if kinds and self.enter(address(value) + inside, kinds[0], value, parent, position):
+            for kind in kinds[1:]:
+                self.add(kind, value, main, -1)
+        return 0
+
+    cdef object layout_of(self, cls):
+        layout = self.layouts.get(address(cls))
+        if layout is None:
+            layout = self.layouts[address(cls)] = self.rules.layout_of(cls)
+        return layout
+
+    cdef bint expand(self, Py_ssize_t index) except -1:
+        """Read a node and visit its values; return False if there are too many."""
+        # A copy, because the array moves when nodes are added.
+        cdef Node node = self.nodes[index]
+        cdef Py_ssize_t start = 0, step = 1
+        cdef list found = self.found
+        owner = <object> node.owner
+        if node.kind == LINK or node.kind == GLOBAL:
+            return True
+        if size_of(owner) > self.left:
+            return False
+        node.first = len(found)
+        self.read(&node, found)
+        node.end = len(found)
+        self.left -= node.end - node.first
+        self.nodes[index] = node
+        if node.kind == OBJECT:
+            start, step = 3, 2
+            self.enter_class(found[node.first], index)
+        elif node.kind == CLASS:
+            start, step = 2, 2
+            for base in <tuple> found[node.first]:
+                self.enter_class(base, index)
+            if not self.rules.is_own_class(owner):
+                return True
+        elif node.kind == SLOTS:
+            start, step = 1, 2
+        elif node.kind == FUNCTION:
+            start = 2
+        while start < node.end - node.first:
+            self.visit(found[node.first + start], index, start)
+            start += step
+        if node.kind == FUNCTION and not self.shallow:
+            self.enter_globals(owner, index)
+        return True
+
+    cdef int enter_class(self, cls, Py_ssize_t index) except -1:
+        if is_mutable(cls):
+            self.enter(address(cls), CLASS, cls, index, -1)
+        return 0
+
+    cdef int enter_globals(self, function, Py_ssize_t index) except -1:
+        """Append the names that a function reads, with their values."""
+        cdef list indices = [index]
+        for namespace, name, is_followed, parent in self.rules.globals_of(function, self.skip):
+            key = address(namespace), name
+            if self.enter(key, GLOBAL, namespace, indices[parent], -1):
+                value = (<dict> namespace).get(name, ABSENT)
+                self.found += (name, value)
+                self.kept.append(namespace)
+                self.nodes[self._count - 1].end = len(self.found)
+                self.left -= 2
+                if is_followed:
+                    self.visit(value, self._count - 1, 1)
+            indices.append(self.seen[key])
+        return 0
+
+    # --- the comparison -----------------------------------------------------------------------
+
+    cdef int read(self, Node* node, list values) except -1:
+        """Append what a node holds now."""
+        cdef PyObject* member
+        cdef Py_ssize_t position = 0
+        owner = <object> node.owner
+        if node.kind == OBJECT:
+            values.append(type(owner))
+            if Py_TYPE(node.owner).tp_dictoffset:
+                attributes = get_attributes(owner, NULL)
+                values.append(attributes)
+                append_items(values, attributes, node)
+            else:
+                values.append(ABSENT)
+        elif node.kind == CLASS:
+            values.append(get_mro(owner))
+            append_items(values, <object> (<PyTypeObject*> owner).tp_dict, node)
+        elif node.kind == DICT:
+            append_items(values, owner, node)
+        elif node.kind == LIST:
+            with cython.critical_section(owner):
+                values += (<list> owner)[:]
+        elif node.kind == SET:
+            with cython.critical_section(owner):
+                member = next_member(node.owner, &position)
+                while member != NULL:
+                    values.append(<object> member)
+                    member = next_member(node.owner, &position)
+        elif node.kind == GLOBAL:
+            name = self.values[node.first]
+            values += (name, (<dict> owner).get(name, ABSENT))
+        else:
+            skip = () if node.skip == NULL else <object> node.skip
+            values += self.rules.read(node.kind, owner, self.layout_of(type(owner)), skip)
+        return 0
+
+    def is_unchanged(self):
+        """Return whether nothing has changed."""
+        return self._next_change(0) < 0
+
+    cpdef Py_ssize_t _next_change(self, Py_ssize_t start) except -2:
+        """Return the first node from an index on that has changed, or -1."""
+        cdef PyObject** values = items_of(<PyObject*> self.values)
+        cdef Py_ssize_t index
+        cdef Node* node
+        for index in range(start, self._count):
+            node = &self.nodes[index]
+            if not is_identical(node, values + node.first, values + node.end):
+                if self._difference_in(index) is not None:
+                    return index
+        return -1
+
+    cpdef object _difference_in(self, Py_ssize_t index):
+        """Return None, or the values of a node before or now and the index of one that differs."""
+        cdef Node* node = &self.nodes[index]
+        cdef list now = []
+        self.read(node, now)
+        return self.rules.find_difference(node.kind, self.values[node.first:node.end], now)
+
+    def _node(self, Py_ssize_t index):
+        """Return the kind, object, parent and position of a node, and its values or their index."""
+        cdef Node* node = &self.nodes[index]
+        values = node.first if node.kind == LINK else self.values[node.first:node.end]
+        return node.kind, <object> node.owner, node.parent, node.position, values
+
+
+cdef object address(value):
+    return <size_t> <PyObject*> value
+
+
+cdef inline bint is_atom(value) noexcept:
+    """Return whether a value holds nothing and is compared by its bits."""
+    cls = type(value)
+    is_number = cls is int or cls is float or cls is bool or cls is complex
+    return is_number or cls is str or value is None or cls is bytes
+
+
+cpdef bint is_mutable(cls) noexcept:
+    """Return whether the attributes of a class can be set."""
+    cdef unsigned long flags = (<PyTypeObject*> cls).tp_flags
+    return flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE) == Py_TPFLAGS_HEAPTYPE
+
+
+cdef inline Py_ssize_t size_of(value) noexcept:
+    """Return how many values a container holds; 0 for anything else."""
+    if isinstance(value, (set, frozenset)):
+        return PySet_GET_SIZE(<PyObject*> value)
+    if isinstance(value, dict):
+        return 2 * PyDict_GET_SIZE(<PyObject*> value)
+    return Py_SIZE(value) if isinstance(value, (list, tuple)) else 0
+
+
+cdef inline PyObject* next_member(PyObject* members, Py_ssize_t* position) noexcept:
+    """Return the next member of a set in the order of its table, or NULL."""
+    cdef setentry* entry
+    while position[0] <= (<PySetObject*> members).mask:
+        entry = &(<PySetObject*> members).table[position[0]]
+        position[0] += 1
+        # A member that was removed leaves an entry with the hash -1, which no object has.
+        if entry.key != NULL and entry.hash != -1:
+            return entry.key
+    return NULL
+
+
+cdef bint is_ignored(PyObject* key, PyObject* value, Node* node) except -1:
+    """Return whether an item of a dict is none of the values of its node."""
+    if type(<object> key) is not str:
+        return False
+    if node.skip != NULL and <object> key in <frozenset> node.skip:
+        return True
+    if node.kind != CLASS or not (<str> key).startswith("__") or not (<str> key).endswith("__"):
+        return False
+    # Python itself adds some of these names later.
+    cls = type(<object> value)
+    return not (cls is FunctionType or cls is classmethod or cls is staticmethod or cls is property)
+
+
+cdef int append_items(list values, items, Node* node) except -1:
+    """Append the keys and values of a dict."""
+    cdef PyObject* key
+    cdef PyObject* value
+    cdef Py_ssize_t position = 0
+    with cython.critical_section(items):
+        while PyDict_Next(<PyObject*> items, &position, &key, &value):
+            if not is_ignored(key, value, node):
+                values.append(<object> key)
+                values.append(<object> value)
+    return 0
+
+
+cdef bint has_items(PyObject* items, Node* node, PyObject** at, PyObject** end) except -1:
+    """Return whether the items of a dict are the very objects of a range, in the same order."""
+    cdef PyObject* key
+    cdef PyObject* value
+    cdef Py_ssize_t position = 0
+    with cython.critical_section(<object> items):
+        while PyDict_Next(items, &position, &key, &value):
+            if at != end and key == at[0] and value == at[1]:
+                at += 2
+            elif not is_ignored(key, value, node):
+                return False
+        return at == end
+
+
+cdef inline PyObject* or_else(PyObject* value, PyObject* default) noexcept:
+    return default if value == NULL else value
+
+
+cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
+    """Return whether a node holds the very objects that it held."""
+    cdef PyObject* owner = node.owner
+    cdef PyObject* none = <PyObject*> None
+    cdef PyFunctionObject* function = <PyFunctionObject*> owner
+    cdef PyCellObject* cell
+    cdef PyObject* value
+    cdef Py_ssize_t position = 0
+    if node.kind == LINK or node.kind == FIXED:
+        return True
+    if node.kind == OBJECT:
+        if <PyObject*> Py_TYPE(owner) != at[0]:
+            return False
+        if at[1] == NO_VALUE:
+            return True
+        value = PyObject_GenericGetDict(owner, NULL)
+        # If it is the same dict, the snapshot has a reference too.
+        Py_DECREF(<object> value)
+        return value == at[1] and has_items(value, node, at + 2, end)
+    if node.kind == CLASS:
+        value = (<PyTypeObject*> owner).tp_mro
+        return value == at[0] and has_items((<PyTypeObject*> owner).tp_dict, node, at + 1, end)
+    if node.kind == DICT:
+        return has_items(owner, node, at, end)
+    if node.kind == LIST:
+        with cython.critical_section(<object> owner):
+            if Py_SIZE(<object> owner) != end - at:
+                return False
+            return at == end or not memcmp(items_of(owner), at, (end - at) * sizeof(PyObject*))
+    if node.kind == SET:
+        with cython.critical_section(<object> owner):
+            value = next_member(owner, &position)
+            while value != NULL and at != end and value == at[0]:
+                at += 1
+                value = next_member(owner, &position)
+            return value == NULL and at == end
+    if node.kind == GLOBAL:
+        value = hold(owner, at[0])
+        if value != NULL:
+            unhold(value)
+        return or_else(value, NO_VALUE) == at[1]
+    if node.kind == SLOTS:
+        while at != end:
+            position = (<PyMemberDescrObject*> at[0]).d_member.offset
+            value = (<PyObject**> (<char*> owner + position))[0]
+            if or_else(value, NO_VALUE) != at[1]:
+                return False
+            at += 2
+        return True
+    if node.kind == FUNCTION:
+        for position in range(end - at - 5):
+            cell = <PyCellObject*> items_of(at[1])[position]
+            if or_else(cell.ob_ref, NO_VALUE) != at[5 + position]:
+                return False
+        return (
+            function.func_code == at[0]
+            and or_else(function.func_closure, none) == at[1]
+            and or_else(function.func_defaults, none) == at[2]
+            and or_else(function.func_kwdefaults, none) == at[3]
+            and function.func_dict == at[4]
+        )
+    # Keys of an OrderedDict that has several, and items of a deque, are read in Python.
+    return isinstance(<object> owner, dict) and PyDict_GET_SIZE(owner) <= 1 and at == end

@@ -1,0 +1,491 @@
+"""Tells whether the Python data reachable from some objects has changed.
+
+Everything that a network derives from its ops, models and optimizers stays valid as long as their
+data stays the same. A `Snapshot` records that data, compares it later, and names the first
+difference.
+
+A snapshot follows attributes of objects and of their classes, dicts, lists, tuples, sets, deques,
+partials, bound methods, and the functions of the user's own code with their defaults, closures and
+the globals that they name. Everything else is compared by identity: tensors and arrays, modules,
+types, functions and classes of libraries, generators, files, locks, loggers, threads and weak
+references. No code of the objects is called, not even ``__eq__``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import io
+import os
+import struct
+import sys
+import sysconfig
+import types
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastnet._guards import ABSENT, BaseSnapshot, Kind, is_mutable
+
+__all__ = ["Snapshot"]
+
+# Attributes of classes and modules as Python keeps them, whatever a metaclass defines.
+_mro = type.__dict__["__mro__"].__get__
+_class_dict = type.__dict__["__dict__"].__get__
+_class_name = type.__dict__["__name__"].__get__
+_dict_offset = type.__dict__["__dictoffset__"].__get__
+_module_dict = vars(types.ModuleType)["__dict__"].__get__
+
+_CONTAINERS = (
+    (dict, Kind.DICT),
+    (OrderedDict, Kind.SEQUENCE),
+    (list, Kind.LIST),
+    (set, Kind.SET),
+    (deque, Kind.SEQUENCE),
+    (tuple, Kind.FIXED),
+    (frozenset, Kind.FIXED),
+)
+# Classes written in C that keep objects in members, as a partial keeps its function.
+_WITH_MEMBERS = (functools.partial, property, staticmethod, classmethod, defaultdict)
+# A torch module has many OrderedDicts, and Python itself adds attributes to the others later.
+_WITHOUT_ATTRIBUTES = (OrderedDict, staticmethod, classmethod)
+# Instances of these are compared by identity.
+_LEAVES = (
+    BaseSnapshot,
+    type,
+    types.CodeType,
+    types.ModuleType,
+    io.IOBase,
+    type(functools.lru_cache(len)),
+    weakref.ref,
+    weakref.WeakSet,
+    weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary,
+)
+# A program that has not imported these has no instances of them.
+_LEAVES_ELSEWHERE = (("logging", "Logger"), ("threading", "Thread"))
+# These are compared by their bits.
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+
+# The first values of a node.
+_HEADERS = {
+    Kind.OBJECT: ("__class__", "__dict__"),
+    Kind.CLASS: ("__bases__",),
+    Kind.FUNCTION: ("__code__", "__closure__", "__defaults__", "__kwdefaults__", "__dict__"),
+}
+# How many values stand for each item, for the kinds that have names or keys before their values.
+_STEPS = {Kind.OBJECT: 2, Kind.CLASS: 2, Kind.DICT: 2, Kind.SLOTS: 2, Kind.SET: 1}
+_UNORDERED = (Kind.OBJECT, Kind.CLASS, Kind.SET)
+_LONGEST_KEY = 60
+# Tuples within more tuples are compared by identity, before Python's stack overflows.
+_DEEPEST = 50
+
+# The instructions that read them.
+_READ_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_READ_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+
+_LIBRARY_FOLDERS = tuple(
+    os.path.normcase(os.path.join(folder, ""))
+    for folder in {
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        os.path.dirname(os.__file__),
+        os.path.dirname(__file__),
+    }
+)
+
+
+class Snapshot(BaseSnapshot):
+    """A snapshot of the data reachable from some objects.
+
+    Values such as numbers and strings are equal only if they have the same type and the same bits:
+    a NaN equals the same NaN, but 0.0 differs from -0.0, and 1 from True. Tuples, frozensets and
+    bound methods are equal if their parts are. All other objects are compared by identity, and then
+    by what they hold. The order of attributes does not matter, and the order of dict keys does.
+
+    Args:
+        roots: The objects, each with a name that paths begin with.
+        skip: Attributes, dict keys or globals that may change: the object, dict or module, and the
+            name.
+        shallow: Whether to follow only the attributes of the roots and of their classes, and the
+            dicts, lists, tuples and sets in them.
+        max_entries: How many values are compared at most. The rest is not compared.
+
+    Attributes:
+        truncated: The path of the object at which `max_entries` was reached, or None.
+
+    >>> settings = {"factor": 2.0, "clip": None}
+    >>> snapshot = Snapshot([("settings", settings)])
+    >>> snapshot.is_unchanged()
+    True
+    >>> settings["factor"] = 3.0
+    >>> snapshot.first_change()
+    "settings['factor']"
+    """
+
+    __slots__ = ("_names", "truncated")
+
+    def __init__(
+        self,
+        roots: Iterable[tuple[str, Any]],
+        skip: Iterable[tuple[Any, str]] = (),
+        *,
+        shallow: bool = False,
+        max_entries: int = 200_000,
+    ) -> None:
+        roots, skip = list(roots), list(skip)
+        self._names = [name for name, _ in roots]
+        super().__init__(
+            _RULES, [root for _, root in roots], _names_to_skip(skip), shallow, max_entries
+        )
+        self.truncated = self._path(self._stopped_at) if self._stopped_at >= 0 else None
+
+    def first_change(self) -> str | None:
+        """Return the path of the first difference, or None if nothing has changed.
+
+        Returns:
+            A path such as "op 3 (Scale).config.factor".
+        """
+        index = self._next_change(0)
+        if index < 0:
+            return None
+        # Another thread may have undone the change.
+        values, position = self._difference_in(index) or ((), -1)
+        kind, owner, _, _, _ = self._node(index)
+        return self._path(index) + _step(kind, owner, values, position)
+
+    def changed_roots(self) -> list[int]:
+        """Return the indices of the roots from which a difference is reachable.
+
+        Returns:
+            The indices in ascending order; empty if nothing has changed.
+        """
+        reached = []
+        index = self._next_change(0)
+        while index >= 0:
+            reached.append(index)
+            index = self._next_change(index + 1)
+        parents: dict[int, list[int]] = {}
+        for index in range(self._count if reached else 0):
+            kind, _, parent, _, target = self._node(index)
+            parents.setdefault(target if kind == Kind.LINK else index, []).append(parent)
+        seen = set(reached)
+        while reached:
+            found = [parent for parent in parents[reached.pop()] if parent not in seen]
+            seen.update(found)
+            reached += [parent for parent in found if parent >= 0]
+        return sorted(-1 - index for index in seen if index < 0)
+
+    def _path(self, index: int) -> str:
+        """Return the path that led to a node."""
+        steps: list[str] = []
+        below = None
+        while index >= 0:
+            kind, owner, parent, position, values = self._node(index)
+            if kind == Kind.GLOBAL:
+                is_of_module = self._node(parent)[0] == Kind.GLOBAL
+                steps.append(f".{values[0]}" if is_of_module else f" global {values[0]!r}")
+            elif kind == Kind.CLASS and below != Kind.CLASS:
+                # A base is found in the class that derives from it, which the path leaves out.
+                steps.append(f" class {_class_name(owner)}")
+            elif position >= 0 and parent >= 0:
+                above, owner, _, _, values = self._node(parent)
+                steps.append(_step(above, owner, values, position))
+            below, index = kind, parent
+        return self._names[-1 - index] + "".join(reversed(steps))
+
+
+def _step(kind: Kind, owner: Any, values: Sequence[Any], position: int) -> str:
+    """Return how a path leads from a node to one of its values."""
+    cls = type(owner)
+    header = _HEADERS.get(kind, ())
+    if position < 0 or kind == Kind.GLOBAL:
+        return ""
+    if position < len(header):
+        return f".{header[position]}"
+    if kind == Kind.FUNCTION:
+        return f" closure variable {values[0].co_freevars[position - len(header)]!r}"
+    # Names and keys stand before their values.
+    key = values[position - (position - len(header)) % _STEPS.get(kind, 1)]
+    if kind == Kind.SLOTS:
+        return f".{key.__name__}"
+    if kind in (Kind.OBJECT, Kind.CLASS):
+        return f".{key}" if type(key) is str else f".__dict__[{_format_key(key)}]"
+    if cls is types.MethodType or cls is types.FunctionType:
+        return ".__wrapped__" if len(values) == 1 else (".__func__", ".__self__")[position]
+    if issubclass(cls, (set, frozenset)):
+        return f" element {_format_key(key)}"
+    return f"[{_format_key(key) if issubclass(cls, dict) else position}]"
+
+
+def _format_key(key: Any) -> str:
+    """Return the repr of a key, or its class where the repr could call code of the key's class."""
+    text = repr(key) if _is_any(type(key), _ATOMS) else f"<{_class_name(type(key))}>"
+    return text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}..."
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+class _Layout(NamedTuple):
+    """How instances of a class are read."""
+
+    # The walk finds layouts by the address of the class, so they keep it alive.
+    cls: type
+    kinds: tuple[Kind, ...]
+    # Those kinds that are followed within the attributes of the roots of a shallow snapshot.
+    containers: tuple[Kind, ...]
+    # The descriptors of slots and members.
+    slots: tuple[types.MemberDescriptorType, ...]
+
+
+def _layout_of(cls: type) -> _Layout:
+    if cls is types.MethodType:
+        return _Layout(cls, (Kind.FIXED,), (), ())
+    if _is_leaf(cls):
+        return _Layout(cls, (), (), ())
+    containers = tuple(kind for base, kind in _CONTAINERS if issubclass(cls, base))
+    slots = tuple(
+        descriptor
+        for base in _mro(cls)
+        if "__slots__" in _class_dict(base) or _is_any(base, _WITH_MEMBERS)
+        for descriptor in _class_dict(base).values()
+        # A class may also have a descriptor of another class among its attributes.
+        if type(descriptor) is types.MemberDescriptorType and descriptor.__objclass__ is base
+    )
+    has_attributes = _dict_offset(cls) != 0 and not _is_any(cls, _WITHOUT_ATTRIBUTES)
+    kinds = [Kind.OBJECT] if has_attributes or is_mutable(cls) else []
+    kinds += [*containers, *([Kind.SLOTS] if slots else [])]
+    return _Layout(cls, tuple(kinds), containers, slots)
+
+
+def _is_any(cls: type, others: Iterable[Any]) -> bool:
+    """Return whether a class is one of several, without calling `__eq__` of its metaclass."""
+    return any(cls is other for other in others)
+
+
+def _is_leaf(cls: type) -> bool:
+    """Return whether instances of a class are compared by identity only."""
+    elsewhere = [getattr(sys.modules.get(module), name, None) for module, name in _LEAVES_ELSEWHERE]
+    if any(_is_any(base, (*_LEAVES, *elsewhere)) for base in _mro(cls)):
+        return True
+    # Tensors, arrays and their scalars have these in every framework.
+    libraries = [_class_dict(base) for base in _mro(cls) if not _is_own_class(base)]
+    return all(any(name in names for names in libraries) for name in ("shape", "dtype"))
+
+
+def _is_own_class(cls: type) -> bool:
+    """Return whether a class is defined in the user's own code."""
+    name = _class_dict(cls).get("__module__")
+    # Classes that `exec` makes in a bare namespace are of "builtins", like those of Python itself.
+    if not is_mutable(cls) or type(name) is not str or name == "builtins":
+        return is_mutable(cls)
+    module = sys.modules.get(name)
+    return not _is_module(module) or _is_own_module(_module_dict(module))
+
+
+def _is_module(value: Any) -> bool:
+    return issubclass(type(value), types.ModuleType)
+
+
+def _is_own_module(namespace: Mapping[str, Any]) -> bool:
+    """Return whether a module is of the user's own code."""
+    file, name = namespace.get("__file__"), namespace.get("__name__")
+    # A profiler or a debugger leaves its own file in the module of the program that it runs.
+    if type(name) is not str or name == "__main__":
+        return True
+    if type(file) is str:
+        return _is_own_file(file)
+    # A part of a library that is written in C, or made when the library is imported, has no file.
+    package = name.partition(".")[0]
+    outer = sys.modules.get(package)
+    if package != name and _is_module(outer):
+        return _is_own_module(_module_dict(outer))
+    return package not in sys.stdlib_module_names
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own_file(path: str) -> bool:
+    """Return whether a file is neither of Python, nor of an installed package, nor of fastnet."""
+    path = os.path.normcase(path)
+    if path.startswith("<frozen "):
+        return False
+    installed = {"site-packages", "dist-packages"}.intersection(path.split(os.sep))
+    return not installed and not path.startswith(_LIBRARY_FOLDERS)
+
+
+def _kinds_of_function(function: types.FunctionType) -> tuple[Kind, ...]:
+    """Return the kinds of nodes of a function; of a library's, only what it wraps is followed."""
+    if _is_own_file(function.__code__.co_filename):
+        return (Kind.FUNCTION,)
+    return (Kind.FIXED,) if "__wrapped__" in function.__dict__ else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of the globals and of the attributes that code reads."""
+    read, attributes = set[str](), set[str]()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _READ_GLOBAL:
+            read.add(instruction.argval)
+        elif instruction.opname in _READ_ATTRIBUTE:
+            attributes.add(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _names_in(constant)
+            read |= inner[0]
+            attributes |= inner[1]
+    return frozenset(read), frozenset(attributes)
+
+
+def _globals_of(
+    function: types.FunctionType, skip: Mapping[int, frozenset[str]]
+) -> list[tuple[dict[str, Any], str, bool, int]]:
+    """List the globals that a function reads, and the attributes of the modules among them.
+
+    Each has its namespace, its name, whether its value is followed, and the index of the module
+    that it is an attribute of, which counts from 1; it is 0 for a global.
+    """
+    read, attributes = _names_in(function.__code__)
+    namespace = function.__globals__
+    found = [(namespace, name, True, 0) for name in sorted(read - skip.get(id(namespace), set()))]
+    entered = set[int]()
+    # The list grows while it is gone through, because attributes of modules may be modules.
+    for index, (namespace, name, _, _) in enumerate(found, 1):
+        value = namespace.get(name)
+        if _is_module(value) and id(value) not in entered:
+            entered.add(id(value))
+            inner = _module_dict(value)
+            is_own = _is_own_module(inner)
+            names = sorted((attributes & inner.keys()) - skip.get(id(inner), set()))
+            found += [(inner, attribute, is_own, index) for attribute in names]
+    return found
+
+
+def _names_to_skip(skip: Iterable[tuple[Any, str]]) -> dict[int, frozenset[str]]:
+    """Return the names to skip by the address of the object that has them."""
+    names: dict[int, frozenset[str]] = {}
+    for value, name in skip:
+        owners = [value]
+        if _is_module(value):
+            owners.append(_module_dict(value))
+        elif type(value) is types.FunctionType:
+            owners.append(value.__dict__)
+        for owner in owners:
+            names[id(owner)] = names.get(id(owner), frozenset()) | {name}
+    return names
+
+
+def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[Any]:
+    """Return what an object holds, for the kinds that the walk itself cannot read."""
+    cls = type(owner)
+    if kind == Kind.FUNCTION:
+        cells = owner.__closure__ or ()
+        return [getattr(owner, name) for name in _HEADERS[kind]] + list(map(_get_cell, cells))
+    if kind == Kind.SLOTS:
+        pairs = [(slot, _get_slot(slot, owner)) for slot in layout.slots]
+        return [one for pair in pairs if pair[0].__name__ not in skip for one in pair]
+    if issubclass(cls, deque):
+        return list(deque.__iter__(owner))
+    if issubclass(cls, OrderedDict):
+        keys = list(OrderedDict.__iter__(owner))
+        keys = [key for key in keys if type(key) is not str or key not in skip]
+        # The node of the dict itself has the keys too; this one is only for their order.
+        return keys if len(keys) > 1 else []
+    if cls is types.MethodType:
+        return [owner.__func__, owner.__self__]
+    if cls is types.FunctionType:
+        return [owner.__dict__.get("__wrapped__")]
+    iterate = tuple.__iter__ if issubclass(cls, tuple) else frozenset.__iter__
+    return list(iterate(owner))
+
+
+def _get_cell(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+def _get_slot(slot: types.MemberDescriptorType, owner: Any) -> Any:
+    try:
+        return slot.__get__(owner)
+    except AttributeError:
+        return ABSENT
+
+
+# --- the comparison of values ---------------------------------------------------------------------
+
+
+def _find_difference(
+    kind: Kind, then: Sequence[Any], now: Sequence[Any]
+) -> tuple[Sequence[Any], int] | None:
+    """Return None, or the values before or now and the index of one that differs."""
+    header = len(_HEADERS.get(kind, ()))
+    found = _find_in_order(then, now)
+    if found is None or kind not in _UNORDERED or found[1] < header:
+        return found
+    return _find_without_order(then, now, header, _STEPS[kind])
+
+
+def _find_in_order(then: Sequence[Any], now: Sequence[Any]) -> tuple[Sequence[Any], int] | None:
+    for index, (before, value) in enumerate(zip(then, now, strict=False)):
+        if before is not value and _token(before) != _token(value):
+            return then, index
+    if len(then) == len(now):
+        return None
+    return max(then, now, key=len), min(len(then), len(now))
+
+
+def _find_without_order(
+    then: Sequence[Any], now: Sequence[Any], header: int, step: int
+) -> tuple[Sequence[Any], int] | None:
+    """Find a difference between members, for a step of 1, or names and values, for a step of 2."""
+    left: dict[Any, list[int]] = {}
+    for index in range(header, len(now), step):
+        left.setdefault(_token(now[index]), []).append(index)
+    for index in range(header, len(then), step):
+        there = left.get(_token(then[index]))
+        if not there:
+            return then, index
+        # A member is its own value.
+        before, value = then[index + step - 1], now[there.pop() + step - 1]
+        if before is not value and _token(before) != _token(value):
+            return then, index + step - 1
+    added = [index for there in left.values() for index in there]
+    return (now, added[0]) if added else None
+
+
+def _token(value: Any, depth: int = 0) -> Any:
+    """Return something that is equal for two values only if they are equal by the rules."""
+    cls = type(value)
+    if cls is float:
+        return cls, struct.pack("d", value)
+    if cls is complex:
+        return cls, struct.pack("dd", value.real, value.imag)
+    if _is_any(cls, _ATOMS):
+        return cls, value
+    if cls is slice or cls is range:
+        return cls, _token((value.start, value.stop, value.step), depth)
+    if cls is types.MethodType:
+        return cls, id(value.__func__), id(value.__self__)
+    if depth < _DEEPEST and cls is frozenset:
+        return cls, frozenset(Counter([_token(member, depth + 1) for member in value]).items())
+    if depth < _DEEPEST and issubclass(cls, tuple) and not _dict_offset(cls):
+        return id(cls), tuple([_token(item, depth + 1) for item in tuple.__iter__(value)])
+    if issubclass(cls, np.generic) and not is_mutable(cls) and cls is not np.void:
+        return id(cls), str(value.dtype), value.tobytes()
+    return id(value)
+
+
+_RULES = types.SimpleNamespace(
+    find_difference=_find_difference,
+    globals_of=_globals_of,
+    is_own_class=_is_own_class,
+    kinds_of_function=_kinds_of_function,
+    layout_of=_layout_of,
+    read=_read,
+)
