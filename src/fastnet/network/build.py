@@ -93,9 +93,9 @@ def build(
     a compiled Keras model is replaced, unless `optimizer_fn` is None.
 
     Args:
-        model_fn: A function without arguments, or a class, that creates one model or a list or
-            tuple of models; or an existing model, or a list or tuple of them. With Keras, mixed
-            precision and several devices need a function, as Keras applies both at creation.
+        model_fn: A function without arguments, or a class, that creates one or several models; or
+            one or several existing models, in a list or tuple. With Keras, mixed precision and
+            several devices need a function, as Keras applies both at creation.
         optimizer_fn: The optimizer of each model: the lower-case or exact class name of an
             optimizer in `torch.optim` or `keras.optimizers` ("adam", "sgd", ...), created with its
             default settings (but "sgd" with a rate of 0.01); a function that takes the model's
@@ -103,9 +103,9 @@ def build(
             None for no optimizer.
         weights_path: The weights file to load into each model, or None.
         model_name: The name of each model. None for "model", "model1", ...
-        mixed_precision: The compute precision of the models: False for float32; "float16" ("fp16"),
-            with loss scaling in training; "bfloat16" ("bf16"); or True for bfloat16 in torch on a
-            CPU, else float16. Lightning's and Keras's names, such as "fp16-mixed", work, too.
+        mixed_precision: The compute precision of the models: False for float32; "float16", with
+            loss scaling in training; "bfloat16"; or True for bfloat16 in torch on a CPU, else
+            float16. Lightning's and Keras's names, such as "fp16-mixed", are also accepted.
         device: The device to move the models to (torch only): a `torch.device`, its name, or the
             index of a device of the best kind. None lets the network move them, or, for distributed
             models, chooses `fastnet.util.get_device()`.
@@ -139,7 +139,7 @@ def build(
     if mixed_precision and sys.platform == "darwin":
         warn("Mixed precision is not supported on macOS, so it is switched off.")
         mixed_precision = False
-    models, frameworks = make_models(model_fn, mixed_precision)
+    models = make_models(model_fn, mixed_precision)
     sources = to_list(optimizer_fn) or [None] * len(models)
     paths = to_list(weights_path) or [None] * len(models)
     names = to_list(model_name) or [f"model{next(_names) or ''}" for _ in models]
@@ -149,11 +149,9 @@ def build(
             f"{len(paths)} weights paths and {len(names)} names. Give one of each for each model."
         )
     placement = device, parallel, options
-    built = [
-        _prepare_model(*each, mixed_precision, placement)
-        for each in zip(models, frameworks, sources, paths, names, strict=True)
-    ]
-    return built[0] if len(built) == 1 else built
+    for index, each in enumerate(zip(models, sources, paths, names, strict=True)):
+        models[index] = _prepare_model(*each, mixed_precision, placement)
+    return models[0] if len(models) == 1 else models
 
 
 def collect_models(ops: Any) -> list[Model]:
@@ -165,15 +163,15 @@ def collect_models(ops: Any) -> list[Model]:
     return list(models.values())
 
 
-def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], list[str]]:
-    """Return the models, created with the given precision, and the framework of each."""
+def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
+    """Return the models, created with the given precision."""
     # Models are callable, so look for existing ones before calling `model_fn`.
     existing = list(to_list(model_fn))
-    if existing and all(framework_of(model) for model in existing):
-        frameworks = list(map(_framework_of, existing))
+    frameworks = list(map(framework_of, existing))
+    if existing and None not in frameworks:
         if "tf" in frameworks:
             part_of("tf", "setup").require_as_made(existing, mixed_precision)
-        return existing, frameworks
+        return existing
     if not callable(model_fn):
         raise TypeError(
             f"model_fn is {shorten(model_fn)}. Pass a function without arguments that makes the "
@@ -187,30 +185,24 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], l
             return list(to_list(model_fn()))
 
     models = make()
-    frameworks = list(map(_framework_of, models or [None]))
-    if "tf" in frameworks:
+    for model in models or [None]:
+        if framework_of(model) is None:
+            raise ValueError(
+                f"model_fn made {type(model).__name__}, which is no model of a known framework. "
+                "Let it return a torch.nn.Module or a Keras model, or a sequence of them."
+            )
+    if "tf" in map(framework_of, models):
         setup = part_of("tf", "setup")
         if mixed_precision and setup.keras_names(models) - packages:
             # model_fn imported Keras itself, so the precision policy was not set before.
             setup.restart_names(models)
             models = make()
         models = setup.mirror(make, models)
-    return models, frameworks
-
-
-def _framework_of(model: Any) -> str:
-    framework = framework_of(model)
-    if framework is None:
-        raise ValueError(
-            f"model_fn made {type(model).__name__}, which is no model of a known framework. Let it "
-            "return a torch.nn.Module or a Keras model, or a sequence of them."
-        )
-    return framework
+    return models
 
 
 def _prepare_model(
     model: Any,
-    framework: str,
     source: OptimizerSource,
     path: str | None,
     name: str,
@@ -218,6 +210,7 @@ def _prepare_model(
     placement: tuple[Any, Parallel, dict[str, Any]],
 ) -> Any:
     """Attach the optimizer, weights and name to one model, and place it on its device."""
+    framework = str(framework_of(model))
     setup = part_of(framework, "setup", "build")
     if hasattr(setup, "spread"):
         if path:
@@ -228,11 +221,14 @@ def _prepare_model(
         setup.reserve_names(model, source)
         setup.note(model, how)
     else:
-        if placement[0] is not None or placement[1] not in ("auto", "dp", None) or placement[2]:
+        device, parallel, options = placement
+        given = {"device": device, "parallel": parallel, **options}
+        unused = [key for key, value in given.items() if value not in (None, "auto", "dp")]
+        if unused:
             raise TypeError(
-                f"build got device, parallel or options {placement} for model '{name}' of "
-                f"{framework}, but they are for torch. Leave them out: Keras distributes a model "
-                "by the strategy in whose scope it is created."
+                f"build got {unused}, but model '{name}' is of {framework}, and these are for "
+                "torch. Leave them out, and give settings of an optimizer in a function, such as "
+                "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
             )
         model = setup.prepare(model)
         setup.reserve_names(model, source)

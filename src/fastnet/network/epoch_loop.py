@@ -128,8 +128,9 @@ class Steps:
                 self.waited += drawn - started
                 self.ran += done - drawn
                 # Read it in every step: profiling may start in the middle of an epoch.
-                if network._meter is not None:
-                    network._meter.waited(self._context["mode"], drawn - started)
+                meter = network._meter
+                if meter is not None:
+                    meter.waited(self._context["mode"], drawn - started)
                 # The bar decides when to refresh, so that values are not fetched in each step.
                 refreshes = bar is not None and bar.update()
                 if refreshes or self.count == 1:
