@@ -21,7 +21,6 @@ TABLES = {"get", "pop", "setdefault"}
 
 # private names that are fastnet's own, or protocols of Python and of notebooks
 ALLOWED = {
-    "_Pickler",
     "_anew",
     "_averages",
     "_begin",
@@ -51,6 +50,7 @@ ALLOWED = {
     "_open",
     "_open_axes",
     "_options",
+    "_part",
     "_plan",
     "_plans",
     "_programs",
@@ -69,7 +69,6 @@ ALLOWED = {
     "_unslice_batch",
     "_update",
     "_wanted",
-    "_warned",
     "_warns_of_unwritten",
 }
 # what a pickle of FastEstimator may name

@@ -186,7 +186,7 @@ class TestSeveral:
 
     @pytest.mark.parametrize("nothing", [None, [], ()])
     def test_no_model(self, nothing: Any) -> None:
-        with pytest.raises(ValueError, match="model_fn returned no model"):
+        with pytest.raises(ValueError, match="model_fn made NoneType"):
             fastnet.build(lambda: nothing, "adam")
 
 

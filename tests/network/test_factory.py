@@ -34,12 +34,6 @@ def test_options_for_torch_are_refused_in_tensorflow(ops: list[Any]) -> None:
 
 
 @pytest.mark.tf
-def test_defaults_are_accepted_in_tensorflow(ops: list[Any]) -> None:
-    made = fastnet.Network(ops, device=None, keep_on_device=True, returns="cpu")
-    assert type(made) is fastnet.network.TFNetwork
-
-
-@pytest.mark.tf
 def test_the_fourth_argument_is_the_axes(ops: list[Any]) -> None:
     made = fastnet.Network(ops, None, None, {"x": (0, 1)})
     assert type(made) is fastnet.network.TFNetwork

@@ -89,34 +89,33 @@ def build(
     """Build models for a network: create them and attach their optimizers, weights and names.
 
     The attributes listed under Returns are set on each model. If a model already uses one of these
-    names, for an attribute, a layer, a parameter, a property or a method, its own value stays, and
-    fastnet keeps the information beside the model. The optimizer of a compiled Keras model is
-    replaced, unless `optimizer_fn` is None.
+    names, its own value stays, and fastnet keeps the information beside the model. The optimizer of
+    a compiled Keras model is replaced, unless `optimizer_fn` is None.
 
     Args:
-        model_fn: A function without arguments, or a class, that creates one model or a list or
-            tuple of models; or an existing model, or a list or tuple of them. With Keras, mixed
-            precision and several devices need a function, as Keras applies both at creation.
+        model_fn: A function without arguments, or a class, that creates one or several models; or
+            one or several existing models, in a list or tuple. With Keras, mixed precision and
+            several devices need a function, as Keras applies both at creation.
         optimizer_fn: The optimizer of each model: the lower-case or exact class name of an
-            optimizer in `torch.optim` or `keras.optimizers` ("adam", "adamw", "sgd", ...), created
-            with its default settings (but "sgd" with a rate of 0.01); a function that takes the
-            model's parameters (torch) or nothing (Keras) and returns an optimizer; a scheduler of
-            these; or None for no optimizer.
+            optimizer in `torch.optim` or `keras.optimizers` ("adam", "sgd", ...), created with its
+            default settings (but "sgd" with a rate of 0.01); a function that takes the model's
+            parameters (torch) or nothing (Keras) and returns an optimizer; a scheduler of these; or
+            None for no optimizer.
         weights_path: The weights file to load into each model, or None.
         model_name: The name of each model. None for "model", "model1", ...
-        mixed_precision: The compute precision of the models: False for float32; "float16" ("fp16",
-            "fp16-mixed", "mixed_float16"), with loss scaling in training; "bfloat16" ("bf16",
-            "bf16-mixed", "mixed_bfloat16"); or True for bfloat16 in torch on a CPU, else float16.
+        mixed_precision: The compute precision of the models: False for float32; "float16", with
+            loss scaling in training; "bfloat16"; or True for bfloat16 in torch on a CPU, else
+            float16. Lightning's and Keras's names, such as "fp16-mixed", are also accepted.
         device: The device to move the models to (torch only): a `torch.device`, its name, or the
-            index of a device of the best kind. None lets the network move them; models that are
-            distributed then go to `fastnet.util.get_device()`, under torchrun the process's device.
+            index of a device of the best kind. None lets the network move them, or, for distributed
+            models, chooses `fastnet.util.get_device()`.
         parallel: How models are distributed (torch only): "ddp" for DistributedDataParallel, "fsdp"
-            for `fully_shard` (FSDP2), "dp" for DataParallel over the GPUs of one process, None for
-            no wrapper. "auto" is "ddp" in a group of several processes for models with trainable
-            parameters, else None. A model that is already wrapped or sharded is left as it is.
-        options: Passed to DistributedDataParallel or `fully_shard`. "fsdp" also takes `blocks`, the
-            classes of the modules to shard separately or a function that returns whether a module
-            is one, and `find_unused_parameters`, for parameters without a gradient on some ranks.
+            for `fully_shard` (FSDP2), "dp" for DataParallel, None for no wrapper. "auto" is "ddp"
+            in a group of several processes for models with trainable parameters, else None. A model
+            that is already wrapped or sharded is left as it is.
+        options: Options of `DistributedDataParallel` or `fully_shard`. "fsdp" also takes `blocks`,
+            the classes of the modules to shard separately or a function that selects them, and
+            `find_unused_parameters`.
 
     Returns:
         The model, or a list of models if `model_fn` gives several. Each has the attributes
@@ -124,13 +123,12 @@ def build(
         `mixed_precision` (False, True, "float16" or "bfloat16") and `fe_compiled`.
 
     Raises:
-        AssertionError: If the numbers of models, optimizers, weights and names differ.
-        ValueError: If `model_fn` gives something that is not a model; an optimizer, weights file,
-            precision, device or wrapper cannot be used; or an existing Keras model has another
-            precision, or was created for a single device of several. An object that is not an
-            optimizer of the model raises `WrongOptimizerError`, which is an AssertionError too.
-        TypeError: If `model_fn` is neither a function nor a model nor a sequence of models, or the
-            wrapper has no such option.
+        AssertionError: If the numbers of models, optimizers, weights and names differ, or if
+            `optimizer_fn` gives no optimizer of the model (`WrongOptimizerError`).
+        ValueError: If `model_fn` gives no model, or an optimizer, weights file, precision, device
+            or wrapper cannot be used.
+        TypeError: If `model_fn` is neither a function nor models, or the wrapper has no such
+            option.
 
     >>> import torch
     >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
@@ -141,7 +139,7 @@ def build(
     if mixed_precision and sys.platform == "darwin":
         warn("Mixed precision is not supported on macOS, so it is switched off.")
         mixed_precision = False
-    models, frameworks = make_models(model_fn, mixed_precision)
+    models = make_models(model_fn, mixed_precision)
     sources = to_list(optimizer_fn) or [None] * len(models)
     paths = to_list(weights_path) or [None] * len(models)
     names = to_list(model_name) or [f"model{next(_names) or ''}" for _ in models]
@@ -151,11 +149,9 @@ def build(
             f"{len(paths)} weights paths and {len(names)} names. Give one of each for each model."
         )
     placement = device, parallel, options
-    built = [
-        _prepare_model(*each, mixed_precision, placement)
-        for each in zip(models, frameworks, sources, paths, names, strict=True)
-    ]
-    return built[0] if len(built) == 1 else built
+    for index, each in enumerate(zip(models, sources, paths, names, strict=True)):
+        models[index] = _prepare_model(*each, mixed_precision, placement)
+    return models[0] if len(models) == 1 else models
 
 
 def collect_models(ops: Any) -> list[Model]:
@@ -167,72 +163,46 @@ def collect_models(ops: Any) -> list[Model]:
     return list(models.values())
 
 
-def make_models(model_fn: Any, mixed_precision: Precision) -> tuple[list[Any], list[str]]:
-    """Return the models, created with the given precision, and the framework of each."""
-    existing = _existing_models(model_fn)
-    if existing is not None:
-        frameworks = list(map(_framework_of, existing))
+def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
+    """Return the models, created with the given precision."""
+    # Models are callable, so look for existing ones before calling `model_fn`.
+    existing = list(to_list(model_fn))
+    frameworks = list(map(framework_of, existing))
+    if existing and None not in frameworks:
         if "tf" in frameworks:
             part_of("tf", "setup").require_as_made(existing, mixed_precision)
-        return existing, frameworks
+        return existing
+    if not callable(model_fn):
+        raise TypeError(
+            f"model_fn is {shorten(model_fn)}. Pass a function without arguments that makes the "
+            "model, an existing torch.nn.Module or Keras model, or a list of these models."
+        )
     packages: set[str] = set()
 
     def make() -> list[Any]:
         with keras_precision(mixed_precision) as keras_packages:
             packages.update(keras_packages)
-            models = list(to_list(model_fn()))
-        if not models:
-            raise ValueError(
-                "model_fn returned no model. Let it return a model, or a list of models."
-            )
-        return models
+            return list(to_list(model_fn()))
 
     models = make()
-    frameworks = list(map(_framework_of, models))
-    if "tf" in frameworks:
+    for model in models or [None]:
+        if framework_of(model) is None:
+            raise ValueError(
+                f"model_fn made {type(model).__name__}, which is no model of a known framework. "
+                "Let it return a torch.nn.Module or a Keras model, or a sequence of them."
+            )
+    if "tf" in map(framework_of, models):
         setup = part_of("tf", "setup")
         if mixed_precision and setup.keras_names(models) - packages:
             # model_fn imported Keras itself, so the precision policy was not set before.
             setup.restart_names(models)
             models = make()
         models = setup.mirror(make, models)
-    return models, frameworks
-
-
-def _existing_models(model_fn: Any) -> list[Any] | None:
-    """Return the models if `model_fn` is a model or a sequence of models, or None for a function.
-
-    Models are callable, so this must be checked before `model_fn` is called.
-    """
-    is_sequence = isinstance(model_fn, (list, tuple))
-    models = list(model_fn) if is_sequence else [model_fn]
-    strangers = [index for index, model in enumerate(models) if framework_of(model) is None]
-    if models and not strangers:
-        return models
-    if callable(model_fn):
-        return None
-    found = shorten(model_fn)
-    if is_sequence and models:
-        found = f"a {type(model_fn).__name__} whose item {strangers[0]} is no model: {found}"
-    raise TypeError(
-        f"model_fn is {found}. Pass a function without arguments that makes the model, an existing "
-        "torch.nn.Module or Keras model, or a list of these models."
-    )
-
-
-def _framework_of(model: Any) -> str:
-    framework = framework_of(model)
-    if framework is None:
-        raise ValueError(
-            f"model_fn made {type(model).__name__}, which is no model of a known framework. Let it "
-            "return a torch.nn.Module or a Keras model, or a sequence of them."
-        )
-    return framework
+    return models
 
 
 def _prepare_model(
     model: Any,
-    framework: str,
     source: OptimizerSource,
     path: str | None,
     name: str,
@@ -240,6 +210,7 @@ def _prepare_model(
     placement: tuple[Any, Parallel, dict[str, Any]],
 ) -> Any:
     """Attach the optimizer, weights and name to one model, and place it on its device."""
+    framework = str(framework_of(model))
     setup = part_of(framework, "setup", "build")
     if hasattr(setup, "spread"):
         if path:
@@ -250,7 +221,15 @@ def _prepare_model(
         setup.reserve_names(model, source)
         setup.note(model, how)
     else:
-        _refuse_placement(framework, name, *placement)
+        device, parallel, options = placement
+        given = {"device": device, "parallel": parallel, **options}
+        unused = [key for key, value in given.items() if value not in (None, "auto", "dp")]
+        if unused:
+            raise TypeError(
+                f"build got {unused}, but model '{name}' is of {framework}, and these are for "
+                "torch. Leave them out, and give settings of an optimizer in a function, such as "
+                "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
+            )
         model = setup.prepare(model)
         setup.reserve_names(model, source)
         if path:
@@ -273,18 +252,3 @@ def _prepare_model(
     if framework == "tf":
         part_of("tf", "copying").let_pickle(model)
     return model
-
-
-def _refuse_placement(
-    framework: str, name: str, device: Any, parallel: Parallel, options: dict[str, Any]
-) -> None:
-    """Raise if a device, a wrapper or its options were given for a framework that has none."""
-    given = [key for key, value in (("device", device), *options.items()) if value is not None]
-    given += [] if parallel in ("auto", "dp", None) else ["parallel"]
-    if given:
-        raise TypeError(
-            f"build got {given}, but model '{name}' is of {framework}: devices, engines and their "
-            "options are for torch. Leave them out: Keras models are spread by the strategy that "
-            "they are made under, and settings of an optimizer go into a function, such as "
-            "`optimizer_fn=lambda: keras.optimizers.Adam(1e-3)`."
-        )

@@ -17,10 +17,9 @@ class CompileOptions:
     """How the steps of a network are compiled.
 
     Attributes:
-        backend: The compiler; None for the default. In torch the default is "inductor"; "eager"
-            runs the captured graph as it is and needs no C++ compiler; other values are the name of
-            a `torch.compile` backend, or a function that takes an FX graph and a list of example
-            tensors and returns a function of such tensors. In TensorFlow only "xla" exists.
+        backend: In torch the name of a `torch.compile` backend, or such a backend as a function;
+            None for "inductor". "eager" runs the captured graph and needs no C++ compiler. In
+            TensorFlow "xla" or None.
         most_kinds: The number of input signatures (shapes, dtypes and values of non-tensors) that
             are compiled for each execution plan. Batches of further signatures run eagerly, in
             TensorFlow as graphs.
@@ -31,11 +30,9 @@ class CompileOptions:
             the first batch size alone, and a program for any size when a second one comes. True
             compiles for any size at once, if all tensors of the batch have the same length. False
             compiles each size alone. XLA always does that, and accepts only None and False.
-        cuda_graphs: Whether compiled steps on a CUDA device are recorded as CUDA graphs and
-            replayed. This applies to Inductor programs for one batch size.
+        cuda_graphs: Whether Inductor programs for one batch size are recorded as CUDA graphs.
         memory_budget: The fraction, from 0 to 1, of the activation memory that a compiled torch
-            step may keep for its backward pass. What does not fit is recomputed, cheapest first:
-            less memory for more time.
+            step may keep for its backward pass. It recomputes the rest, cheapest first.
 
     Raises:
         TypeError: If a value has the wrong type.
@@ -56,29 +53,22 @@ class CompileOptions:
     def __post_init__(self) -> None:
         backend: Any = self.backend
         budget: Any = self.memory_budget
-        is_backend = backend is None or isinstance(backend, str) or callable(backend)
-        is_number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
-        for name, fits, expected in (
-            ("backend", is_backend, "a name such as 'inductor', or a function"),
-            ("most_kinds", is_int(self.most_kinds), "an int"),
-            ("fallback_random", isinstance(self.fallback_random, bool), "a bool"),
-            ("dynamic", isinstance(self.dynamic, bool | None), "None, True or False"),
-            ("cuda_graphs", isinstance(self.cuda_graphs, bool), "a bool"),
-            ("memory_budget", is_number, "a number from 0 to 1"),
-        ):
-            if not fits:
-                raise TypeError(
-                    f"CompileOptions has {name}={shorten(getattr(self, name))}. Pass {expected}."
-                )
+        fits = {
+            "backend": isinstance(backend, str | None) or callable(backend),
+            "most_kinds": is_int(self.most_kinds),
+            "fallback_random": isinstance(self.fallback_random, bool),
+            "dynamic": isinstance(self.dynamic, bool | None),
+            "cuda_graphs": isinstance(self.cuda_graphs, bool),
+            "memory_budget": type(budget) in (int, float),
+        }
+        for field in dataclasses.fields(self):
+            if not fits[field.name]:
+                value = shorten(getattr(self, field.name))
+                raise TypeError(f"CompileOptions has {field.name}={value}. Pass {field.type}.")
         if self.most_kinds < 1:
-            raise ValueError(
-                f"CompileOptions has most_kinds={self.most_kinds}. Pass at least 1, or compile="
-                "False to the network to compile nothing."
-            )
+            raise ValueError(f"CompileOptions has most_kinds={self.most_kinds}. Pass at least 1.")
         if not 0 <= budget <= 1:
-            raise ValueError(
-                f"CompileOptions has memory_budget={budget}. Pass a number from 0 to 1."
-            )
+            raise ValueError(f"CompileOptions has memory_budget={budget}. Pass one from 0 to 1.")
 
 
 def read_compile(given: Any) -> CompileOptions | None:
@@ -94,11 +84,10 @@ def require_xla(options: CompileOptions | None) -> None:
     """Check that a TensorFlow network's options fit XLA."""
     if options is None:
         return
-    for name, fits, reason in (
-        ("backend", options.backend in (None, "xla"), "XLA compiles TensorFlow networks"),
-        ("dynamic", not options.dynamic, "XLA compiles a program for each batch size"),
-        ("memory_budget", options.memory_budget == 1, "XLA decides itself what it keeps"),
-    ):
-        if not fits:
-            value = shorten(getattr(options, name))
-            raise ValueError(f"CompileOptions has {name}={value}, but {reason}. Leave it out.")
+    accepted = {"backend": (None, "xla"), "dynamic": (None, False), "memory_budget": (1,)}
+    for name, values in accepted.items():
+        value = getattr(options, name)
+        if value not in values:
+            raise ValueError(
+                f"CompileOptions has {name}={shorten(value)}, but XLA accepts only {values[-1]!r}."
+            )

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
-import sys
-from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
-from types import ModuleType
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.framework import framework_of
-from fastnet.errors import add_note
 from fastnet.op.op import Op
 from fastnet.schedule import get_current_items
 from fastnet.types import is_op, is_slicer
@@ -47,48 +40,39 @@ class Value:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy of the network with copies of its ops, models and optimizers."""
-        _require_left(self)
-        state = _state(self)
-        _refuse_fastestimator(self)
+        _check_copyable(self)
         made = memo[id(self)] = object.__new__(type(self))
         self._copy_models(memo)
-        try:
-            copied = copy.deepcopy(state, memo)
-        except Exception as error:
-            _add_path(error, state, lambda part: copy.deepcopy(part, {id(self): made}))
-            raise
-        _restore(made, copied)
+        _restore(made, copy.deepcopy(_state(self), memo))
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return what `pickle` saves, after a trial whose error names the attribute at fault."""
-        _require_left(self)
-        state = _state(self)
-        # Subclasses of Pickler, such as cloudpickle's, may accept more than the trial does.
-        caller = sys._getframe(1).f_locals.get("self")
-        if not isinstance(caller, (pickle.Pickler, pickle._Pickler)):
-            _refuse_fastestimator(self)
-            for op in filter(is_op, _all_items(self)):
-                self._require_apart(op)
-            try:
-                _try_pickle(state)
-            except Exception as error:
-                _add_path(error, state, _try_pickle)
-                raise
+        _check_copyable(self)
+        for op in filter(is_op, _all_items(self)):
+            self._require_apart(op)
         # Passing the state setter makes this independent of a `__setstate__` of a subclass.
-        return _new, (type(self),), state, None, None, _restore
+        return _new, (type(self),), _state(self), None, None, _restore
 
 
 def _new(cls: type[Value]) -> Value:
     return object.__new__(cls)
 
 
-def _require_left(network: Any) -> None:
+def _check_copyable(network: Any) -> None:
+    """Check that a network is not open, and holds no op that FastEstimator pickles in part."""
+    name = type(network).__name__
     if network._context is not None:
         raise ValueError(
-            f"This {type(network).__name__} is open, and its models cannot be copied or pickled "
-            "meanwhile. Leave it first."
+            f"This {name} is open, and its models cannot be copied or pickled meanwhile. Leave it "
+            "first."
         )
+    for item in _all_items(network):
+        setter = getattr(type(item), "__setstate__", None)
+        if getattr(setter, "__module__", "").startswith("fastestimator."):
+            raise TypeError(
+                f"This {name} cannot be copied or pickled, because FastEstimator saves only a part "
+                f"of its {type(item).__name__}. Use fastnet's."
+            )
 
 
 def _state(network: Any) -> dict[str, Any]:
@@ -97,16 +81,6 @@ def _state(network: Any) -> dict[str, Any]:
     fresh._begin()
     own = {*vars(fresh), "_plans"}
     return {name: value for name, value in vars(network).items() if name not in own}
-
-
-def _refuse_fastestimator(network: Any) -> None:
-    for item in _all_items(network):
-        setter = getattr(type(item), "__setstate__", None)
-        if getattr(setter, "__module__", "").startswith("fastestimator."):
-            raise TypeError(
-                f"This {type(network).__name__} cannot be copied or pickled, because FastEstimator "
-                f"saves only a part of its {type(item).__name__}. Use fastnet's."
-            )
 
 
 def _restore(network: Any, state: dict[str, Any]) -> None:
@@ -126,42 +100,3 @@ def _all_items(network: Any) -> Iterator[Any]:
     for item in items:
         yield item
         items += item.inner_ops() if isinstance(item, Op) else ()
-
-
-def _add_path(error: Exception, state: dict[str, Any], attempt: Callable[[Any], Any]) -> None:
-    """Add a note with the path to the attribute at which an attempt to copy fails."""
-    add_note(
-        error,
-        f"Raised because of network{_failing_path(state, attempt, set())}. Networks cannot be "
-        "copied with open files or locks, nor pickled with lambdas or local functions.",
-    )
-
-
-def _failing_path(value: Any, attempt: Callable[[Any], Any], seen: set[int]) -> str:
-    """Return the path to the innermost failing value, such as `.ops[1] (Fuse).ops[0] (Scale).f`."""
-    is_sequence = isinstance(value, (list, tuple))
-    inside = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    seen.add(id(value))
-    for key, one in enumerate(value) if is_sequence else inside.items():
-        if id(one) in seen or isinstance(one, ModuleType):
-            continue
-        try:
-            attempt(one)
-        except Exception:
-            name = f"[{key!r}]" if is_sequence or not isinstance(key, str) else f".{key}"
-            name += f" ({type(one).__name__})" if is_op(one) else ""
-            return name + _failing_path(one, attempt, seen)
-    return ""
-
-
-def _try_pickle(item: Any) -> None:
-    _Trial(io.BytesIO()).dump(item)
-
-
-class _Trial(ForkingPickler):
-    """Pickles all but tensors and arrays, as they are large, and Keras models and networks."""
-
-    def persistent_id(self, obj: Any) -> Any:
-        is_tensor = hasattr(obj, "dtype") and hasattr(obj, "shape")
-        skips = is_tensor or isinstance(obj, Value) or framework_of(obj) == "tf"
-        return "skipped" if skips else None

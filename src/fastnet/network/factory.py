@@ -1,17 +1,15 @@
-"""Creates the network of the framework that some ops need."""
+"""Creates the network of the framework that its ops need."""
 
 from __future__ import annotations
 
 import sys
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.frameworks import framework_named
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
-from fastnet.network.compile_options import CompileOptions
 
 if TYPE_CHECKING:
     from fastnet.network.tf.open_axes import Axes
@@ -24,40 +22,31 @@ def Network(
     pops: Any = None,
     slicers: Any = None,
     open_axes: Axes | None = None,
-    device: Any = None,
-    keep_on_device: bool = True,
-    returns: Literal["cpu", "device"] | None = "cpu",
-    compile: bool | CompileOptions = False,
+    **options: Any,
 ) -> BaseNetwork:
     """Create the network that fits the models of some ops.
 
     A network is opened for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
     runs one batch per step: ``result = network.run_step({"x": x, "label": label})``. The result
-    holds the values of the batch and the outputs of the ops, by key. `transform` opens the network
-    for one batch or a loader; `explain` describes what a step would run; `fastnet.steps` iterates
-    over an epoch. See `help(fastnet.network.BaseNetwork)` for all methods.
+    holds the values of the batch and the outputs of the ops, by key. See
+    `help(fastnet.network.BaseNetwork)` for all methods.
 
     Args:
         ops: The ops, in order; None and schedulers of ops are allowed.
         pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
         slicers: Slicers, which cut a batch into minibatches and join their results.
-        open_axes: The axes whose length may vary within one graph; None for the batch axis, the
-            first (TensorFlow only, see `TFNetwork`).
-        device: The device to run on (torch only, see `TorchNetwork`; so are the next two).
-        keep_on_device: Whether models stay on the device after the network is closed.
-        returns: Where the outputs of a step are returned.
-        compile: Whether each step runs as one compiled program, or the options for that.
+        open_axes: The axes whose length may vary within one graph (see `TFNetwork`).
+        options: Options of `TorchNetwork` (`device`, `keep_on_device`, `returns`, `compile`) or
+            `TFNetwork` (`compile`).
 
     Returns:
         A `TorchNetwork` or a `TFNetwork`. Ops without models run in torch, unless only TensorFlow
         is imported.
 
     Raises:
-        AssertionError: If the ops hold models of two frameworks, or two models whose names are
-            equal (ignoring case).
-        ValueError: If the framework of a model is unknown, or there is no such device.
-        TypeError: If the network of the framework does not take an option, or `open_axes` does not
-            hold axes.
+        AssertionError: If the ops hold models of two frameworks, or models of equal names.
+        ValueError: If the framework of a model is unknown.
+        TypeError: If the network of the framework does not take an option.
 
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -69,19 +58,10 @@ def Network(
     ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
     torch.Size([3, 1])
     """
-    # Options of the other framework are passed on only if set: its network does not take them.
-    options = {
-        "open_axes": open_axes,
-        "device": device,
-        "keep_on_device": keep_on_device,
-        "returns": returns,
-        "compile": compile,
-    }
-    defaults = signature(Network).parameters
-    given = {key: value for key, value in options.items() if value != defaults[key].default}
-    make = framework_named(framework_for(ops)).load("network")
-    network: BaseNetwork = make(ops, pops, slicers, **given)
-    return network
+    if open_axes is not None:
+        options["open_axes"] = open_axes
+    network_class: type[BaseNetwork] = framework_named(framework_for(ops)).load("network")
+    return network_class(ops, pops, slicers, **options)
 
 
 def framework_for(ops: Any) -> str:

@@ -16,15 +16,14 @@ __all__ = ["bar_class", "report_if_slow"]
 _SLOW_SECONDS = 2.0
 
 
-def bar_class(caller: str) -> type[Any]:
+def bar_class(caller: str) -> Any:
     """Import tqdm's progress bar."""
     try:
         from tqdm import tqdm
     except ModuleNotFoundError as error:
         add_note(error, f"{caller} with progress=True needs tqdm. Install it: pip install tqdm")
         raise
-    bar: type[Any] = tqdm
-    return bar
+    return tqdm
 
 
 @contextmanager
@@ -34,9 +33,7 @@ def report_if_slow(what: str) -> Iterator[None]:
     if stream is None or not stream.isatty() or not is_main():
         yield
         return
-    timer = threading.Timer(
-        _SLOW_SECONDS, print, [f"fastnet: {what} ..."], {"file": stream, "flush": True}
-    )
+    timer = threading.Timer(_SLOW_SECONDS, print, [f"fastnet: {what} ..."], {"file": stream})
     timer.daemon = True
     timer.start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
@@ -24,9 +25,8 @@ class TraceRecord:
         mode: The mode.
         epoch: The epoch.
         reason: Why no existing trace could be used.
-        seconds: The seconds spent on tracing. In TensorFlow this includes the first run of the
-            trace, in which TensorFlow optimizes it for the device.
-        compile_seconds: The seconds spent on compiling. In TensorFlow this includes the first run.
+        seconds: The seconds spent on tracing; in TensorFlow with the first run of the trace.
+        compile_seconds: The seconds spent on compiling; in TensorFlow with the first run.
         fallback: Why steps do not run compiled although `compile` asks for it; None otherwise.
         part: The range of ops that the record is about; None if it is about whole steps.
     """
@@ -44,16 +44,16 @@ class TraceRecord:
 class Records:
     """The latest trace records of a network; warns once of each fallback, which runs `instead`."""
 
-    def __init__(self, instead: str, part: str | None = None) -> None:
+    def __init__(self, instead: str) -> None:
         self.kept: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
         self._instead = instead
-        self._part = part
         self._warned: set[str] = set()
+        self._part: str | None = None
 
     def of(self, part: str) -> Records:
         """Return an object that adds records about a part of a step to the same list."""
-        records = Records(self._instead, part)
-        records.kept, records._warned = self.kept, self._warned
+        records = copy.copy(self)
+        records._part = part
         return records
 
     def add(
@@ -73,8 +73,7 @@ class Records:
         if fallback is not None and fallback not in self._warned:
             self._warned.add(fallback)
             warn(
-                f"{'Steps' if self._part is None else self._part} of mode '{mode}' run "
-                f"{self._instead}, and not as one compiled program: {fallback}. network.traces "
-                "tells of all such reasons; open the network with eager=True, or make it without "
-                "`compile`, to have no such warning."
+                f"{self._part or 'Steps'} of mode '{mode}' run {self._instead}, and not as one "
+                f"compiled program: {fallback}. network.traces tells of all such reasons; open the "
+                "network with eager=True, or make it without `compile`, to have no such warning."
             )

@@ -220,7 +220,7 @@ class TestWhatKerasCannotSave:
         network = TFNetwork([ModelOp(fastnet.build(mlp, None, model_name="m"), "x", "y")])
         with (
             network("infer", 1),
-            pytest.raises(ValueError, match="TFNetwork is in use"),
+            pytest.raises(ValueError, match="TFNetwork is open"),
         ):
             way(network)
         way(network)

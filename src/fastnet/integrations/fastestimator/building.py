@@ -166,7 +166,7 @@ def _build_with_patches(
 ) -> list[Any]:
     """Make models one by one, with what a program has put in the place of FastEstimator's."""
     mixed_precision = read_precision(mixed_precision)
-    models, _ = make_models(model_fn, mixed_precision)
+    models = make_models(model_fn, mixed_precision)
     count = len(models)
     settings = (
         to_list(optimizer_fn) or [None] * count,
