@@ -79,7 +79,7 @@ def postprocessed(
         try:
             run_ops(ops, result, state, target_type, False, lambda op: forwards[id(op)])
         except Exception as error:
-            add_note(error, "It was raised in the network's postprocessing.")
+            add_note(error, "This was in the network's postprocessing.")
             raise
         return result
 
