@@ -371,6 +371,7 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             at += 2
         return True
     if node.kind == FUNCTION:
+        # Its closure variables follow its five other values.
         for position in range(end - at - 5):
             cell = <PyCellObject*> items_of(at[1])[position]
             if or_else(cell.ob_ref, NO_VALUE) != at[5 + position]:

@@ -13,6 +13,7 @@ references. No code of the objects is called, not even ``__eq__``.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import io
@@ -23,7 +24,7 @@ import sysconfig
 import types
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,8 @@ _CONTAINERS = (
 )
 # Classes written in C that keep objects in members, as a partial keeps its function.
 _WITH_MEMBERS = (functools.partial, property, staticmethod, classmethod, defaultdict)
-# A torch module has many OrderedDicts, and Python itself adds attributes to the others later.
+# Attributes of these are not compared: torch modules have many OrderedDicts, and Python adds some
+# attributes to the others when they are first read.
 _WITHOUT_ATTRIBUTES = (OrderedDict, staticmethod, classmethod)
 # Instances of these are compared by identity.
 _LEAVES = (
@@ -65,9 +67,9 @@ _LEAVES = (
     weakref.WeakKeyDictionary,
     weakref.WeakValueDictionary,
 )
-# A program that has not imported these has no instances of them.
+# The same, for modules that are not imported here. If nobody has imported them, none exist.
 _LEAVES_ELSEWHERE = (("logging", "Logger"), ("threading", "Thread"))
-# These are compared by their bits.
+# Instances of exactly these are compared by their bits.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
 # The first values of a node.
@@ -80,10 +82,10 @@ _HEADERS = {
 _STEPS = {Kind.OBJECT: 2, Kind.CLASS: 2, Kind.DICT: 2, Kind.SLOTS: 2, Kind.SET: 1}
 _UNORDERED = (Kind.OBJECT, Kind.CLASS, Kind.SET)
 _LONGEST_KEY = 60
-# Tuples within more tuples are compared by identity, before Python's stack overflows.
-_DEEPEST = 50
+# Tuples within more tuples than this are compared by identity. Each level may double the time.
+_DEEPEST = 12
 
-# The instructions that read them.
+# The instructions that read globals and attributes.
 _READ_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _READ_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
@@ -344,18 +346,16 @@ def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 def _globals_of(
     function: types.FunctionType, skip: Mapping[int, frozenset[str]]
 ) -> list[tuple[dict[str, Any], str, bool, int]]:
-    """List the globals that a function reads, and the attributes of the modules among them.
-
-    Each has its namespace, its name, whether its value is followed, and the index of the module
-    that it is an attribute of, which counts from 1; it is 0 for a global.
-    """
+    """List the globals that a function reads, and the attributes of the modules among them."""
+    # Each with its namespace, whether its value is followed, and the index of the module that it is
+    # an attribute of, counted from 1, or 0.
     read, attributes = _names_in(function.__code__)
     namespace = function.__globals__
     found = [(namespace, name, True, 0) for name in sorted(read - skip.get(id(namespace), set()))]
     entered = set[int]()
     # The list grows while it is gone through, because attributes of modules may be modules.
     for index, (namespace, name, _, _) in enumerate(found, 1):
-        value = namespace.get(name)
+        value = dict.get(namespace, name)
         if _is_module(value) and id(value) not in entered:
             entered.add(id(value))
             inner = _module_dict(value)
@@ -389,9 +389,9 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
         pairs = [(slot, _get_slot(slot, owner)) for slot in layout.slots]
         return [one for pair in pairs if pair[0].__name__ not in skip for one in pair]
     if issubclass(cls, deque):
-        return list(deque.__iter__(owner))
+        return _list(deque.__iter__, owner)
     if issubclass(cls, OrderedDict):
-        keys = list(OrderedDict.__iter__(owner))
+        keys = _list(OrderedDict.__iter__, owner)
         keys = [key for key in keys if type(key) is not str or key not in skip]
         # The node of the dict itself has the keys too; this one is only for their order.
         return keys if len(keys) > 1 else []
@@ -401,6 +401,13 @@ def _read(kind: Kind, owner: Any, layout: _Layout, skip: Iterable[str]) -> list[
         return [owner.__dict__.get("__wrapped__")]
     iterate = tuple.__iter__ if issubclass(cls, tuple) else frozenset.__iter__
     return list(iterate(owner))
+
+
+def _list(iterate: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
+    """List the items of a container; again if another thread changes it meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):
+            return list(iterate(owner))
 
 
 def _get_cell(cell: types.CellType) -> Any:
@@ -413,7 +420,8 @@ def _get_cell(cell: types.CellType) -> Any:
 def _get_slot(slot: types.MemberDescriptorType, owner: Any) -> Any:
     try:
         return slot.__get__(owner)
-    except AttributeError:
+    # Another thread may have assigned `__class__`, so that the class has other slots now.
+    except (AttributeError, TypeError):
         return ABSENT
 
 
@@ -481,6 +489,7 @@ def _token(value: Any, depth: int = 0) -> Any:
     return id(value)
 
 
+# What the walk and the comparison leave to Python, because it is rare.
 _RULES = types.SimpleNamespace(
     find_difference=_find_difference,
     globals_of=_globals_of,

@@ -539,7 +539,7 @@ class TestSlicers:
                 {"x": X[0], "w": 1},
                 {"x": X, "w": 1},
                 ValueError,
-                ["[1, -1], but got data of 1 axes", "Raised by SlidingSlicer while it sliced"],
+                ["[1, -1], but got data of shape [3]", "Raised by SlidingSlicer while it sliced"],
             ),
             (
                 lambda fw, x, w: x[:, w:],

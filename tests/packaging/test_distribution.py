@@ -64,6 +64,7 @@ def test_modules_of_the_kernel() -> None:
         "_calls",
         "_execute",
         "_guard",
+        "_guards",
         "_nest",
         "_resolve",
         "_slice",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.framework import framework_of
 from fastnet.frameworks import framework_named
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
+from fastnet.network.compile_options import CompileOptions
 
 if TYPE_CHECKING:
     from fastnet.network.tf.open_axes import Axes
@@ -22,7 +23,10 @@ def Network(
     pops: Any = None,
     slicers: Any = None,
     open_axes: Axes | None = None,
-    **options: Any,
+    device: Any = None,
+    keep_on_device: bool = True,
+    returns: Literal["cpu", "device"] | None = "cpu",
+    compile: bool | CompileOptions = False,
 ) -> BaseNetwork:
     """Create the network that fits the models of some ops.
 
@@ -36,8 +40,11 @@ def Network(
         pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
         slicers: Slicers, which cut a batch into minibatches and join their results.
         open_axes: The axes whose length may vary within one graph (see `TFNetwork`).
-        options: Options of `TorchNetwork` (`device`, `keep_on_device`, `returns`, `compile`) or
-            `TFNetwork` (`compile`).
+        device: Where ops run (see `TorchNetwork`).
+        keep_on_device: Whether models stay on the device while the network is not open (see
+            `TorchNetwork`).
+        returns: Where a step's outputs are returned (see `TorchNetwork`).
+        compile: Whether to compile each step to one program, or the options for it.
 
     Returns:
         A `TorchNetwork` or a `TFNetwork`. Ops without models run in torch, unless only TensorFlow
@@ -58,8 +65,14 @@ def Network(
     ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
     torch.Size([3, 1])
     """
-    if open_axes is not None:
-        options["open_axes"] = open_axes
+    given = {
+        "open_axes": (open_axes, None),
+        "device": (device, None),
+        "keep_on_device": (keep_on_device, True),
+        "returns": (returns, "cpu"),
+        "compile": (compile, False),
+    }
+    options = {name: value for name, (value, default) in given.items() if value != default}
     network_class: type[BaseNetwork] = framework_named(framework_for(ops)).load("network")
     return network_class(ops, pops, slicers, **options)
 

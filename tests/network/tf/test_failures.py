@@ -419,9 +419,5 @@ class TestSameTexts:
 
     def test_of_a_network_that_is_not_open(self) -> None:
         network = TFNetwork(Counting("x", "y"))
-        with failing(
-            ValueError,
-            "run_step needs an entered TFNetwork. Write "
-            '`with network(mode="train", epoch=1, ds_id=""):` around it.',
-        ):
+        with pytest.raises(ValueError, match=r"TFNetwork is not open.*with network\(mode="):
             network.run_step({"x": 1})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fastnet
-from fastnet.network import TFNetwork, layout
+from fastnet.network import TFNetwork, plan_cache
 from fastnet.op.tensorop import LambdaOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
 from tests.network.keras_models import batches, infer, keras, line, regression, tf, train
@@ -141,7 +141,7 @@ class TestGone:
         assert graphs() == 1
 
     def test_with_layouts_that_are_crowded_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(layout, "MOST_LAYOUTS", 3)
+        monkeypatch.setattr(plan_cache, "MAX_PLANS", 3)
         keys = [f"y{number}" for number in range(8)]
         op = Counting("x", "x")
         network = TFNetwork([op, *(LambdaOp(lambda x: x, "x", key) for key in keys)])
@@ -152,7 +152,7 @@ class TestGone:
         assert graphs() == 3
 
     def test_with_ops_that_a_scheduler_makes_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(layout, "MOST_LAYOUTS", 3)
+        monkeypatch.setattr(plan_cache, "MAX_PLANS", 3)
         made: list[weakref.ref[Any]] = []
 
         class Making(Scheduler[Any]):

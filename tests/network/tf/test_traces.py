@@ -15,7 +15,7 @@ import pytest
 
 import fastnet
 from fastnet.backend import load_model, save_model
-from fastnet.network import TFNetwork, records
+from fastnet.network import TFNetwork, trace_records
 from fastnet.network.tf import program
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp
@@ -1118,8 +1118,8 @@ class TestMany:
     def test_reasons_keep_no_more_than_the_last_of_them(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert records._MOST_RECORDS == 256
-        monkeypatch.setattr(records, "_MOST_RECORDS", 4)
+        assert trace_records._MOST_RECORDS == 256
+        monkeypatch.setattr(trace_records, "_MOST_RECORDS", 4)
         warnings.simplefilter("ignore")
         _, network = double()
         with network(mode="infer", epoch=3):

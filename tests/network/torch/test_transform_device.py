@@ -75,7 +75,7 @@ def test_a_network_in_use_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(networks, "resolve_device", torch.device)
     network = TorchNetwork([LambdaOp(lambda x: x, "x", "y")], device="cpu")
     with network(mode="infer", epoch=1):
-        with pytest.raises(ValueError, match="is in use"):
+        with pytest.raises(ValueError, match="is open already"):
             network.transform(BATCH, "infer", device="meta")
         assert network.device == torch.device("cpu")
         network.run_step(BATCH)

@@ -513,15 +513,11 @@ def test_what_is_known_at_the_end_cannot_be_read_before() -> None:
         LambdaOp(lambda norm: norm * 2, "norm", "twice"),
     ]
     network = TorchNetwork(ops)
-    text = (
-        "LambdaOp (op 2, inputs ['norm'], outputs ['twice']) reads 'norm', which UpdateOp (op 1, "
-        "inputs ['y'], outputs ['norm', 'stepped']) knows only at the step's end, as its update is "
-        "put off until then. Make the UpdateOp with defer=False, or read the key from the step's "
-        "result."
-    )
-    with raising(ValueError, text):
+    with pytest.raises(
+        ValueError, match=r"LambdaOp \(op 2.*'norm'.*UpdateOp.*defer=False"
+    ) as caught:
         network(mode="train", epoch=1)
-    assert network.explain("train").error == f"ValueError: {text}"
+    assert network.explain("train").error == f"ValueError: {caught.value}"
     ops[1].defer = False
     (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
     assert torch.equal(result["twice"], 2 * result["norm"])
@@ -531,12 +527,7 @@ def test_an_update_inside_of_another_op_cannot_tell_later() -> None:
     model = built(line, sgd(), model_name="m")
     inner = UpdateOp(model, "y", defer=True, outputs=TOLD)
     network = TorchNetwork([ModelOp(model, "x", "y"), Fuse([inner])])
-    with raising(
-        ValueError,
-        "Fuse (op 1, inputs ['y'], outputs ['norm', 'stepped']) has an UpdateOp inside that tells "
-        "'norm' only at the step's end, as its update is put off until then. Make the UpdateOp "
-        "with defer=False, or put it into the network's list of ops.",
-    ):
+    with pytest.raises(ValueError, match=r"Fuse \(op 1.*UpdateOp.*'norm'.*defer=False"):
         network(mode="train", epoch=1)
     inner.defer = False
     (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
@@ -550,15 +541,12 @@ def test_an_update_inside_of_another_op_cannot_tell_later() -> None:
         (
             {"clip_norm": 1.0},
             {},
-            "The UpdateOps of model 'm' are put off and take one step together, but have "
-            "clip_norm=1.0 and clip_norm=None. Give all of them the same.",
+            "model 'm'.*clip_norm=1.0 and clip_norm=None",
         ),
         (
             {"outputs": TOLD},
             {},
-            "The UpdateOps of model 'm' are put off and take one step together, of which the last "
-            "one tells, but outputs ['norm', 'stepped'] are those of an earlier one. Give them to "
-            "the last.",
+            r"model 'm'.*outputs \['norm', 'stepped'\]",
         ),
     ],
 )
@@ -573,7 +561,7 @@ def test_updates_that_go_together_say_the_same(
             UpdateOp(model, "y", **second),
         ]
     )
-    with raising(ValueError, text):
+    with pytest.raises(ValueError, match=text):
         network(mode="train", epoch=1)
 
 
