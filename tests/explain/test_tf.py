@@ -154,12 +154,12 @@ def test_whether_steps_are_compiled() -> None:
     double = LambdaOp(lambda x: 2 * x, "x", "y")
     assert said(TFNetwork(double)) == []
     network = TFNetwork(double, compile=True)
-    assert said(network) == ["steps are compiled when the first one has come"]
+    assert said(network) == ["steps are compiled at the first step"]
     with network("infer", 1):
         network.run_step({"x": tf.ones(2)})
     (line,) = said(network)
     assert line.startswith("steps are compiled, which took ")
-    assert said(network, "eval") == ["steps are compiled when the first one has come"]
+    assert said(network, "eval") == ["steps are compiled at the first step"]
     network = TFNetwork(LambdaOp(lambda x: tf.sort(x), "x", "y"), compile=True)
     with network("infer", 1):
         network.run_step({"x": tf.ones(2)})

@@ -14,6 +14,7 @@ from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.plan_cache import MAX_PLANS
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import ModelOp
 from fastnet.schedule import EpochScheduler, RepeatScheduler, Scheduler
 from fastnet.slicer import AxisSlicer
@@ -252,7 +253,39 @@ class TestChanges:
         assert not torch.equal(model.weight, before["weight"])
 
 
+class TestInnerOps:
+    def test_one_that_was_replaced_is_forgotten(self) -> None:
+        fuse = Fuse([plus(1), plus(10, "y", "z")])
+        network = TorchNetwork([fuse])
+        run(network, {"x": 1})
+        fuse.ops[1] = plus(20, "y", "z")
+        assert run(network, {"x": 1})["z"] == 22
+        network.retrace()
+        for _ in range(2):
+            assert run(network, {"x": 1})["z"] == 22
+
+    def test_of_ops_that_are_made_anew(self) -> None:
+        ever = TestBounds.Ever(lambda epoch: Fuse([plus(epoch)]))
+        network = TorchNetwork([ever])
+        for epoch in range(1, 3 * MAX_PLANS):
+            assert run(network, {"x": 0}, epoch=epoch)["y"] == epoch
+        assert len(network._plans._items.specs) == 2
+        network.retrace()
+        assert run(network, {"x": 0}, epoch=7)["y"] == 7
+
+
 class TestBuilding:
+    def test_ops_that_a_scheduler_makes(self) -> None:
+        ops: list[TestBuilding.Noting] = []
+
+        def make(epoch: int) -> Any:
+            ops.append(self.Noting("x", "y"))
+            return ops[-1]
+
+        network = TorchNetwork([TestBounds.Ever(make)])
+        run(network, {"x": 1})
+        assert ops[-1].built == [("torch", network.device)]
+
     class Noting(TensorOp):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)

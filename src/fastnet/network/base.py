@@ -63,7 +63,7 @@ class BaseNetwork(Value):
             "bfloat16", or True for what is usual on the device.
 
     Raises:
-        AssertionError: If something is no op, postprocessing op or slicer, or if two models have
+        AssertionError: If an item is not an op, postprocessing op or slicer, or if two models have
             one name (case aside).
         ValueError: If only some models have mixed precision, or a postprocessing op would drop or
             make batches.
@@ -71,7 +71,7 @@ class BaseNetwork(Value):
 
     _first_epoch = 1
     _warns_of_unwritten = True
-    # what comes back where no keys are named; none for all outputs
+    # The keys to return if none are requested. Empty means all outputs.
     _wanted: frozenset[str] = frozenset()
 
     def __init__(
@@ -113,7 +113,7 @@ class BaseNetwork(Value):
 
     @cached_property
     def _plans(self) -> PlanCache:
-        # Of a network that was copied before all of its ops were.
+        # Used if a network was copied before all of its ops were restored.
         return PlanCache(self)
 
     def _first_deferred(self, ops: list[Any]) -> int:
@@ -166,7 +166,7 @@ class BaseNetwork(Value):
             The network itself, to be entered.
 
         Raises:
-            TypeError: If the epoch is no integer, or the dataset's id or a desired key no string.
+            TypeError: If the epoch is not an integer, or the dataset id or a key not a string.
             ValueError: If there is no such mode or epoch, the network is open already, slicers
                 clash, or a desired key is sliced and not un-sliced.
         """
@@ -472,7 +472,7 @@ class BaseNetwork(Value):
         """Time the network from now on, or no longer; an open network goes on."""
         self._meter = meter
         with self._composing:
-            if self._context is not None:
+            if self._context is not None and hasattr(self._context.runner, "bound"):
                 compose_step(self, self._context)
 
     def _skip_exit_calls(self) -> None:

@@ -7,11 +7,13 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Integral
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, ref
+
+import numpy as np
 
 from fastnet._execute import BoundPlan
 from fastnet.backend.facts import fact, name_of, put_fact
@@ -206,13 +208,14 @@ def check_request(
             f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}."
             f"{suggestion}"
         )
-    if isinstance(epoch, bool) or not isinstance(epoch, Integral):
+    number = _as_int(epoch)
+    if number is None:
         raise TypeError(
             f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
             f"{type(epoch).__name__}."
         )
-    if epoch < first_epoch:
-        raise ValueError(f"An epoch is an integer of at least {first_epoch}, not {epoch}.")
+    if number < first_epoch:
+        raise ValueError(f"An epoch is an integer of at least {first_epoch}, not {number}.")
     if ds_id is not None and not isinstance(ds_id, str):
         raise TypeError(
             'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
@@ -226,7 +229,18 @@ def check_request(
                 f"desired_output_keys holds {shorten(key)} of type {type(key).__name__}, but keys "
                 "are strings."
             )
-    return int(epoch), desired
+    return number, desired
+
+
+def _as_int(value: Any) -> int | None:
+    """Return an integer of any type, such as numpy's, as an int, and None for any other value."""
+    # numpy 1 accepts its bools as indices.
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def note_optimizer(model: Model) -> None:

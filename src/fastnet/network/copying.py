@@ -87,7 +87,10 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
     vars(network).update(state)
     network._begin()
     # An op that refers to its network may be restored after it; then the first entry does the rest.
-    if all(is_op(item) or is_slicer(item) or vars(item) for item in _all_items(network)):
+    if all(
+        is_op(item) or is_slicer(item) or getattr(item, "__dict__", True)
+        for item in _all_items(network)
+    ):
         network._move_in()
         network._plans  # noqa: B018  (from here on, changes of attributes of ops are noticed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from operator import length_hint
 from time import perf_counter
 from typing import Any
 
@@ -90,7 +91,9 @@ class Steps:
         self._loader: Any = loader
         self._progress = progress
         self._show = to_list(show)
-        self._desired = desired | frozenset(self._show) if desired else desired
+        # Without desired keys all outputs are returned, or none if the network was made so.
+        is_limited = bool(desired or network._wanted)
+        self._desired = desired | frozenset(self._show) if is_limited else desired
         self._context: dict[str, Any] = {"mode": mode, "epoch": epoch, "ds_id": ds_id}
 
     def __repr__(self) -> str:
@@ -152,21 +155,24 @@ class Steps:
         """Return the progress bar, which is a context manager, or an empty one without a bar."""
         if not self._progress or not is_main():
             return nullcontext()
-        total = len(self) if hasattr(self._loader, "__len__") else None
+        # `len` of a DataLoader of an IterableDataset raises TypeError.
+        total = length_hint(self._loader, -1)
         description = f"{self._context['mode']} {self._context['epoch']}"
-        return bar_class("steps")(total=total, unit="step", desc=description)
+        return bar_class("steps")(total=None if total < 0 else total, unit="step", desc=description)
 
     def _format_numbers(self, result: Mapping[str, Any]) -> dict[str, str]:
         """Return what the progress bar shows of a result: the keys in `show` have to be numbers."""
         numbers = {}
         for key in self._show:
             if key not in result:
-                raise KeyError(f"steps is to show '{key}', but a step gives only {list(result)}.")
+                raise KeyError(
+                    f"steps was asked to show '{key}', but a step returns only {list(result)}."
+                )
             try:
                 numbers[key] = f"{float(result[key]):.4g}"
             except (TypeError, ValueError, RuntimeError) as error:
                 raise TypeError(
-                    f"steps is to show '{key}', which is {shorten(result[key])} and not a number."
+                    f"steps was asked to show '{key}', which is {shorten(result[key])} and not a number."
                 ) from error
         return numbers | {"waiting for data": f"{self.waiting_share:.0%}"}
 

@@ -87,7 +87,7 @@ def _describe_compilation(network: Any, mode: str) -> str:
         return ""
     traces = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
     if not traces:
-        return "are compiled when the first one has come"
+        return "are compiled at the first step"
     reason = ([trace for trace in traces if trace.part is None] or traces)[-1].fallback
     if any(trace.part is not None and trace.fallback is None for trace in traces):
         return f"are compiled in parts, because {reason}"

@@ -26,7 +26,8 @@ from fastnet.types import is_given, is_scheduler
 
 __all__ = ["MAX_PLANS", "PlanCache", "resolve_all_settings"]
 
-# Schedulers that create new ops in every epoch, or ever new desired keys, must not fill the memory.
+# Schedulers that create new ops in every epoch, or requests with ever-changing desired keys, must
+# not exhaust the memory.
 MAX_PLANS = 64
 
 Lists = tuple[list[Any], list[Any], list[Any]]
@@ -151,7 +152,7 @@ class PlanCache:
     def _with_scheduled(self, items: _Items, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
         """Return what the schedulers stand for, and the items with those that are new among them.
 
-        No lock is held while a scheduler runs, since it may be anybody's.
+        No lock is held while a scheduler runs, since it may be user code.
         """
         if not items.schedulers:
             return items, ()
@@ -161,6 +162,10 @@ class PlanCache:
             return items, scheduled
         with self._lock:
             items = self._items
+            for item in new:
+                if id(item) not in items.specs:
+                    resolve_all_settings(item)
+                    self._network._build(item)
             ids = set(map(id, new))
             plans = {
                 key: plan
@@ -249,7 +254,7 @@ class _Items:
         plans: dict[tuple[Any, ...], ExecutionPlan] | None = None,
     ) -> None:
         self.lists = lists
-        # What schedulers stand for now that is not among their `get_all_values`.
+        # Current values of schedulers that `get_all_values` does not list.
         self.extra = list(extra)
         self.table = KeyTable() if table is None else table
         self.plans = {} if plans is None else plans
@@ -266,6 +271,8 @@ class _Items:
         roots: list[tuple[str, Any]] = [("", items) for items in lists]
         for item in self.items:
             self._add(item, self.table, id(item), roots)
+        # Ops that are no longer inside of any item are dropped.
+        self.specs = {key: self.specs[key] for key in self._resolved}
         self._entries = [
             [one if is_scheduler(one) else self.specs[id(one)] for one in items]
             for items in self._contents
@@ -273,7 +280,7 @@ class _Items:
         self.has_meta_ops = any(isinstance(item, MetaOp) for item in self.items)
         self._roots = roots
         self._snapshot = Snapshot(roots, shallow=True)
-        # A property may return another value each time: it is asked.
+        # A property may return a different value each time, so these are always read again.
         self._asked = [spec for spec in self.specs.values() if _has_properties(spec.item)]
 
     def _add(self, op: Any, table: KeyTable, owner: int, roots: list[tuple[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Binds the UpdateOps of a network: when they step, what follows them, what ends them."""
+"""Binding of UpdateOps: when they step, what runs after them, and what runs at exit."""
 
 from __future__ import annotations
 
@@ -128,9 +128,10 @@ def _refuse_different(updates: Sequence[UpdateOp]) -> None:
                 f"The UpdateOps of model '{name}' are deferred and take one step together, but "
                 f"have {setting}={given[0]} and {setting}={given[1]}. Pass the same to all of them."
             )
-    if any(one.outputs for one in updates[:-1]):
+    early = [key for one in updates[:-1] for key in one.outputs]
+    if early:
         raise ValueError(
             f"The UpdateOps of model '{name}' are deferred and take one step together, which the "
-            f"last one reports, but the outputs {list(updates[0].outputs)} belong to an earlier "
-            "one. Pass them to the last."
+            f"last one reports, but the outputs {early} belong to an earlier one. "
+            "Pass them to the last."
         )

@@ -1,4 +1,4 @@
-"""How the steps of an opening are run in PyTorch."""
+"""Runs the steps of an open network in PyTorch."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class TorchRunner(Runner):
         device: Where ops run.
         mixed_precision: Whether they run under autocast, and in which type: True for what is usual
             on the device.
-        models: The models of the network, in force or not.
+        models: All models of the network, active or not.
         keeps: Whether models stay on the device when the opening ends.
         wait: What waits for the copies that a step has queued, or None where it queues none.
         captured: What calls compiled steps, or None where they all run op by op.
     """
 
-    # whether there are other processes to communicate with, from when it was opened
+    # Whether other processes take part; set by `open`.
     _is_spread = False
 
     def __init__(
@@ -69,14 +69,14 @@ class TorchRunner(Runner):
             self.around = "autocast", "autocast"
 
     def open(self) -> None:
-        """Bring the models in force, and what their optimizers keep, to the device.
+        """Move the active models and their optimizer state to the device.
 
         Raises:
             ValueError: If a model would be updated that nothing keeps the same in all processes.
         """
         self.context.state["tape"] = NonContext()
         models = self.context.plan.models
-        # an opening without models communicates nothing
+        # Without models nothing is communicated.
         self._is_spread = (
             bool(models)
             and dist.is_available()
@@ -93,11 +93,13 @@ class TorchRunner(Runner):
 
     def close(self) -> None:
         """Bring them back to the CPU, unless they stay on the device."""
-        if not self._keeps and self._device.type != "cpu":
-            for model in self.context.plan.models:
-                self._move(model, torch.device("cpu"))
-        if self.ranks is not None:
-            self.ranks.end()
+        try:
+            if not self._keeps and self._device.type != "cpu":
+                for model in self.context.plan.models:
+                    self._move(model, torch.device("cpu"))
+        finally:
+            if self.ranks is not None:
+                self.ranks.end()
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
