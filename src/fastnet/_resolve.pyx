@@ -4,6 +4,8 @@ A network interns every key once, when it is made. Opening it for a mode and an 
 arithmetic on bits: `resolve` walks the active ops once and never hashes a string.
 """
 
+from types import BuiltinMethodType, MethodType
+
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.string cimport memset
@@ -318,10 +320,20 @@ cdef class OpSpec(Spec):
             and self._limits_are_as_read()
             and bool(op.in_list) == self.in_list
             and bool(op.out_list) == self.out_list
-            and getattr(op, "forward", None) == self.forward
+            and same_callable(getattr(op, "forward", None), self.forward)
             and same_models(models_of(op), self.models)
             and takes_gradients(op) == self.takes_gradients
         )
+
+
+cdef bint same_callable(one, other) except -1:
+    """Return whether two callables are the same: bound methods are created on every access."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or type(one) not in (MethodType, BuiltinMethodType):
+        return False
+    # Both compare the objects that they are bound to by identity.
+    return one == other
 
 
 cdef tuple models_of(op):

@@ -170,6 +170,22 @@ class TestModels:
             weights.append(model.weight.detach().clone())
         assert torch.equal(*weights)
 
+    def test_merging_fewer_steps_averages_all_that_were_merged(self) -> None:
+        model, twin = twins(lambda: nn.Linear(2, 1))
+        built(model, sgd())
+        update = UpdateOp(model, "loss", merge_grad=4)
+        ops = [ModelOp(model, "x", "y"), LambdaOp(lambda y: (y * y).mean(), "y", "loss"), update]
+        network = TorchNetwork(ops)
+        for number in range(4):
+            if number == 3:
+                update.merge_grad = 2
+            run(network, {"x": X + number}, "train")
+        optimizer = sgd()(twin.parameters())
+        for number in range(4):
+            ((twin(X + number) ** 2).mean() / 4).backward()
+        optimizer.step()
+        assert torch.allclose(model.weight, twin.weight)
+
 
 class TestContainers:
     def test_lists_and_sets_that_ops_hold(self) -> None:
@@ -210,6 +226,30 @@ class TestContainers:
         with pytest.raises(AssertionError, match="of class 1 is 100, of type int"):
             run(network, batch, "eval")
         assert is_free(network)
+
+    def test_an_op_of_a_meta_op_that_has_the_same_keys(self) -> None:
+        fuse = Fuse([plus(1)])
+        network = TorchNetwork([fuse])
+        run(network, {"x": 1})
+        fuse.ops[0] = plus(5)
+        assert run(network, {"x": 1})["y"] == 6
+
+    def test_hooks_of_layers_after_settings_that_were_refused(self) -> None:
+        model = built(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), None)
+        op = ModelOp(model, "x", ["y", "h"], intermediate_layers=["0"])
+        network = TorchNetwork([op])
+        op.intermediate_layers, op.outputs = ["0", "absent"], ["y", "h", "k"]
+        for _ in range(3):
+            with pytest.raises(KeyError, match="absent"):
+                run(network, {"x": X})
+        assert len(model[0]._forward_hooks) == 1
+
+    def test_nones_and_tuples_among_the_ops_of_a_network(self) -> None:
+        network = TorchNetwork([plus(1)])
+        network.ops.append(None)
+        assert run(network, {"x": 1})["y"] == 2
+        network.ops = (plus(2), None)  # type: ignore[assignment]
+        assert run(network, {"x": 1})["y"] == 3
 
     def test_ops_of_a_meta_op(self) -> None:
         fuse = Fuse([plus(1)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -47,3 +49,26 @@ def test_current_optimizer_of_a_scheduled_one_is_refused() -> None:
     model.current_optimizer = model.optimizer.get_all_values()[1]
     run(network, batch, "train", epoch=1)
     assert isinstance(model.current_optimizer, torch.optim.SGD)
+
+
+def test_optimizers_that_were_both_assigned_are_refused_if_they_differ() -> None:
+    model = built(mlp, "sgd", model_name="both")
+    network = TorchNetwork(supervised(model))
+    (batch,) = batches(1)
+    model.current_optimizer = torch.optim.Adam(model.parameters())
+    model.optimizer = torch.optim.Adagrad(model.parameters())
+    with pytest.raises(ValueError, match=r"Both optimizer and current_optimizer of model 'both'"):
+        run(network, batch, "train")
+    model.optimizer = model.current_optimizer
+    run(network, batch, "train")
+    assert model.current_optimizer.state
+
+
+def test_current_optimizer_of_a_copy() -> None:
+    network = copy.deepcopy(TorchNetwork(supervised(built(mlp, "sgd"))))
+    (model,) = network.models
+    (batch,) = batches(1)
+    model.current_optimizer = torch.optim.Adam(model.parameters())
+    run(network, batch, "train")
+    assert isinstance(model.optimizer, torch.optim.Adam)
+    assert model.optimizer.state

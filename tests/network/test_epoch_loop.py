@@ -65,7 +65,21 @@ def batches(count: int = 3) -> list[dict[str, Any]]:
     return [{"x": torch.full((2,), float(number))} for number in range(count)]
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from batches()
+
+
 class TestLoop:
+    def test_a_loader_whose_length_is_not_known(self, bars: list[Any]) -> None:
+        loader = DataLoader(Stream(), batch_size=None)
+        assert len(list(fastnet.steps(plus_one(), loader, "infer", progress=True))) == 3
+
+    def test_what_is_shown_is_returned_by_a_network_that_returns_nothing(self) -> None:
+        network = fastnet.Network([LambdaOp(torch.sum, "x", "y")], returns=None)
+        for _, result in fastnet.steps(network, batches(), "infer", show="y"):
+            assert "y" in result
+
     def test_each_batch_comes_with_its_result(self) -> None:
         network, data = plus_one(), batches()
         epoch = fastnet.steps(network, data, "infer")

@@ -16,6 +16,7 @@ from fastnet.network.context import (
     NetworkContext,
     Runner,
     compose_step,
+    note_new_models,
     open_context,
     start_context,
 )
@@ -154,9 +155,8 @@ class BaseNetwork(Value):
         Args:
             mode: "train", "eval", "test" or "infer".
             epoch: The epoch, counted from 1: an int, Python's or numpy's.
-            ds_id: The id of the dataset, "" if it has none. None to run the ops of every id, as in
-                FastEstimator.
-            desired_output_keys: The keys to return. None or empty for all that ops write. Keys that
+            ds_id: The id of the dataset, "" if it has none. None to run the ops of every id.
+            desired_output_keys: The keys to return. None or empty for all outputs. Keys that
                 postprocessing reads are returned too, and keys of the batch in any case. A key that
                 no op of the network writes and the batch does not have causes one warning.
             warmup: Whether this is a trial run that updates no weights.
@@ -281,8 +281,7 @@ class BaseNetwork(Value):
             ds_id: The id of the dataset, "" if it has none.
             progress: Whether to show a progress bar (with tqdm) where the number of batches is
                 known, in the first of several processes.
-            desired_output_keys: The keys to return, beside the batch's own. None or empty for all
-                that ops write.
+            desired_output_keys: The keys to return, beside the batch's own. None for all outputs.
             device: Where to run instead of on the network's device (torch only): a `torch.device`,
                 its name, or an index among the devices of the best kind. Models are moved there,
                 and back.
@@ -392,8 +391,8 @@ class BaseNetwork(Value):
     def retrace(self) -> None:
         """Drop all plans, traces and compiled programs; they are made anew on the next entry.
 
-        Changes to the attributes of ops, models and optimizers are detected without this. Call it
-        after a change that is not compared, such as of an array's contents: see `docs/contract.md`.
+        Call it after a change that is not compared, such as of an array's contents: see
+        `docs/contract.md`.
         """
         self._plans.clear()
 
@@ -456,6 +455,7 @@ class BaseNetwork(Value):
         check_names(models)
         self.mixed_precision = agree_on_precision(models)
         self.models = models
+        note_new_models(models)
 
     def _current(self) -> NetworkContext | None:
         return self._context or getattr(self._configured, "context", None)

@@ -12,7 +12,7 @@ from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.errors import shorten
 from fastnet.frameworks import part_of
-from fastnet.network.context import note_optimizer
+from fastnet.network.context import note_optimizers
 from fastnet.schedule import get_current_items
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
@@ -246,7 +246,7 @@ def _prepare_model(
         optimizer = current = None if source is None else make(source)
     put_fact(model, "optimizer", optimizer)
     put_fact(model, "current_optimizer", current)
-    note_optimizer(model)
+    note_optimizers(model)
     put_fact(model, "model_name", name)
     put_fact(model, "fe_compiled", True)
     if framework == "tf":

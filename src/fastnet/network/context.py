@@ -8,7 +8,7 @@ entered: validate the arguments, find or build the execution plan, make the fram
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -30,15 +30,16 @@ __all__ = [
     "Runner",
     "check_request",
     "compose_step",
-    "note_optimizer",
+    "note_new_models",
+    "note_optimizers",
     "open_context",
     "start_context",
 ]
 
 _MODES = ("train", "eval", "test", "infer")
 
-# The optimizer that each model had when one was last chosen for it.
-_chosen: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
+# The `optimizer` and the `current_optimizer` that each model had when they were last noted.
+_noted: WeakKeyDictionary[Model, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 class NetworkContext:
@@ -243,10 +244,19 @@ def _as_int(value: Any) -> int | None:
         return None
 
 
-def note_optimizer(model: Model) -> None:
-    """Note the `current_optimizer` of a model, to see later that a program has set another."""
-    current = fact(model, "current_optimizer")
-    _chosen[model] = None if current is None else ref(current)
+def note_optimizers(model: Model) -> None:
+    """Note the optimizers of a model, to see later which of them a program has set."""
+    found = fact(model, "optimizer"), fact(model, "current_optimizer")
+    # An optimizer may refer to its model, which must not be kept alive.
+    optimizer, current = (None if one is None else ref(one) for one in found)
+    _noted[model] = optimizer, current
+
+
+def note_new_models(models: Iterable[Model]) -> None:
+    """Note the optimizers of the models of which none were noted yet."""
+    for model in models:
+        if model not in _noted:
+            note_optimizers(model)
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:
@@ -255,31 +265,28 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
     A program may set `current_optimizer` itself where no scheduler chooses it.
     """
     optimizer, current = fact(model, "optimizer"), fact(model, "current_optimizer")
+    noted = [None if one is None else one() for one in _noted.get(model, ())]
+    was_set = bool(noted) and current is not noted[1] and optimizer is noted[0]
     value = optimizer
     if hasattr(optimizer, "get_current_value"):
         value = optimizer.get_current_value(epoch)
-        if _was_set(model, current) and all(
-            current is not one for one in optimizer.get_all_values()
-        ):
+        if was_set and all(current is not one for one in optimizer.get_all_values()):
             raise ValueError(
                 f"The current_optimizer of model '{name_of(model)}' was set to "
                 f"{type(current).__name__}, but its optimizer is a {type(optimizer).__name__}, "
                 "which chooses one in each epoch. Set model.optimizer instead."
             )
-    elif current is not optimizer and (optimizer is None or _was_set(model, current)):
+    elif was_set:
         put_fact(model, "optimizer", current)
         value = current
+    elif noted and current is not noted[1] and current is not optimizer:
+        raise ValueError(
+            f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
+            "different optimizers. Set model.optimizer only."
+        )
     if value is not current:
         put_fact(model, "current_optimizer", value)
-    note_optimizer(model)
-
-
-def _was_set(model: Model, current: Any) -> bool:
-    """Return whether a program has set `current_optimizer` since it was last noted."""
-    if model not in _chosen:
-        return False
-    noted = _chosen[model]
-    return current is not (None if noted is None else noted())
+    note_optimizers(model)
 
 
 class Runner:

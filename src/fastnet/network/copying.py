@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fastnet.network.context import note_new_models
 from fastnet.op.op import Op
 from fastnet.schedule import get_current_items
 from fastnet.types import is_op, is_slicer
@@ -91,6 +92,7 @@ def _restore(network: Any, state: dict[str, Any]) -> None:
         is_op(item) or is_slicer(item) or getattr(item, "__dict__", True)
         for item in _all_items(network)
     ):
+        note_new_models(network.models)
         network._move_in()
         network._plans  # noqa: B018  (from here on, changes of attributes of ops are noticed)
 

@@ -172,7 +172,8 @@ class Steps:
                 numbers[key] = f"{float(result[key]):.4g}"
             except (TypeError, ValueError, RuntimeError) as error:
                 raise TypeError(
-                    f"steps was asked to show '{key}', which is {shorten(result[key])} and not a number."
+                    f"steps was asked to show '{key}', which is {shorten(result[key])} and not a "
+                    "number."
                 ) from error
         return numbers | {"waiting for data": f"{self.waiting_share:.0%}"}
 

@@ -23,6 +23,7 @@ from fastnet.op.op import Op, is_delete
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import is_given, is_scheduler
+from fastnet.util import to_list
 
 __all__ = ["MAX_PLANS", "PlanCache", "resolve_all_settings"]
 
@@ -166,6 +167,7 @@ class PlanCache:
                 if id(item) not in items.specs:
                     resolve_all_settings(item)
                     self._network._build(item)
+            self._network._collect_models()
             ids = set(map(id, new))
             plans = {
                 key: plan
@@ -274,7 +276,7 @@ class _Items:
         # Ops that are no longer inside of any item are dropped.
         self.specs = {key: self.specs[key] for key in self._resolved}
         self._entries = [
-            [one if is_scheduler(one) else self.specs[id(one)] for one in items]
+            [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
             for items in self._contents
         ]
         self.has_meta_ops = any(isinstance(item, MetaOp) for item in self.items)
@@ -402,6 +404,10 @@ def _apply_changes(
 
 
 def _lists(network: Any) -> Lists:
+    """Return the lists of a network; a program may have assigned something else than a list."""
+    for name in ("ops", "postprocessing", "slicers"):
+        if type(getattr(network, name)) is not list:
+            setattr(network, name, to_list(getattr(network, name)))
     return network.ops, network.postprocessing, network.slicers
 
 

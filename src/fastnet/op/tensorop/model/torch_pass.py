@@ -69,7 +69,9 @@ class TorchPass:
         self._switch = TrainingSwitch(model, eval_layers)
         # the replicas of such a model run in threads of its own
         spread = isinstance(model, torch.nn.DataParallel)
-        self._captures = [_Capture(_find_layer(model, layer), layer, spread) for layer in layers]
+        # All layers are found before any hook is registered: one of them may be missing.
+        found = [(_find_layer(model, layer), layer) for layer in layers]
+        self._captures = [_Capture(module, layer, spread) for module, layer in found]
         self._opened: State | None = None
         self._epoch: Any = None
 

@@ -363,7 +363,8 @@ class TorchUpdate(ModelUpdate):
         counted = [parameter for parameter in everything if parameter in sums]
         if len(counted) < len(sums):
             self._warn_lost(len(sums) - len(counted))
-        self.apply_merged(counted, sums, self._merge)
+        # More steps than `merge_grad` were merged if it was lowered meanwhile.
+        self.apply_merged(counted, sums, before.times + 1)
         return Merged(0, {})
 
     def apply_merged(
