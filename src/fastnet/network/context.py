@@ -266,7 +266,8 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
     """
     optimizer, current = fact(model, "optimizer"), fact(model, "current_optimizer")
     noted = [None if one is None else one() for one in _noted.get(model, ())]
-    was_set = bool(noted) and current is not noted[1] and optimizer is noted[0]
+    current_was_set = bool(noted) and current is not noted[1]
+    was_set = current_was_set and (optimizer is None or optimizer is noted[0])
     value = optimizer
     if hasattr(optimizer, "get_current_value"):
         value = optimizer.get_current_value(epoch)
@@ -279,7 +280,7 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
     elif was_set:
         put_fact(model, "optimizer", current)
         value = current
-    elif noted and current is not noted[1] and current is not optimizer:
+    elif current_was_set and current is not optimizer:
         raise ValueError(
             f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
             "different optimizers. Set model.optimizer only."
