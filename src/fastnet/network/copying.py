@@ -69,7 +69,7 @@ def _check_copyable(network: Any) -> None:
         )
     for item in _all_items(network):
         setter = getattr(type(item), "__setstate__", None)
-        if getattr(setter, "__module__", "").startswith("fastestimator."):
+        if getattr(setter, "__module__", "").partition(".")[0] == "fastestimator":
             raise TypeError(
                 f"This {name} cannot be copied or pickled, because FastEstimator saves only a part "
                 f"of its {type(item).__name__}. Use fastnet's."

@@ -41,3 +41,6 @@ class NonContext(nullcontext[None]):
     >>> answer
     42
     """
+
+    def __init__(self) -> None:
+        super().__init__()
