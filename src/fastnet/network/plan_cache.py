@@ -22,6 +22,7 @@ from fastnet.network.validation import check_items, describe_inactive_writer
 from fastnet.op.op import Op, is_delete
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
+from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import is_given, is_scheduler
 from fastnet.util import to_list
 
@@ -203,7 +204,9 @@ class PlanCache:
                 if isinstance(op, MetaOp):
                     forwards[index] = forward_of(op, retain_graph=False)
         first_deferred = self._network._first_deferred(ops)
-        on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
+        on_exit = []
+        if gradient_indices or items.has_followers or first_deferred < len(ops):
+            on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
         takes_gradients = bool(gradient_indices)
         abandons = [
             ops[index].abandon for index in gradient_indices if hasattr(ops[index], "abandon")
@@ -280,6 +283,7 @@ class _Items:
             for items in self._contents
         ]
         self.has_meta_ops = any(isinstance(item, MetaOp) for item in self.items)
+        self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
         self._roots = roots
         self._snapshot = Snapshot(roots, shallow=True)
         # A property may return a different value each time, so these are always read again.

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["TorchRunner"]
 
 
+# Ops written for FastEstimator enter the tape of a step, of which PyTorch has none.
+_NO_TAPE = NonContext()
+
+
 class TorchRunner(Runner):
     """Runs the steps of an opening in PyTorch.
 
@@ -74,7 +78,7 @@ class TorchRunner(Runner):
         Raises:
             ValueError: If a model would be updated that nothing keeps the same in all processes.
         """
-        self.context.state["tape"] = NonContext()
+        self.context.state["tape"] = _NO_TAPE
         models = self.context.plan.models
         # Without models nothing is communicated.
         self._is_spread = (
