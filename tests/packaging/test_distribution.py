@@ -63,7 +63,6 @@ def test_modules_of_the_kernel() -> None:
         "_baked",
         "_calls",
         "_execute",
-        "_guard",
         "_guards",
         "_nest",
         "_resolve",
