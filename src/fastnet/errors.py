@@ -228,7 +228,7 @@ def advise_on_op(given: Any) -> str | None:
         wrapped = f"LambdaOp({name}"
     elif getattr(given, "fe_compiled", False):
         wrapped = "ModelOp(model"
-    elif "Module" in bases and not any(True for _ in given.parameters()):
+    elif hasattr(given, "parameters") and not any(True for _ in given.parameters()):
         wrapped = f"LambdaOp({name}()"
     else:
         layer = f"lambda: keras.Sequential([{name}(...)]), " if "Model" not in bases else ""
