@@ -14,8 +14,8 @@ from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 
 PACKAGE = Path(fastnet.__file__).parent
-# Compiled modules show no frames. Callgrind shows these on the same path: `Plan` and `BoundPlan`,
-# `Snapshot`, `NestMap`, and `Contents`, which compares the flags of a model's modules.
+# Compiled modules show no frames, so those on the path are listed here: `Plan` and `BoundPlan`,
+# `Snapshot`, `NestMap`, and `Contents`, which compares the training flags of a model's modules.
 KERNEL = {"_execute", "_guards", "_nest", "_watch"}
 MOST_FILES = 18
 
