@@ -7,7 +7,7 @@ from typing import Any
 ABSENT: object
 
 class Kind(IntEnum):
-    """What a node stands for, and which values it has."""
+    """The kind of a node, which decides the values that it has."""
 
     LINK = 0
     OBJECT = 1

@@ -23,7 +23,7 @@ cdef object get_mro = type.__dict__["__mro__"].__get__
 
 
 cpdef enum Kind:
-    """What a node stands for, and which values it has."""
+    """The kind of a node, which decides the values that it has."""
     LINK  # another reference to an object that has a node; none
     OBJECT  # the attributes of an object; its class, its dict or ABSENT, names and values
     CLASS  # the attributes of a class; its method resolution order, names and values
@@ -103,7 +103,7 @@ cdef class BaseSnapshot:
         else:
             layout = self.layout_of(type(value))
             kinds = layout.containers if inside else layout.kinds
-        # An address is even, so a root that is found within another one gets other nodes there.
+        # Addresses are even: the odd key is that of a root that is found again inside another root.
         if kinds and self.enter(address(value) + inside, kinds[0], value, parent, position):
             for kind in kinds[1:]:
                 self.add(kind, value, main, -1)

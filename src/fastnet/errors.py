@@ -367,4 +367,4 @@ GRADIENT_ADVICE = (
     "Put a Watch in front of the op that computes one from the other, and see that it reads what "
     "the Watch writes."
 )
-"""The advice for a value that has no gradient with respect to another one."""
+"""Advice for a value without a gradient with respect to another value."""

@@ -233,7 +233,7 @@ def _format_key(key: Any) -> str:
 
 
 class _Layout(NamedTuple):
-    """How instances of a class are read."""
+    """The kinds of nodes and the slots that instances of a class have."""
 
     # The walk finds layouts by the address of the class, so they keep it alive.
     cls: type

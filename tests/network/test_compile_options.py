@@ -1,4 +1,4 @@
-"""What `compile` and `CompileOptions` accept."""
+"""Validation of `compile` and `CompileOptions`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fastnet.util.warnings import warn
 
 
 def between(module: str, called: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that is defined in a module and calls another one."""
+    """Return a function that is defined in a module and calls another function."""
     home = vars(types.ModuleType(module))
     home["called"] = called
     exec(compile("def call():\n    called()", f"{module}.py", "exec"), home)

@@ -14,7 +14,7 @@ __all__ = ["CompileOptions", "read_compile", "require_xla"]
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
-    """How the steps of a network are compiled.
+    """Options for compiling the steps of a network.
 
     Attributes:
         backend: In torch the name of a `torch.compile` backend, or such a backend as a function;

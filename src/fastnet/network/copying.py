@@ -25,7 +25,7 @@ class Value:
         raise NotImplementedError
 
     def _move_in(self) -> None:
-        """Move to a device of this machine, after unpickling on another one."""
+        """Move to a device of this machine, after unpickling on another machine."""
 
     def _require_apart(self, op: Any) -> None:
         """Raise if pickling an op would separate it from the models of the network."""

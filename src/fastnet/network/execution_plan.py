@@ -1,4 +1,4 @@
-"""What one mode, epoch and dataset of a network runs, laid out once and kept."""
+"""The execution plan of a network for one mode, epoch and dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _no_setting(gradients: bool) -> Setting | None:
 
 
 class Handling(NamedTuple):
-    """What a framework does to values on their way through a step, and around its ops.
+    """Framework-specific processing of the values of a step, and settings for its ops.
 
     Attributes:
         adopt: Converts foreign tensors and arrays on their way in, or None.

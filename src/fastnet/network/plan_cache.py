@@ -8,8 +8,9 @@ compared; only where it differs are the ops read again. Values that `forward` it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fastnet._execute import Plan
@@ -23,6 +24,7 @@ from fastnet.op.op import Op, is_delete
 from fastnet.op.tensorop.meta.chain import forward_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.op.tensorop.model.following import FollowsUpdates
+from fastnet.schedule import get_current_items
 from fastnet.types import is_given, is_scheduler
 from fastnet.util import to_list
 
@@ -129,7 +131,8 @@ class PlanCache:
         changes = items.changes(everything=stale)
         same_lists = items.hold(lists)
         if same_lists and not changes and not stale:
-            return items.with_specs(items.specs, items.plans)
+            items.renew(lists)
+            return items
         check_items(*lists)
         new = [] if same_lists else [one for one in _each_of(lists) if id(one) not in items.specs]
         for item in items.items:
@@ -258,24 +261,24 @@ class _Items:
         specs: Mapping[int, OpSpec | SlicerSpec] | None = None,
         plans: dict[tuple[Any, ...], ExecutionPlan] | None = None,
     ) -> None:
-        self.lists = lists
         # Current values of schedulers that `get_all_values` does not list.
         self.extra = list(extra)
         self.table = KeyTable() if table is None else table
         self.plans = {} if plans is None else plans
         self._contents = tuple([tuple(items) for items in lists])
         self.schedulers = [one for items in self._contents for one in items if is_scheduler(one)]
-        self._static = {id(one) for one in _each_of(self._contents)}
-        items = [*_each_of(self._contents), *self.extra]
-        self.items = list({id(one): one for one in items}.values())
+        static = _each_of(self._contents)
+        self._static = set(map(id, static))
+        self.items = list({id(one): one for one in [*static, *self.extra]}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = dict(specs or {})
         self._resolved: dict[int, dict[str, Any]] = {}
         # The outermost items that an op is inside of.
         self._owners: dict[int, list[int]] = {}
-        roots: list[tuple[str, Any]] = [("", items) for items in lists]
+        # The ops that are compared, each with its class's name.
+        self._roots: list[tuple[str, Any]] = []
         for item in self.items:
-            self._add(item, self.table, id(item), roots)
+            self._add(item, self.table, id(item))
         # Ops that are no longer inside of any item are dropped.
         self.specs = {key: self.specs[key] for key in self._resolved}
         self._entries = [
@@ -284,21 +287,25 @@ class _Items:
         ]
         self.has_meta_ops = any(isinstance(item, MetaOp) for item in self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
-        self._roots = roots
-        self._snapshot = Snapshot(roots, shallow=True)
+        self.renew(lists)
         # A property may return a different value each time, so these are always read again.
         self._asked = [spec for spec in self.specs.values() if _has_properties(spec.item)]
 
-    def _add(self, op: Any, table: KeyTable, owner: int, roots: list[tuple[str, Any]]) -> None:
+    def _add(self, op: Any, table: KeyTable, owner: int) -> None:
         if id(op) not in self.specs:
             self.specs[id(op)] = _read(op, table)
         self._resolved[id(op)] = _resolved_by(op)
         if id(op) not in self._owners:
-            roots.append((type(op).__name__, op))
+            self._roots.append((type(op).__name__, op))
         self._owners.setdefault(id(op), []).append(owner)
         for inner in _inner_ops(op):
             # Its keys are not keys of the network.
-            self._add(inner, KeyTable(), owner, roots)
+            self._add(inner, KeyTable(), owner)
+
+    def renew(self, lists: Lists) -> None:
+        """Compare with the items as they are now from here on, since no change matters."""
+        self._snapshot = Snapshot([*self._roots, *(("", one) for one in lists)], shallow=True)
+        self.lists = lists
 
     def with_specs(
         self,
@@ -338,7 +345,8 @@ class _Items:
 
         A change of an attribute that only `forward` reads does not matter: it is live.
         """
-        suspects = {id(self._roots[index][1]) for index in self._snapshot.changed_roots()}
+        changed = self._snapshot.changed_roots()
+        suspects = {id(self._roots[index][1]) for index in changed if index < len(self._roots)}
         suspects.update(id(spec.item) for spec in self._asked)
         found: dict[int, list[str]] = {}
         for key, spec in self.specs.items():
@@ -415,12 +423,9 @@ def _lists(network: Any) -> Lists:
     return network.ops, network.postprocessing, network.slicers
 
 
-def _each_of(lists: Iterable[Iterable[Any]]) -> Iterator[Any]:
-    """Yield all items, in the place of schedulers those that these stand for in any epoch."""
-    for items in lists:
-        for item in items:
-            values = item.get_all_values() if is_scheduler(item) else [item]
-            yield from filter(is_given, values)
+def _each_of(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return all items, in the place of schedulers those that these stand for in any epoch."""
+    return get_current_items(chain.from_iterable(lists))
 
 
 def _inner_ops(item: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What runs around the ops of a step: slicing, waiting for the device, postprocessing."""
+"""Wrappers of a step: slicing, waiting for the device, postprocessing."""
 
 from __future__ import annotations
 
