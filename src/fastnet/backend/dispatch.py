@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 from fastnet.frameworks import FRAMEWORKS, MissingPart, framework_named, part_in
 from fastnet.util.lazy import import_module
 
-__all__ = ["dispatched", "dispatched_to", "implementation", "implementation_of"]
+__all__ = [
+    "BY_VALUE",
+    "dispatched",
+    "dispatched_to",
+    "get_backend",
+    "implementation",
+    "implementation_of",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +48,35 @@ def implementation(value: object) -> Any:
         return _by_type[type(value)]
     except KeyError:
         return _find(value)
+
+
+def get_backend(framework: str) -> Any:
+    """Return the package of `fastnet.backend` for a framework: "torch", "tf" or "np".
+
+    >>> get_backend("np").__name__
+    'fastnet.backend.numpy'
+    """
+    return import_module(framework_named(framework).package)
+
+
+class _ByValue:
+    """The backend of an op that was not built: the first argument decides which package runs."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(value: Any, *rest: Any, **named: Any) -> Any:
+            package = implementation(value)
+            function = getattr(package, name, None)
+            if function is None:
+                raise TypeError(
+                    f"{name} runs on tensors of torch or TensorFlow, but got an array of type "
+                    f"{type(value).__name__}. Convert it to a tensor first."
+                )
+            return function(value, *rest, **named)
+
+        return call
+
+
+BY_VALUE: Any = _ByValue()
 
 
 def dispatched(function: F) -> F:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastnet.backend.dispatch import BY_VALUE, get_backend
 from fastnet.backend.framework import framework_of
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
@@ -37,17 +38,19 @@ class TensorOp(Op):
     these, like the `forward` of a program's own classes, may have conditions and loops over
     tensors."""
 
-    # what the op was built for
+    backend: Any = BY_VALUE
+    """The package with the functions of the framework that the op was built for."""
     _framework: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # functions are found again where the op is loaded; those of some frameworks have no name
-        own = names_of(type(self))
+        own = {"backend", *names_of(type(self))}
         return {name: value for name, value in super().__getstate__().items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._framework is not None:
+            vars(self)["backend"] = get_backend(self._framework)
             bind(self, self._framework)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -82,7 +85,8 @@ class TensorOp(Op):
             MissingPart: If the framework lacks something that the op needs.
         """
         bind(self, framework)
-        vars(self)["_framework"] = framework
+        # Written to __dict__, because an assignment would count as a changed setting.
+        vars(self).update(_framework=framework, backend=get_backend(framework))
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""
