@@ -424,3 +424,45 @@ class TestOtherItems:
         assert torch.allclose(run(network, {"x": images})["z"], images)
         op.ops[0].mean = 0.5
         assert torch.allclose(run(network, {"x": images})["z"], images - 0.5)
+
+
+class TestSharedOps:
+    """One op in two networks: its settings are resolved on the op, its plans in each network."""
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_a_change_that_is_taken_back_before_the_other_network_is_entered(
+        self, wrapped: bool
+    ) -> None:
+        op = Normalize("x", "y", 0.0, 1.0, 1.0)
+        one, other = (TorchNetwork([Fuse([op]) if wrapped else op]) for _ in range(2))
+        images = torch.ones(1, 1, 2, 2)
+        for network in (one, other):
+            assert torch.allclose(run(network, {"x": images})["y"], images)
+        op.mean = 0.5
+        assert torch.allclose(run(one, {"x": images})["y"], images - 0.5)
+        op.mean = 0.0
+        assert torch.allclose(run(other, {"x": images})["y"], images)
+        assert torch.allclose(run(one, {"x": images})["y"], images)
+
+    @pytest.mark.parametrize("name", ["mean", "outputs", "mode"])
+    def test_each_network_builds_its_plan_again_once(self, name: str) -> None:
+        op = Normalize("x", "y", 0.0, 1.0, 1.0)
+        one, other = TorchNetwork([op]), TorchNetwork([op])
+        batch = {"x": torch.ones(1, 1, 2, 2)}
+        for network in (one, other):
+            run(network, batch)
+        setattr(op, name, {"mean": 0.5, "outputs": ["z"], "mode": {"infer", "eval"}}[name])
+        for _ in range(3):
+            for network in (one, other):
+                run(network, batch)
+        assert (one._plans.built, other._plans.built) == (2, 2)
+
+    def test_a_change_before_a_network_is_copied(self) -> None:
+        op = Normalize("x", "y", 0.0, 1.0, 1.0)
+        network = TorchNetwork([op])
+        images = torch.ones(1, 1, 2, 2)
+        run(network, {"x": images})
+        op.mean = 0.5
+        for copied in (copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+            result = run(copied(network), {"x": images})["y"]
+            assert torch.allclose(result, images - 0.5)

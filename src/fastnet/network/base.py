@@ -23,7 +23,7 @@ from fastnet.network.context import (
 from fastnet.network.copying import Value
 from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.metering import Meter
-from fastnet.network.plan_cache import PlanCache, resolve_all_settings
+from fastnet.network.plan_cache import PlanCache, resolve_settings
 from fastnet.network.transform import iter_results, split_result, to_batch
 from fastnet.network.validation import (
     agree_on_precision,
@@ -90,7 +90,7 @@ class BaseNetwork(Value):
         self.slicers: list[Any] = list(filter(is_given, to_list(slicers)))
         check_items(self.ops, self.postprocessing, self.slicers)
         for op in get_current_items(self.ops + self.postprocessing):
-            resolve_all_settings(op)
+            resolve_settings(op)
         for op in get_current_items(self.ops):
             self._build(op)
         self.models: list[Model] = []

@@ -8,9 +8,10 @@ compared; only where it differs are the ops read again. Values that `forward` it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from fastnet._execute import Plan
@@ -28,7 +29,7 @@ from fastnet.schedule import get_current_items
 from fastnet.types import is_given, is_scheduler
 from fastnet.util import to_list
 
-__all__ = ["MAX_PLANS", "PlanCache", "resolve_all_settings"]
+__all__ = ["MAX_PLANS", "PlanCache", "resolve_settings"]
 
 # Schedulers that create new ops in every epoch, or requests with ever-changing desired keys, must
 # not exhaust the memory.
@@ -54,8 +55,9 @@ class PlanCache:
         self._network = network
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
-        self._is_stale = False
         self._items = _Items(_lists(network))
+        # Copied and unpickled ops have not resolved their settings yet.
+        self._is_stale = not self._items.are_resolved()
 
     def find(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
@@ -127,32 +129,32 @@ class PlanCache:
 
     def _read_again(self, items: _Items, lists: Lists, stale: bool) -> _Items:
         """Apply what has changed in the items, and return them as they are now."""
-        network = self._network
-        changes = items.changes(everything=stale)
-        same_lists = items.hold(lists)
-        if same_lists and not changes and not stale:
+        same_lists, changed = items.hold(lists), items.changed(everything=stale)
+        if same_lists and not changed and not stale:
             items.renew(lists)
             return items
         check_items(*lists)
-        new = [] if same_lists else [one for one in _each_of(lists) if id(one) not in items.specs]
-        for item in items.items:
-            _apply_changes(item, changes, items.specs, network._build)
-        for item in new:
-            resolve_all_settings(item)
-            network._build(item)
-        network._collect_models()
-        same_keys = all(items.specs[key].has_keys_as_read() for key in changes)
-        if stale or not same_lists or not same_keys:
-            # With a new table, since one that is only added to grows with each new key.
-            return _Items(lists, extra=items.extra if same_lists else [])
-        changed = items.ids_around(changes)
-        specs = {key: spec for key, spec in items.specs.items() if key not in changed}
-        made = items.with_specs(specs, {})
+        extra = items.extra if same_lists else []
+        known = {key: spec for key, spec in items.specs.items() if key not in changed}
+        unresolved = {key for key, is_resolved in changed.items() if not is_resolved}
+        for item in {id(one): one for one in [*_each_of(lists), *extra]}.values():
+            if id(item) not in items.specs:
+                self._add(item)
+            elif resolve_settings(item, unresolved, self._network._build):
+                known.pop(id(item), None)
+        self._network._collect_models()
+        if stale or not same_lists:
+            return _Items(lists, extra)
+        made = _Items(lists, extra, items.table, known)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
             if made.select(mode, ds_id, plan.scheduled) == plan.selected:
                 made.plans[key] = plan
         return made
+
+    def _add(self, item: Any) -> None:
+        resolve_settings(item)
+        self._network._build(item)
 
     def _with_scheduled(self, items: _Items, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
         """Return what the schedulers stand for, and the items with those that are new among them.
@@ -169,19 +171,14 @@ class PlanCache:
             items = self._items
             for item in new:
                 if id(item) not in items.specs:
-                    resolve_all_settings(item)
-                    self._network._build(item)
+                    self._add(item)
             self._network._collect_models()
-            ids = set(map(id, new))
-            plans = {
-                key: plan
-                for key, plan in items.plans.items()
-                if ids.isdisjoint(map(id, plan.scheduled))
-            }
-            known = {id(one) for one in items.extra} - set(map(id, scheduled))
-            specs = {key: spec for key, spec in items.specs.items() if key not in known}
             extra = [one for one in scheduled if is_given(one) and not items.is_static(one)]
-            self._items = items.with_specs(specs, plans, extra)
+            self._items = _Items(items.lists, extra, items.table, items.specs)
+            plans = items.plans.items()
+            self._items.plans = {
+                key: one for key, one in plans if self._items.hold_all(one.scheduled)
+            }
             return self._items, scheduled
 
     def _build(
@@ -251,36 +248,34 @@ class _Items:
 
     An instance is complete when it replaces an earlier one, so that a thread that opens the network
     finds either.
+
+    Args:
+        lists: The network's lists of ops, postprocessing ops and slicers.
+        extra: Current values of schedulers that `get_all_values` does not list.
+        table: The table of the keys that `specs` uses.
+        specs: Specs of items that are unchanged since they were read, by id.
     """
 
     def __init__(
         self,
         lists: Lists,
-        extra: Iterable[Any] = (),
+        extra: Sequence[Any] = (),
         table: KeyTable | None = None,
-        specs: Mapping[int, OpSpec | SlicerSpec] | None = None,
-        plans: dict[tuple[Any, ...], ExecutionPlan] | None = None,
+        specs: Mapping[int, OpSpec | SlicerSpec] = MappingProxyType({}),
     ) -> None:
-        # Current values of schedulers that `get_all_values` does not list.
-        self.extra = list(extra)
+        self.extra = extra
         self.table = KeyTable() if table is None else table
-        self.plans = {} if plans is None else plans
+        self.plans: dict[tuple[Any, ...], ExecutionPlan] = {}
         self._contents = tuple([tuple(items) for items in lists])
         self.schedulers = [one for items in self._contents for one in items if is_scheduler(one)]
         static = _each_of(self._contents)
         self._static = set(map(id, static))
-        self.items = list({id(one): one for one in [*static, *self.extra]}.values())
+        self.items = list({id(one): one for one in [*static, *extra]}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
-        self.specs: dict[int, OpSpec | SlicerSpec] = dict(specs or {})
-        self._resolved: dict[int, dict[str, Any]] = {}
-        # The outermost items that an op is inside of.
-        self._owners: dict[int, list[int]] = {}
-        # The ops that are compared, each with its class's name.
-        self._roots: list[tuple[str, Any]] = []
+        self.specs: dict[int, OpSpec | SlicerSpec] = {}
+        self._resolved: dict[int, Any] = {}
         for item in self.items:
-            self._add(item, self.table, id(item))
-        # Ops that are no longer inside of any item are dropped.
-        self.specs = {key: self.specs[key] for key in self._resolved}
+            self._add(item, self.table, specs)
         self._entries = [
             [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
             for items in self._contents
@@ -288,34 +283,20 @@ class _Items:
         self.has_meta_ops = any(isinstance(item, MetaOp) for item in self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
         self.renew(lists)
-        # A property may return a different value each time, so these are always read again.
-        self._asked = [spec for spec in self.specs.values() if _has_properties(spec.item)]
 
-    def _add(self, op: Any, table: KeyTable, owner: int) -> None:
-        if id(op) not in self.specs:
-            self.specs[id(op)] = _read(op, table)
-        self._resolved[id(op)] = _resolved_by(op)
-        if id(op) not in self._owners:
-            self._roots.append((type(op).__name__, op))
-        self._owners.setdefault(id(op), []).append(owner)
+    def _add(self, op: Any, table: KeyTable, known: Mapping[int, OpSpec | SlicerSpec]) -> None:
+        self.specs[id(op)] = known.get(id(op)) or _read(op, table)
+        self._resolved[id(op)] = _last_resolved(op)
         for inner in _inner_ops(op):
             # Its keys are not keys of the network.
-            self._add(inner, KeyTable(), owner)
+            self._add(inner, KeyTable(), known)
 
     def renew(self, lists: Lists) -> None:
         """Compare with the items as they are now from here on, since no change matters."""
-        self._snapshot = Snapshot([*self._roots, *(("", one) for one in lists)], shallow=True)
+        items = [spec.item for spec in self.specs.values()]
+        roots = [(type(item).__name__, item) for item in items]
+        self._snapshot = Snapshot([*roots, *(("", one) for one in lists)], shallow=True)
         self.lists = lists
-
-    def with_specs(
-        self,
-        specs: Mapping[int, OpSpec | SlicerSpec],
-        plans: dict[tuple[Any, ...], ExecutionPlan],
-        extra: list[Any] | None = None,
-    ) -> _Items:
-        """Return the items as they are now, of which some were read before."""
-        extra = self.extra if extra is None else extra
-        return _Items(self.lists, extra, self.table, specs, plans)
 
     @property
     def ops(self) -> tuple[Any, ...]:
@@ -333,33 +314,38 @@ class _Items:
             and lists[1] is self.lists[1]
             and lists[2] is self.lists[2]
             and self._snapshot.is_unchanged()
-            and (not self._asked or all(spec.is_as_read() for spec in self._asked))
         )
+
+    def are_resolved(self) -> bool:
+        """Return whether all ops have resolved their settings."""
+        ops = [spec.item for spec in self.specs.values() if isinstance(spec.item, Op)]
+        return all(_last_resolved(op) is not None for op in ops)
+
+    def hold_all(self, scheduled: Iterable[Any]) -> bool:
+        """Return whether all current values of schedulers are among the items."""
+        return all(id(one) in self.specs for one in scheduled if is_given(one))
 
     def is_static(self, item: Any) -> bool:
         """Return whether an item is in the lists, or among all values of a scheduler in them."""
         return id(item) in self._static
 
-    def changes(self, everything: bool = False) -> dict[int, list[str]]:
-        """Return the changed settings by the ids of the ops for which a change matters.
+    def changed(self, everything: bool = False) -> dict[int, bool]:
+        """Return the ids of ops of which something has changed that was resolved in advance.
 
-        A change of an attribute that only `forward` reads does not matter: it is live.
+        The values say whether another network, which shares the op, has resolved the change. A
+        change of an attribute that only `forward` reads does not matter: it is live.
         """
-        changed = self._snapshot.changed_roots()
-        suspects = {id(self._roots[index][1]) for index in changed if index < len(self._roots)}
-        suspects.update(id(spec.item) for spec in self._asked)
-        found: dict[int, list[str]] = {}
-        for key, spec in self.specs.items():
-            if everything or key in suspects:
-                then, now = self._resolved[key], _resolved_by(spec.item)
-                names = [name for name in now if not _is_same(then[name], now[name])]
-                if names or everything or not _is_as_read(spec):
-                    found[key] = names
+        if everything:
+            return dict.fromkeys(self.specs, False)
+        specs = list(self.specs.items())
+        found = {}
+        for index in self._snapshot.changed_roots():
+            if index < len(specs):
+                key, spec = specs[index]
+                is_resolved = _is_as_read(spec) and not _changed_settings(spec.item)
+                if not is_resolved or _last_resolved(spec.item) is not self._resolved[key]:
+                    found[key] = is_resolved
         return found
-
-    def ids_around(self, changes: Iterable[int]) -> set[int]:
-        """Return the ids of ops, and of the items that they are inside of."""
-        return {one for key in changes for one in (key, *self._owners[key])}
 
     def written(self) -> set[str]:
         """Return the keys that any op writes."""
@@ -384,35 +370,59 @@ class _Items:
         return ops, after, slicers
 
 
-def resolve_all_settings(item: Any) -> None:
-    """Let an op, and the ops inside of it, apply what was set on them since they were made."""
-    inner = _inner_ops(item)
-    for op in inner:
-        resolve_all_settings(op)
-    if isinstance(item, Op) and (item.resolved_from or inner):
-        item.resolve_settings()
+def _is_as_read(spec: OpSpec | SlicerSpec) -> bool:
+    if isinstance(spec, OpSpec) and is_delete(spec.item) != spec.deletes:
+        return False
+    return spec.is_as_read()
 
 
-def _apply_changes(
-    item: Any,
-    changes: Mapping[int, list[str]],
-    known: Mapping[int, Any],
-    build: Callable[[Any], None],
+def resolve_settings(
+    item: Any, changed: Collection[int] = (), build: Callable[[Any], None] | None = None
 ) -> bool:
-    """Let an item, and each op inside of it that has changed, derive anew what follows from it."""
-    has_changed = id(item) in changes
-    for op in _inner_ops(item):
-        if id(op) in known:
-            has_changed |= _apply_changes(op, changes, known, build)
-        else:
-            resolve_all_settings(op)
-            build(op)
-            has_changed = True
-    if has_changed and hasattr(item, "resolve_settings"):
-        item.resolve_settings(changes.get(id(item), ()))
-    if has_changed and isinstance(item, Op) and item.resolved_from:
+    """Resolve the settings of an op, and of the ops inside of it, that changed since the last time.
+
+    `changed` holds the ids of ops of which something else has changed. Ops that have settings are
+    built again. Returns whether anything has changed.
+    """
+    if not isinstance(item, Op):
+        if id(item) in changed and hasattr(item, "resolve_settings"):  # a slicer
+            item.resolve_settings()
+        return id(item) in changed
+    inner = [resolve_settings(op, changed, build) for op in item.inner_ops()]
+    is_new, names = _last_resolved(item) is None, _changed_settings(item)
+    if not (is_new or names or any(inner) or id(item) in changed):
+        return False
+    if item.resolved_from or inner or not is_new:
+        item.resolve_settings(names)
+    if build is not None and item.resolved_from:
         build(item)
-    return has_changed
+    vars(item)["_last_resolved"] = _Resolved(_settings(item))
+    return True
+
+
+class _Resolved:
+    """What the state that an op derives from its settings was last derived from.
+
+    It is kept by the op, as that state is, since several networks may share the op.
+    """
+
+    __slots__ = ("settings",)
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+
+def _last_resolved(item: Any) -> _Resolved | None:
+    return getattr(item, "_last_resolved", None)
+
+
+def _changed_settings(op: Any) -> list[str]:
+    """Return the names of the settings of an op that changed since they were resolved."""
+    last = _last_resolved(op)
+    if last is None:
+        return []
+    now = _settings(op)
+    return [name for name in now if not _is_same(last.settings[name], now[name])]
 
 
 def _lists(network: Any) -> Lists:
@@ -438,21 +448,15 @@ def _read(item: Any, table: KeyTable) -> OpSpec | SlicerSpec:
     return OpSpec(item, table, is_delete(item))
 
 
-def _is_as_read(spec: OpSpec | SlicerSpec) -> bool:
-    if isinstance(spec, OpSpec) and is_delete(spec.item) != spec.deletes:
-        return False
-    return spec.is_as_read()
-
-
 # Methods that are called when a plan is built, and not in a step.
 _CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
 
 
-def _resolved_by(op: Any) -> dict[str, Any]:
+def _settings(op: Op) -> dict[str, Any]:
     """Return what an op has resolved in advance: its settings, and the methods that plans call."""
-    values = {name: _contents(getattr(op, name, None)) for name in getattr(op, "resolved_from", ())}
+    values = {name: _contents(getattr(op, name, None)) for name in op.resolved_from}
     methods = {name: getattr(type(op), name, None) for name in _CALLED}
-    return {**values, **methods, "ops": _inner_ops(op)}
+    return {**values, **methods, "ops": op.inner_ops()}
 
 
 def _contents(value: Any) -> Any:
@@ -468,14 +472,3 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_is_same, one, other))
     return one is other
-
-
-# What fastnet reads of items in advance.
-_READ = ("inputs", "outputs", "slice_inputs", "unslice_inputs", "mode", "ds_id", "in_list")
-
-
-def _has_properties(item: Any) -> bool:
-    cls: Any = type(item)
-    if hasattr(cls, "__getattr__") or cls.__getattribute__ is not object.__getattribute__:
-        return True
-    return any(isinstance(getattr(cls, name, None), property) for name in (*_READ, "out_list"))

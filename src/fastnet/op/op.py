@@ -92,7 +92,10 @@ class Op:
             raise type(error)(f"{type(self).__name__}: {error}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return get_state(self)
+        state = get_state(self)
+        # A copy resolves its settings itself.
+        state.pop("_last_resolved", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         set_state(self, state)
