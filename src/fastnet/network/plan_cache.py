@@ -56,7 +56,7 @@ class PlanCache:
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
         self._items = _Items(_lists(network))
-        # Copied and unpickled ops have not resolved their settings yet.
+        # Ops of a copied or unpickled network may have settings that were not resolved yet.
         self._is_stale = not self._items.are_resolved()
 
     def find(
@@ -317,9 +317,9 @@ class _Items:
         )
 
     def are_resolved(self) -> bool:
-        """Return whether all ops have resolved their settings."""
+        """Return whether all ops have resolved the settings that they have now."""
         ops = [spec.item for spec in self.specs.values() if isinstance(spec.item, Op)]
-        return all(_last_resolved(op) is not None for op in ops)
+        return all(_last_resolved(op) is not None and not _changed_settings(op) for op in ops)
 
     def hold_all(self, scheduled: Iterable[Any]) -> bool:
         """Return whether all current values of schedulers are among the items."""
