@@ -65,6 +65,11 @@ class TestEpochScheduler:
         assert scheduler.epoch_dict is values
         assert scheduler.keys == [1, 3]
 
+    def test_epochs_that_are_added_later(self) -> None:
+        scheduler = EpochScheduler({1: "a"})
+        scheduler.epoch_dict[3] = "b"
+        assert [scheduler.get_current_value(epoch) for epoch in (2, 3)] == ["a", "b"]
+
     def test_epochs_of_numpy(self) -> None:
         scheduler = EpochScheduler({np.int64(3): "b", 1: "a"})
         assert [scheduler.get_current_value(epoch) for epoch in (1, 2, np.int32(3), 4)] == [*"aabb"]

@@ -157,15 +157,17 @@ def compose_step(network: Any, context: NetworkContext) -> None:
 def _around_step(runner: Runner, target_type: str, meter: StepMeter | None) -> RunStep:
     """Put slicing, waiting for the device and postprocessing around the runner's step."""
     plan = runner.context.plan
-    run, wait = runner.step(meter), runner.waiter()
+    run, wait = runner.step(meter), runner.synchronizer()
     if plan.slicers:
         run = sliced(run, runner.slicers(), wait, meter)
     elif wait is not None:
         run = waiting(run, wait, meter)
     if plan.postprocessing:
         state = runner.context.state
-        run = postprocessed(runner.whole(run), plan.postprocessing, state, target_type, meter)
-    return runner.whole(run)
+        run = postprocessed(
+            runner.merge_replicas(run), plan.postprocessing, state, target_type, meter
+        )
+    return runner.merge_replicas(run)
 
 
 def _step_meter(network: Any, context: NetworkContext) -> StepMeter | None:
@@ -331,7 +333,7 @@ class Runner:
         """Return what names the ops to the framework's profiler, or None."""
         return None
 
-    def waiter(self) -> Callable[[], None] | None:
+    def synchronizer(self) -> Callable[[], None] | None:
         """Return the function that waits for queued copies, or None where there are none."""
         return None
 
@@ -339,7 +341,7 @@ class Runner:
         """Return the active slicers, for the batches that the steps run on."""
         return self.context.plan.slicers
 
-    def whole(self, run: RunStep) -> RunStep:
+    def merge_replicas(self, run: RunStep) -> RunStep:
         """Return a step whose results are merged over all replicas."""
         return run
 

@@ -127,19 +127,23 @@ class PlanCache:
                 raise
             return self._items
 
-    def _read_again(self, items: _Items, lists: Lists, stale: bool) -> _Items:
+    def _read_again(
+        self, items: _Items, lists: Lists, stale: bool, scheduled: Sequence[Any] = ()
+    ) -> _Items:
         """Apply what has changed in the items, and return them as they are now."""
-        same_lists, changed = items.hold(lists), items.changed(everything=stale)
+        same_lists = items.hold(lists) and not scheduled
+        changed = items.changed(everything=stale)
         if same_lists and not changed and not stale:
             items.renew(lists)
             return items
         check_items(*lists)
-        extra = items.extra if same_lists else []
+        extra = items.extra if same_lists else list(filter(is_given, scheduled))
         known = {key: spec for key, spec in items.specs.items() if key not in changed}
         unresolved = {key for key, is_resolved in changed.items() if not is_resolved}
         for item in {id(one): one for one in [*_each_of(lists), *extra]}.values():
             if id(item) not in items.specs:
-                self._add(item)
+                resolve_settings(item)
+                self._network._build(item)
             elif resolve_settings(item, unresolved, self._network._build):
                 known.pop(id(item), None)
         self._network._collect_models()
@@ -152,34 +156,18 @@ class PlanCache:
                 made.plans[key] = plan
         return made
 
-    def _add(self, item: Any) -> None:
-        resolve_settings(item)
-        self._network._build(item)
-
     def _with_scheduled(self, items: _Items, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
-        """Return what the schedulers stand for, and the items with those that are new among them.
+        """Return what the schedulers stand for, and the items with these among them.
 
         No lock is held while a scheduler runs, since it may be user code.
         """
-        if not items.schedulers:
-            return items, ()
         scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
-        new = [one for one in scheduled if is_given(one) and id(one) not in items.specs]
-        if not new:
-            return items, scheduled
-        with self._lock:
-            items = self._items
-            for item in new:
-                if id(item) not in items.specs:
-                    self._add(item)
-            self._network._collect_models()
-            extra = [one for one in scheduled if is_given(one) and not items.is_static(one)]
-            self._items = _Items(items.lists, extra, items.table, items.specs)
-            plans = items.plans.items()
-            self._items.plans = {
-                key: one for key, one in plans if self._items.hold_all(one.scheduled)
-            }
-            return self._items, scheduled
+        if any(is_given(one) and id(one) not in items.specs for one in scheduled):
+            # The scheduler did not list it when the items were read.
+            with self._lock:
+                lists = _lists(self._network)
+                self._items = items = self._read_again(self._items, lists, False, scheduled)
+        return items, scheduled
 
     def _build(
         self,
@@ -268,9 +256,8 @@ class _Items:
         self.plans: dict[tuple[Any, ...], ExecutionPlan] = {}
         self._contents = tuple([tuple(items) for items in lists])
         self.schedulers = [one for items in self._contents for one in items if is_scheduler(one)]
-        static = _each_of(self._contents)
-        self._static = set(map(id, static))
-        self.items = list({id(one): one for one in [*static, *extra]}.values())
+        each = [*_each_of(self._contents), *extra]
+        self.items = list({id(one): one for one in each}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = {}
         self._resolved: dict[int, Any] = {}
@@ -320,14 +307,6 @@ class _Items:
         """Return whether all ops have resolved the settings that they have now."""
         ops = [spec.item for spec in self.specs.values() if isinstance(spec.item, Op)]
         return all(_last_resolved(op) is not None and not _changed_settings(op) for op in ops)
-
-    def hold_all(self, scheduled: Iterable[Any]) -> bool:
-        """Return whether all current values of schedulers are among the items."""
-        return all(id(one) in self.specs for one in scheduled if is_given(one))
-
-    def is_static(self, item: Any) -> bool:
-        """Return whether an item is in the lists, or among all values of a scheduler in them."""
-        return id(item) in self._static
 
     def changed(self, everything: bool = False) -> dict[int, bool]:
         """Return the ids of ops of which something has changed that was resolved in advance.

@@ -97,7 +97,11 @@ class EpochScheduler(Scheduler[T]):
                     f"{shorten(epoch)} of type {type(epoch).__name__}. The first epoch is 1."
                 )
         self.epoch_dict = epoch_dict
-        self.keys = sorted(epoch_dict)
+
+    @property
+    def keys(self) -> list[int]:
+        """The epochs that have a value of their own, in ascending order."""
+        return sorted(self.epoch_dict)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{key}: {format_value(one)}" for key, one in self.epoch_dict.items())
@@ -105,8 +109,9 @@ class EpochScheduler(Scheduler[T]):
 
     def get_current_value(self, epoch: int) -> T | None:
         """Return the value given for `epoch`, or for the last epoch before it that has one."""
-        passed = bisect_right(self.keys, epoch)
-        return self.epoch_dict[self.keys[passed - 1]] if passed else None
+        keys = self.keys
+        passed = bisect_right(keys, epoch)
+        return self.epoch_dict[keys[passed - 1]] if passed else None
 
     def get_all_values(self) -> list[T | None]:
         """Return the values, including None, in the order of `epoch_dict`."""

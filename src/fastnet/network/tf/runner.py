@@ -116,7 +116,7 @@ class TFRunner(Runner):
             return slicers
         return [ReplicaSlicer.around(slicer, self._replicas) for slicer in slicers]
 
-    def whole(self, run: RunStep) -> RunStep:
+    def merge_replicas(self, run: RunStep) -> RunStep:
         """Return a step whose results are put together from those of the devices."""
         return run if self._replicas is None else lambda batch: to_global(run(batch))
 

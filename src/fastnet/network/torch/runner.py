@@ -177,7 +177,7 @@ class TorchRunner(Runner):
                 found[place] = op_title(op)
         return found
 
-    def waiter(self) -> Callable[[], None] | None:
+    def synchronizer(self) -> Callable[[], None] | None:
         """Return the function that waits for the stream of the caller; None without copies."""
         # what postprocessing reads and then deletes is copied, too
         return self._wait if self.context.plan.kernel.resolution.returned else None
