@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from fastnet.op.numpyop import (
     Batch,
     Delete,
+    FilteredData,
     LambdaOp,
     NumpyOp,
     RemoveIf,
@@ -192,6 +193,13 @@ class TestOfPipelines:
             "Batch (op 0) makes batches, but postprocessing gets batches. "
             "Leave it out, or use it in the data pipeline."
         )
+
+    def test_a_network_refuses_to_drop_samples(self, fw: Framework) -> None:
+        op = LambdaOp(lambda x: FilteredData() if x.sum() > 20 else x, "x", "y")
+        network = fw.network([], [op])
+        assert_same(fw.step(network, {"x": X[:2]})["y"], X[:2])
+        with pytest.raises(ValueError, match=r"LambdaOp.*x.*FilteredData.*pipeline"):
+            fw.step(network, {"x": X})
 
     @conforms
     def test_a_pipeline_of_them_in_front_of_a_network(self, fw: Framework) -> Any:

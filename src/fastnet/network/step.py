@@ -77,7 +77,13 @@ def postprocessed(
     def run(batch: Mapping[str, Any]) -> dict[str, Any]:
         result = step(batch)
         try:
-            run_ops(ops, result, state, target_type, False, lambda op: forwards[id(op)])
+            filtered = run_ops(ops, result, state, target_type, False, lambda op: forwards[id(op)])
+            if filtered is not None:
+                raise ValueError(
+                    f"One of {list(map(op_title, ops))} returned {filtered!r}, but postprocessing "
+                    "cannot drop samples: the network's results are already made. Filter in the "
+                    "data pipeline."
+                )
         except Exception as error:
             add_note(error, "This was in the network's postprocessing.")
             raise
