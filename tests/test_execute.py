@@ -365,7 +365,7 @@ class TestFlow:
         assert len(plan.keys) == count
         for _ in range(3):
             result = plan.run({"k0": 0}, {})
-            assert list(result.items()) == [(key, place) for place, key in enumerate(keys)][1:]
+            assert list(result.items()) == [(key, index) for index, key in enumerate(keys)][1:]
         assert plan_of(kernel, ops, {keys[-1]}).run({"k0": 0}, {}) == {keys[-1]: count - 1}
         ops[count // 2] = Op(keys[count // 2], keys[count // 2 + 1], raise_(OSError("stop")))
         with pytest.raises(OSError, match="stop"):
@@ -403,7 +403,7 @@ class TestFlow:
         plan = kernel.Plan(table, specs, [add_one], resolution)
         with pytest.raises(RuntimeError) as caught:
             plan.__init__(table, specs, [add_one], resolution)
-        assert str(caught.value) == "a Plan is laid out once"
+        assert str(caught.value) == "a Plan cannot be initialized twice"
         assert plan.run({"x": 1}, {}) == {"y": 2}
 
 
@@ -744,8 +744,8 @@ class TestRelease:
             return [value] if out_list else value
 
         ops = [
-            Op(f"k{place}", f"k{place + 1}", follow, in_list=in_list, out_list=out_list)
-            for place in range(40)
+            Op(f"k{index}", f"k{index + 1}", follow, in_list=in_list, out_list=out_list)
+            for index in range(40)
         ]
         plan = plan_of(kernel, ops, desired={"k40"})
         result = entry_of(kernel, plan, entry)({"k0": 0}, new_state())
@@ -1145,11 +1145,11 @@ class Interrupt(BaseException):
     """What a user's Ctrl-C raises."""
 
 
-class TestAbandon:
+class TestOnFailure:
     def test_only_where_a_step_failed(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [Op("x", "y", lambda data, state: 1 / data)]
-        plan = plan_of(kernel, ops, abandon=[lambda: log.append("a"), lambda: log.append("b")])
+        plan = plan_of(kernel, ops, on_failure=[lambda: log.append("a"), lambda: log.append("b")])
         plan.run({"x": 1}, new_state())
         assert log == []
         with pytest.raises(ZeroDivisionError):
@@ -1166,14 +1166,14 @@ class TestAbandon:
             Op(None, None, raise_(Interrupt())),
         ]
         with pytest.raises(Interrupt):
-            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).run({}, new_state())
+            plan_of(kernel, ops, on_failure=[lambda: log.append("a")]).run({}, new_state())
         assert log == ["d discarded", "a"]
 
     def test_where_what_was_deferred_fails(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [Op(None, None, defer(Deferred(log, "d", Interrupt())))]
         with pytest.raises(Interrupt):
-            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).run({}, new_state())
+            plan_of(kernel, ops, on_failure=[lambda: log.append("a")]).run({}, new_state())
         assert log == ["d ran", "d discarded", "a"] or log == ["d ran", "a"]
 
     @pytest.mark.parametrize("deferred", [False, True])
@@ -1192,7 +1192,7 @@ class TestAbandon:
         plan = plan_of(
             kernel,
             [*put_off, Op(None, None, raise_(ValueError("op")))],
-            abandon=[*first, lambda: log.append("last")],
+            on_failure=[*first, lambda: log.append("last")],
         )
         with pytest.raises(Interrupt) as caught:
             plan.run({}, new_state())
@@ -1210,7 +1210,7 @@ class TestAbandon:
 
         log: list[str] = []
         ops = [Op(None, None, raise_(ValueError("op")))]
-        plan = plan_of(kernel, ops, abandon=[Stuck(), lambda: log.append("b")])
+        plan = plan_of(kernel, ops, on_failure=[Stuck(), lambda: log.append("b")])
         with pytest.raises(ValueError, match=r"^op") as caught:
             plan.run({}, new_state())
         assert log == ["b"]
@@ -1240,8 +1240,8 @@ class TestStepTimed:
         expected: list[Any] = [("dispatch", None)]
         if count:
             expected.append(("input", "k0"))
-        for place in range(count):
-            expected += [("dispatch", None), ("op", place)]
+        for index in range(count):
+            expected += [("dispatch", None), ("op", index)]
         expected += [("dispatch", None), ("merge", None)]
         if count:
             expected.append(("output", f"k{count}"))
@@ -1305,7 +1305,7 @@ class TestStepTimed:
             Op(["y"], ["z"], lambda data, state: events.append("second") or data),
         ]
         plan, log = plan_of(kernel, ops, desired={"z"}), kernel.StampLog()
-        around = [lambda place, what=what: events.append((what, place)) for what in "ba"]
+        around = [lambda index, what=what: events.append((what, index)) for what in "ba"]
         assert plan.step_timed({"x": 1}, new_state(), log, 0, *around)["z"] == 1
         assert events == [("b", 0), "first", ("a", 0), ("b", 1), "second", ("a", 1)]
         kinds = [kind for (kind, _), _ in spans_of(plan, log)]
@@ -1330,7 +1330,7 @@ class TestStepTimed:
 
         events: list[Any] = []
         plan, log = plan_of(kernel, [Op("x", "y", defer(update))]), kernel.StampLog()
-        around = [lambda place, what=what: events.append((what, place)) for what in "ba"]
+        around = [lambda index, what=what: events.append((what, index)) for what in "ba"]
         with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
             plan.step_timed({"x": 1}, new_state(), log, 0, *around)
         assert events == [("b", 0), ("a", 0), ("b", 1), "update", ("a", 1)]
@@ -1611,8 +1611,8 @@ class TestForwards:
             def add(self, data: int, state: State) -> int:
                 return data + self.amount
 
-        forwards = [Adder(place).add for place in range(20)]
-        ops = [Op(f"k{place}", f"k{place + 1}") for place in range(20)]
+        forwards = [Adder(index).add for index in range(20)]
+        ops = [Op(f"k{index}", f"k{index + 1}") for index in range(20)]
         plan = plan_of(kernel, ops, {"k20"}, forwards=forwards)
         del forwards, ops
         assert plan.run({"k0": 0}, {}) == {"k20": sum(range(20))}

@@ -232,6 +232,66 @@ class TestSpec:
             kernel.OpSpec(Op(["x", 3], "y"), kernel.KeyTable())
 
 
+class TestIsCurrent:
+    """Whether an item is still as it was when its spec was made."""
+
+    @pytest.mark.parametrize(
+        ("attribute", "value"),
+        [
+            ("inputs", ["y"]),
+            ("inputs", ["x", "y"]),
+            ("outputs", []),
+            ("in_list", True),
+            ("out_list", True),
+            ("mode", {"eval"}),
+            ("mode", None),
+            ("ds_id", {"!a"}),
+            ("forward", abs),
+            ("models", [[1]]),  # equal, but another model
+            ("retain", None),
+        ],
+    )
+    def test_a_changed_op(self, kernel: Kernel, attribute: str, value: Any) -> None:
+        op = Trained([[1]], retain=True)
+        op.inputs, op.outputs, op.mode = ["x"], ["z"], {"train"}
+        spec = kernel.OpSpec(op, kernel.KeyTable())
+        assert spec.is_current()
+        setattr(op, attribute, value)
+        assert not spec.is_current()
+
+    def test_keys_changed_in_place(self, kernel: Kernel) -> None:
+        op = Op(["x", "y"], ["z"])
+        spec = kernel.OpSpec(op, kernel.KeyTable())
+        op.inputs.reverse()
+        assert not spec.is_current()
+        op.inputs.reverse()
+        assert spec.is_current()
+
+    def test_equal_values_are_no_change(self, kernel: Kernel) -> None:
+        first, second = [1], [1]
+        op = Trained([first, second], retain=True)
+        spec = kernel.OpSpec(op, kernel.KeyTable())
+        op.models, op.mode, op.inputs, op.retain = [second, first], [], (), False
+        assert spec.is_current()
+
+    @pytest.mark.parametrize(
+        ("attribute", "value"),
+        [
+            ("slice_inputs", ["x"]),
+            ("unslice_inputs", ["x", "y"]),
+            ("mode", {"train"}),
+            ("ds_id", {"a"}),
+        ],
+    )
+    def test_a_changed_slicer(self, kernel: Kernel, attribute: str, value: Any) -> None:
+        slicer = Slicer(["x", "y"], ["y"])
+        spec = kernel.SlicerSpec(slicer, kernel.KeyTable())
+        slicer.slice_inputs.reverse()
+        assert spec.is_current()
+        setattr(slicer, attribute, value)
+        assert not spec.is_current()
+
+
 class TestSelect:
     def test_keeps_the_order(self, kernel: Kernel) -> None:
         ops = [Op(mode={"train"}), Op(), Op(mode={"eval"}), Op(ds_id={"a"}), Op(ds_id={"!a"})]
@@ -265,11 +325,11 @@ class TestGather:
         a, b, c = [1], [1], [2]
         ops = [Trained([a]), Trained([b, a], retain=False), Op(), Trained([c, b], retain=True)]
         specs = specs_of(kernel, kernel.KeyTable(), ops)
-        found, forwards, models, gradient_places = kernel.gather(specs)
+        found, forwards, models, gradient_indices = kernel.gather(specs)
         assert found == ops
         assert forwards == [op.forward for op in ops]
         assert [id(model) for model in models] == [id(a), id(b), id(c)]
-        assert gradient_places == [1, 3]
+        assert gradient_indices == [1, 3]
 
     def test_what_was_gathered_may_be_written_to(self, kernel: Kernel) -> None:
         specs = specs_of(kernel, kernel.KeyTable(), [Trained(["a"])])

@@ -459,7 +459,7 @@ class TestContainers:
 
     def test_fields_come_in_order(self, framework: Framework) -> None:
         for cls in (ManyFields, ManySlots):
-            tensors = [Tensor(f"t{place}") for place in range(6)]
+            tensors = [Tensor(f"t{index}") for index in range(6)]
             step = framework.step(["x"])
             step.step({"x": cls(*tensors)}, {})
             assert framework.called.pop() == tensors
@@ -956,13 +956,11 @@ class TestTraces:
         slot = kernel.Slot("float", ())
         with pytest.raises(RuntimeError) as caught:
             step_of(slot).step(batch, {})
-        assert str(caught.value) == "A trace has 1 inputs, but its step reads 2 keys."
+        assert "1 inputs" in str(caught.value)
+        assert "2 keys" in str(caught.value)
         with pytest.raises(RuntimeError) as caught:
             step_of(slot, [4]).step(batch, {})
-        assert str(caught.value) == (
-            "The value of 'y', of type list, does not fit what was just traced for it: it changed "
-            "meanwhile, or does not equal itself."
-        )
+        assert "'y', of type list" in str(caught.value)
         step = step_of(slot, [3])
         step.traces = [kernel.Trace(len, [], {}), kernel.Trace(len, [slot] * 3, {})]
         assert not step.fits(batch)
@@ -979,11 +977,8 @@ class TestTraces:
         ):
             trace = kernel.Trace(lambda tensors: [Tensor()] * returned, [], outputs)
             step = kernel.TracedStep([], framework.kind, lambda values, trace=trace: trace)
-            with pytest.raises(RuntimeError) as caught:
+            with pytest.raises(RuntimeError, match=rf"returned {returned} tensors.* 2\."):
                 step.step({}, {})
-            assert str(caught.value) == (
-                f"A traced function returned {returned} tensors, but its outputs are made of 2."
-            )
 
     @pytest.mark.parametrize("make", [list, tuple, iter])
     def test_what_a_call_may_return(
