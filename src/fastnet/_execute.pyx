@@ -137,6 +137,22 @@ cdef inline int after_op(Times times, Py_ssize_t index) except -1:
     return 0
 
 
+cdef inline bint contains(int* slots, int count, int slot) noexcept:
+    cdef int i
+    for i in range(count):
+        if slots[i] == slot:
+            return True
+    return False
+
+
+cdef inline bint reads(Step* step, Py_ssize_t slot) noexcept:
+    return contains(step.inputs, step.n_inputs, slot)
+
+
+cdef inline bint writes(Step* step, Py_ssize_t slot) noexcept:
+    return contains(step.outputs, step.n_outputs, slot)
+
+
 @cython.final
 cdef class Plan:
     """The active ops of a network, ready to run steps.
@@ -226,7 +242,7 @@ cdef class Plan:
         cdef Py_ssize_t n_steps = len(specs)
         cdef Py_ssize_t n_keys = table.size()
         cdef Py_ssize_t n_numbers = 2 * n_keys
-        cdef Py_ssize_t index, i, slot, key_id, n_slots
+        cdef Py_ssize_t index, i, key_id, n_slots
         cdef int* free
         cdef OpSpec spec
         cdef Step* step
@@ -310,40 +326,37 @@ cdef class Plan:
                     free += 1
             self._n_outputs = free - self._outputs
 
-            # From the last op to the first, `live` marks the slots that are read or returned later.
-            for index in range(n_steps - 1, -1, -1):
-                step = &self._steps[index]
-                step.dead = free
-                for i in range(step.n_outputs):
-                    slot = step.outputs[i]
-                    if not live[slot]:
-                        free[0] = slot
-                        free += 1
-                for i in range(step.n_outputs):
-                    live[step.outputs[i]] = 0
-                for i in range(step.n_inputs):
-                    slot = step.inputs[i]
-                    if step.deletes or not live[slot]:
-                        free[0] = slot
-                        free += 1
-                        # Releasing this slot would release the output that the op wrote to it.
-                        if not step.deletes and self._writes(step, slot):
-                            free -= 1
-                for i in range(step.n_inputs):
-                    live[step.inputs[i]] = 1
-                step.n_dead = free - step.dead
             self._n_steps = n_steps
+            self._find_dead(live, free)
         finally:
             PyMem_Free(slot_of)
             PyMem_Free(live)
         return 0
 
-    cdef bint _writes(self, Step* step, Py_ssize_t slot) noexcept:
-        cdef Py_ssize_t i
-        for i in range(step.n_outputs):
-            if step.outputs[i] == slot:
-                return True
-        return False
+    cdef void _find_dead(self, char* live, int* free) noexcept:
+        """Fill the `dead` lists, given the slots that are live after the last op."""
+        cdef Py_ssize_t i, slot
+        cdef Step* step = self._steps + self._n_steps
+        while step != self._steps:
+            step -= 1
+            step.dead = free
+            for i in range(step.n_outputs):
+                slot = step.outputs[i]
+                if not live[slot]:
+                    free[0] = slot
+                    free += 1
+                    live[slot] = True
+            # An input that is also an output is live here, as its slot has a new value.
+            for i in range(step.n_inputs):
+                slot = step.inputs[i]
+                if step.deletes or not live[slot]:
+                    free[0] = slot
+                    free += 1
+            for i in range(step.n_outputs):
+                live[step.outputs[i]] = False
+            for i in range(step.n_inputs):
+                live[step.inputs[i]] = True
+            step.n_dead = free - step.dead
 
     cdef void _bind(self, Step* step, object forward) noexcept:
         # Calling a bound method's function directly saves an indirection in each step.
@@ -371,11 +384,6 @@ cdef class Plan:
 
     cdef str _describe(self, Py_ssize_t index):
         return describe_op(self._op(index), self._index_of(index))
-
-    @property
-    def keys(self):
-        """The key of each slot, as a tuple."""
-        return tuple(self._keys)
 
     @property
     def flow(self):
@@ -495,7 +503,7 @@ cdef class Plan:
                 step += 1
             index = -1
             stamp(times, DISPATCH)
-            # A context has a dict of its own, in which this entry stays the same.
+            # No other context uses this dict, so a borrowed reference is safe.
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
             if found != NULL and PyObject_IsTrue(<object> found):
                 inside = before_op(times, self._n_steps)
@@ -748,18 +756,18 @@ cdef class Plan:
         """List an op's inputs: key, value, and the op that wrote it with its index, or None."""
         cdef Step* step = &self._steps[index]
         cdef Py_ssize_t i, earlier, slot
-        cdef list reads = []
+        cdef list found = []
         for i in range(step.n_inputs):
             slot = step.inputs[i]
             if slots[slot] == NULL:
                 continue
             writer = writer_index = None
             for earlier in range(index - 1, -1, -1):
-                if self._writes(&self._steps[earlier], slot):
+                if writes(&self._steps[earlier], slot):
                     writer, writer_index = self._op(earlier), self._index_of(earlier)
                     break
-            reads.append((self._keys[slot], <object> slots[slot], writer, writer_index))
-        return reads
+            found.append((self._keys[slot], <object> slots[slot], writer, writer_index))
+        return found
 
     cdef object _missing_input(self, Py_ssize_t slot, object batch):
         """Return the error for a key that the batch lacks; it names the key's first reader."""
@@ -770,7 +778,7 @@ cdef class Plan:
         key = self._keys[slot]
         for index in range(self._n_steps):
             step = &self._steps[index]
-            if self._reads(step, slot) and key not in written:
+            if reads(step, slot) and key not in written:
                 return missing_key(
                     self._op(index),
                     key,
@@ -784,7 +792,7 @@ cdef class Plan:
             if step.deletes:
                 for name in self._names(step.inputs, step.n_inputs):
                     written.pop(name, None)
-                if self._reads(step, slot):
+                if reads(step, slot):
                     deleted_by = described
             for name in self._names(step.outputs, step.n_outputs):
                 written[name] = described
@@ -797,7 +805,7 @@ cdef class Plan:
             if reason is not None:
                 return reason
         for index in range(reader + 1, self._n_steps):
-            if self._writes(&self._steps[index], slot):
+            if writes(&self._steps[index], slot):
                 return f"{self._describe(index)} writes it later."
         return None
 
@@ -810,18 +818,11 @@ cdef class Plan:
             if slots[slot] == NULL:
                 deleted_by = None
                 for earlier in range(index):
-                    if self._steps[earlier].deletes and self._reads(&self._steps[earlier], slot):
+                    if self._steps[earlier].deletes and reads(&self._steps[earlier], slot):
                         deleted_by = self._describe(earlier)
                 return missing_key(
                     self._op(index), self._keys[slot], keys, self._index_of(index), deleted_by
                 )
-
-    cdef bint _reads(self, Step* step, Py_ssize_t slot) noexcept:
-        cdef Py_ssize_t i
-        for i in range(step.n_inputs):
-            if step.inputs[i] == slot:
-                return True
-        return False
 
 
 @cython.final

@@ -46,12 +46,6 @@ cdef class KeyTable:
         self._ids[key] = key_id
         return key_id
 
-    def name(self, Py_ssize_t key_id):
-        """Return the key that has an id; raise an IndexError if there is none."""
-        if not 0 <= key_id < len(self._names):
-            raise IndexError(f"no key has the id {key_id}")
-        return self._names[key_id]
-
     cdef Py_ssize_t size(self) noexcept:
         return len(self._names)
 

@@ -64,11 +64,6 @@ class Plan:
         self._adopt = adopt[1:] if adopt else None
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        mentioned = [key for spec in self._specs for key in spec.inputs + spec.outputs]
-        return tuple(dict.fromkeys(mentioned))
-
-    @property
     def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
         flow = []
         live: set[str] = set(self.resolution.device_inputs)
@@ -103,7 +98,8 @@ class Plan:
         return tuple(spans + [("op", index) for index in range(len(self.ops))])
 
     def _keys_of(self, keys: Any) -> list[str]:
-        return [key for key in keys if key in self.keys]
+        mentioned = {key for spec in self._specs for key in spec.inputs + spec.outputs}
+        return [key for key in keys if key in mentioned]
 
     def step_timed(
         self,

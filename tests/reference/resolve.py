@@ -19,11 +19,6 @@ class KeyTable:
             self._names.append(key)
         return self._names.index(key)
 
-    def name(self, key_id: int) -> str:
-        if not 0 <= key_id < len(self._names):
-            raise IndexError(f"no key has the id {key_id}")
-        return self._names[key_id]
-
     def __len__(self) -> int:
         return len(self._names)
 
