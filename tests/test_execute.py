@@ -1,4 +1,4 @@
-"""Running the ops of one opening."""
+"""Tests of the plan that runs the ops of a network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raise_(error: BaseException) -> Callable[[Any, State], Any]:
 
 
 class Deferred:
-    """A function put off to the end of a step, that knows what became of it."""
+    """A deferred function that logs its calls."""
 
     def __init__(self, log: list[str], name: str, fails: BaseException | None = None) -> None:
         self.log = log
@@ -65,7 +65,7 @@ def defer(function: Any, key: str = "model") -> Callable[[Any, State], Any]:
 
 
 class TestReading:
-    """What an op's forward is called with."""
+    """The data that forward gets."""
 
     @pytest.mark.parametrize(
         ("inputs", "in_list", "data"),
@@ -85,7 +85,7 @@ class TestReading:
         plan = plan_of(kernel, [Op(inputs, "seen", in_list=in_list)])
         assert plan.run({"x": 1, "y": 2}, new_state()) == {"seen": data}
 
-    def test_the_list_is_the_ops_own(self, kernel: Kernel) -> None:
+    def test_each_op_gets_its_own_list(self, kernel: Kernel) -> None:
         seen: list[Any] = []
 
         def keep(data: list[Any], state: State) -> None:
@@ -97,7 +97,7 @@ class TestReading:
         plan.run({"x": 1}, new_state())
         assert len({id(data) for data in seen}) == 4
 
-    def test_state_is_the_callers(self, kernel: Kernel) -> None:
+    def test_ops_get_the_state_itself(self, kernel: Kernel) -> None:
         states: list[Any] = []
         op = Op(None, None, lambda data, state: states.append(state))
         state = new_state()
@@ -105,7 +105,7 @@ class TestReading:
         assert states[0] is state
         assert states[1] is state
 
-    def test_values_are_the_very_objects(self, kernel: Kernel) -> None:
+    def test_values_are_not_copied(self, kernel: Kernel) -> None:
         value = Nothing()
         result = plan_of(kernel, [Op("x", "y"), Op(["y"], ["z"])]).run({"x": value}, {})
         assert result["y"] is value
@@ -118,7 +118,7 @@ class Pair(NamedTuple):
 
 
 class ModelOutput(collections.OrderedDict[Any, Any]):
-    """Answers to names and to places, as the results of Hugging Face's models do."""
+    """Can be indexed by key and by integer, like the results of Hugging Face's models."""
 
     def __getitem__(self, key: Any) -> Any:
         values = dict(self.items())
@@ -126,7 +126,7 @@ class ModelOutput(collections.OrderedDict[Any, Any]):
 
 
 class TestWriting:
-    """What becomes of what forward returns."""
+    """The values that are written for a result of forward."""
 
     @pytest.mark.parametrize(
         ("outputs", "out_list", "returned", "written"),
@@ -177,8 +177,7 @@ class TestWriting:
         plan = plan_of(kernel, [Op(None, ["y", "z"], lambda data, state: Backwards([1, 2]))])
         assert plan.run({}, new_state()) == {"y": 2, "z": 1}
 
-    def test_a_wrapper_that_only_says_what_it_is(self, kernel: Kernel) -> None:
-        """As TensorFlow's of what a model holds."""
+    def test_a_wrapper_that_overrides_class(self, kernel: Kernel) -> None:
 
         class Wrapper:
             __class__ = tuple  # type: ignore[assignment]
@@ -202,15 +201,14 @@ class TestWriting:
             ((1, 2, 3, 4), "4 values"),
         ],
     )
-    def test_another_count(self, kernel: Kernel, returned: Any, count: str) -> None:
+    def test_a_wrong_number_of_values(self, kernel: Kernel, returned: Any, count: str) -> None:
         ops = [Op("x", "w"), Op(["x"], ["y", "z"], lambda data, state: returned)]
         with pytest.raises(ValueError, match="outputs") as caught:
             plan_of(kernel, ops).run({"x": 1}, new_state())
-        # the text names the op, so there is no note that names it again
-        assert shown(caught.value) == (
-            "Op (op 1, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned "
-            f"{count}. Return one value for each of ['y', 'z'], in that order."
-        )
+        text = shown(caught.value)
+        assert text.startswith("Op (op 1, inputs ['x'], outputs ['y', 'z']) has 2 outputs")
+        assert f"returned {count}" in text
+        assert "Raised by" not in text
 
     @pytest.mark.parametrize(
         ("returned", "kind", "keys"),
@@ -252,7 +250,7 @@ class TestWriting:
         ids=lambda value: type(value).__name__,
     )
     @pytest.mark.parametrize("outputs", [["y"], ["y", "z"]])
-    def test_what_is_no_list_and_no_tuple(
+    def test_a_result_that_is_no_list_or_tuple(
         self, kernel: Kernel, returned: Any, outputs: list[str]
     ) -> None:
         op = Op("x", outputs, lambda data, state: returned)
@@ -277,10 +275,7 @@ class TestWriting:
         ops = [Op("x", "w"), Op("x", ["y", "z"], out_list=False)]
         with pytest.raises(ValueError, match="out_list") as caught:
             plan_of(kernel, ops)
-        assert str(caught.value) == (
-            "Op (op 1, inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its out_list is False: "
-            "it says that forward returns one bare value. Set out_list to True, or name one output."
-        )
+        assert str(caught.value).startswith("Op (op 1, inputs ['x'], outputs ['y', 'z'])")
 
     def test_a_list_that_shrinks_while_it_is_written(self, kernel: Kernel) -> None:
         class Cruel:
@@ -290,7 +285,7 @@ class TestWriting:
         kept: list[Any] = [1, 2, 3]
         ops = [
             Op(None, "x", lambda data, state: Cruel()),
-            # overwriting x drops the last reference to the object that clears the list
+            # Overwriting x releases the object, which clears the list.
             Op("x", ["x", "y", "z"], lambda data, state: kept),
         ]
         assert plan_of(kernel, ops).run({}, {}) == {"x": 1, "y": 2, "z": 3}
@@ -306,7 +301,6 @@ class TestFlow:
         assert plan.run({"x": 1}, new_state()) == {}
         assert plan.step({"x": 1}, new_state()) == {"x": 1}
         assert plan.ops == ()
-        assert plan.keys == ()
 
     def test_a_later_op_overwrites(self, kernel: Kernel) -> None:
         ops = [Op("x", "x", add_one), Op("x", "y"), Op("x", "x", add_one), Op("x", "z")]
@@ -316,22 +310,21 @@ class TestFlow:
         ops = [Op(["x", "y"], ["y", "x"])]
         assert plan_of(kernel, ops).run({"x": 1, "y": 2}, {}) == {"x": 2, "y": 1}
 
-    def test_an_output_that_nobody_reads(self, kernel: Kernel) -> None:
+    def test_an_output_that_is_not_read(self, kernel: Kernel) -> None:
         ops = [Op("x", ["y", "z"], lambda data, state: [1, 2]), Op("y", "w")]
         assert plan_of(kernel, ops, {"w"}).run({"x": 0}, {}) == {"w": 1}
 
-    def test_only_what_is_wanted_comes_back(self, kernel: Kernel) -> None:
+    def test_only_desired_keys_are_returned(self, kernel: Kernel) -> None:
         ops = [Op("x", "y"), Op("y", "z"), Op("z", "w")]
         assert plan_of(kernel, ops, {"y", "w", "x"}).run({"x": 1}, {}) == {"y": 1, "w": 1}
 
-    def test_what_it_says_of_itself(self, kernel: Kernel) -> None:
+    def test_attributes(self, kernel: Kernel) -> None:
         ops = [Op("b", "a"), Op(["c", "b"], ["a", "d"])]
         plan = plan_of(kernel, ops)
         assert plan.ops == tuple(ops)
-        assert plan.keys == ("b", "a", "c", "d")
         assert plan.resolution.outputs.names() == {"a", "d"}
 
-    def test_what_each_op_reads_writes_and_outlives(self, kernel: Kernel) -> None:
+    def test_flow(self, kernel: Kernel) -> None:
         ops = [
             Op(["x", "x"], ["y", "unread"]),
             Op("y", "y"),
@@ -352,20 +345,18 @@ class TestFlow:
         assert plan_of(kernel, [Op(["x", "x"])]).flow == ((("x", "x"), (), ("x",)),)
         assert plan_of(kernel, []).flow == ()
 
-    def test_as_many_forwards_as_ops(self, kernel: Kernel) -> None:
-        with pytest.raises(ValueError, match="forwards") as caught:
+    def test_a_wrong_number_of_forwards(self, kernel: Kernel) -> None:
+        with pytest.raises(ValueError, match="1 ops, but 0 forwards"):
             plan_of(kernel, [Op("x", "y")], forwards=[])
-        assert str(caught.value) == "1 ops, but 0 forwards"
 
     @pytest.mark.parametrize("count", [63, 64, 65, 66, 300])
     def test_more_slots_than_fit_on_the_stack(self, kernel: Kernel, count: int) -> None:
         keys = [f"k{number}" for number in range(count)]
         ops = [Op(key, after, add_one) for key, after in itertools.pairwise(keys)]
         plan = plan_of(kernel, ops)
-        assert len(plan.keys) == count
         for _ in range(3):
             result = plan.run({"k0": 0}, {})
-            assert list(result.items()) == [(key, place) for place, key in enumerate(keys)][1:]
+            assert list(result.items()) == [(key, index) for index, key in enumerate(keys)][1:]
         assert plan_of(kernel, ops, {keys[-1]}).run({"k0": 0}, {}) == {keys[-1]: count - 1}
         ops[count // 2] = Op(keys[count // 2], keys[count // 2 + 1], raise_(OSError("stop")))
         with pytest.raises(OSError, match="stop"):
@@ -378,7 +369,7 @@ class TestFlow:
         expected = {key: number * 4 for key, number in batch.items()}
         assert plan_of(kernel, [op, op]).run(batch, {}) == expected
 
-    def test_an_op_that_enters_its_own_plan(self, kernel: Kernel) -> None:
+    def test_an_op_that_runs_its_own_plan(self, kernel: Kernel) -> None:
         def sum_to(data: int, state: State) -> int:
             if data == 0:
                 return 0
@@ -394,21 +385,20 @@ class TestFlow:
         del ops
         assert holder[0].run({"x": 1}, {}) == {"y": 1, "z": 2}
 
-    def test_setup_twice_is_refused(self, kernel: Kernel) -> None:
+    def test_initializing_twice_is_refused(self, kernel: Kernel) -> None:
         if not kernel.compiled:
-            pytest.skip("only the compiled plan owns memory")
+            pytest.skip("only the compiled plan allocates memory")
         table = kernel.KeyTable()
         specs = specs_of(kernel, table, [Op("x", "y")])
         resolution = kernel.resolve(table, specs, [], [])
         plan = kernel.Plan(table, specs, [add_one], resolution)
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(RuntimeError):
             plan.__init__(table, specs, [add_one], resolution)
-        assert str(caught.value) == "a Plan is laid out once"
         assert plan.run({"x": 1}, {}) == {"y": 2}
 
 
 class TestDelete:
-    def test_a_deleted_key_does_not_come_back(self, kernel: Kernel) -> None:
+    def test_a_deleted_key_is_not_returned(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", ["y", "z"], lambda d, s: [1, 2]), Delete("y")])
         assert plan.run({"x": 0}, {}) == {"z": 2}
 
@@ -438,7 +428,7 @@ class TestDelete:
         assert shown(caught.value) == (
             deleted("Op (op 2, inputs ['y'], outputs ['z'])", "y", "Delete (op 1, inputs ['y'])")
         )
-        # a key that the batch lacks is found before any op runs
+        # A key that the batch lacks raises before any op runs.
         assert log == (["write"] if batch else [])
 
     def test_the_deleter_and_not_an_overwriter_is_named(self, kernel: Kernel) -> None:
@@ -456,9 +446,7 @@ class TestDelete:
             deleted("Delete (op 1, inputs ['x'])", "x", "Delete (op 0, inputs ['x'])")
         )
 
-    def test_every_input_must_be_there_even_if_only_the_first_is_handed_over(
-        self, kernel: Kernel
-    ) -> None:
+    def test_every_input_must_exist_even_if_only_the_first_is_passed(self, kernel: Kernel) -> None:
         ops = [Delete("y"), Op(["x", "y"], "z", in_list=False)]
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, ops).run({"x": 1, "y": 2}, {})
@@ -506,14 +494,14 @@ class TestBatch:
         assert result == {"x": 3, "other": [2], "y": 2}
         assert result["other"] is batch["other"]
         assert plan.run(batch, {}) == {"x": 3, "y": 2}
-        # the batch is untouched, and a result may be written to without it
+        # The result is not the batch.
         result["x"] = result["new"] = 0
         assert dict(batch) == {"x": 1, "other": [2]}
         with pytest.raises(MissingKeyError):
             plan_of(kernel, [Op("absent", "y")]).step(batch, {})
         assert dict(batch) == {"x": 1, "other": [2]}
 
-    def test_outputs_lie_over_the_batch_in_its_order(self, kernel: Kernel) -> None:
+    def test_outputs_keep_the_order_of_the_batch(self, kernel: Kernel) -> None:
         plan = plan_of(kernel, [Op("x", ["z", "w", "x"], lambda d, s: [1, 2, 3])])
         batch = {"a": 0, "z": 0, "x": 0, "b": 0}
         assert list(plan.step(batch, {}).items()) == [
@@ -524,11 +512,11 @@ class TestBatch:
             ("w", 2),
         ]
 
-    def test_outputs_come_in_the_order_of_the_table(self, kernel: Kernel) -> None:
+    def test_outputs_are_in_the_order_of_the_table(self, kernel: Kernel) -> None:
         ops = [Op("b", "d"), Op("d", ["a", "b"], lambda data, state: [1, 2])]
         assert list(plan_of(kernel, ops).run({"b": 0}, {})) == ["b", "d", "a"]
 
-    def test_only_what_is_read_is_looked_up(self, kernel: Kernel) -> None:
+    def test_only_keys_that_ops_read_are_looked_up(self, kernel: Kernel) -> None:
         class Watched(dict[str, Any]):
             def __getitem__(self, key: str) -> Any:
                 looked_up.append(key)
@@ -577,7 +565,7 @@ class TestMissingKeys:
         )
         assert log == []
 
-    def test_nothing_comes_near(self, kernel: Kernel) -> None:
+    def test_no_similar_key(self, kernel: Kernel) -> None:
         with pytest.raises(MissingKeyError) as caught:
             plan_of(kernel, [Op("image", "y")]).step({"q": 1}, {})
         assert shown(caught.value) == (
@@ -601,7 +589,7 @@ class TestMissingKeys:
             missing("Op (op 0, inputs ['x1'], outputs ['y'])", "x1", ["x1_"], "x1_")
         )
 
-    def test_a_mapping_that_makes_up_values_is_not_asked_to(self, kernel: Kernel) -> None:
+    def test_a_defaultdict_creates_no_values(self, kernel: Kernel) -> None:
         batch = collections.defaultdict(int)
         with pytest.raises(MissingKeyError):
             plan_of(kernel, [Op("x", "y")]).run(batch, {})
@@ -618,7 +606,9 @@ class TestMissingKeys:
             ([Op("x", "y")], collections.defaultdict(int)),
         ],
     )
-    def test_looked_for_without_a_step(self, kernel: Kernel, ops: list[Op], batch: Any) -> None:
+    def test_missing_returns_the_error_of_a_step(
+        self, kernel: Kernel, ops: list[Op], batch: Any
+    ) -> None:
         before = dict(batch)
         plan = plan_of(kernel, ops)
         with pytest.raises(MissingKeyError) as caught:
@@ -628,7 +618,7 @@ class TestMissingKeys:
         assert shown(found) == shown(caught.value)
         assert batch == before
 
-    def test_looked_for_where_none_is_missing(self, kernel: Kernel) -> None:
+    def test_missing_with_a_complete_batch(self, kernel: Kernel) -> None:
         log: list[int] = []
 
         def move(value: Any) -> Any:
@@ -642,7 +632,7 @@ class TestMissingKeys:
         assert plan_of(kernel, []).missing({}) is None
         assert log == []
 
-    def test_looked_for_in_what_is_no_mapping(self, kernel: Kernel) -> None:
+    def test_missing_with_a_batch_that_is_no_mapping(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError):
             plan_of(kernel, [Op("x", "y")]).missing(3)
 
@@ -682,7 +672,7 @@ class TestErrorsOfOps:
             plan.run({"x": 0}, {})
         assert caught.traceback[-1].name == "<lambda>"
 
-    def test_an_error_that_cannot_be_spelled_out(self, kernel: Kernel) -> None:
+    def test_an_error_whose_str_raises(self, kernel: Kernel) -> None:
         class Unspeakable(Exception):
             def __str__(self) -> str:
                 raise RuntimeError("no words")
@@ -708,7 +698,7 @@ class TestErrorsOfOps:
             "Raised by Op (op 0, inputs ['x'], outputs ['y'])."
         )
 
-    def test_what_it_held_is_released(self, kernel: Kernel) -> None:
+    def test_values_are_released_after_an_error(self, kernel: Kernel) -> None:
         watched: list[weakref.ref[Nothing]] = []
 
         def make(data: Any, state: State) -> Nothing:
@@ -725,7 +715,7 @@ class TestErrorsOfOps:
 
 
 class TestRelease:
-    """A value that nobody reads again and nobody wants back goes right after its last reader."""
+    """When values are released."""
 
     @pytest.mark.parametrize("in_list", [False, True])
     @pytest.mark.parametrize("out_list", [False, True])
@@ -744,8 +734,8 @@ class TestRelease:
             return [value] if out_list else value
 
         ops = [
-            Op(f"k{place}", f"k{place + 1}", follow, in_list=in_list, out_list=out_list)
-            for place in range(40)
+            Op(f"k{index}", f"k{index + 1}", follow, in_list=in_list, out_list=out_list)
+            for index in range(40)
         ]
         plan = plan_of(kernel, ops, desired={"k40"})
         result = entry_of(kernel, plan, entry)({"k0": 0}, new_state())
@@ -754,7 +744,7 @@ class TestRelease:
         del result
         assert len(alive) == 0
 
-    def test_each_goes_right_after_its_last_reader(self, kernel: Kernel) -> None:
+    def test_values_are_released_after_their_last_reader(self, kernel: Kernel) -> None:
         made: dict[str, weakref.ref[Nothing]] = {}
         seen: list[set[str]] = []
 
@@ -785,7 +775,7 @@ class TestRelease:
             {"d"},
         ]
 
-    def test_a_value_of_the_batch_goes_as_soon_as_the_caller_lets_go(self, kernel: Kernel) -> None:
+    def test_the_plan_does_not_keep_values_of_the_batch_alive(self, kernel: Kernel) -> None:
         batch: dict[str, Any] = {"x": Nothing()}
         watched = weakref.ref(batch["x"])
         ops = [
@@ -794,11 +784,11 @@ class TestRelease:
         ]
         assert plan_of(kernel, ops).run(batch, {})["gone"] is True
 
-    def test_a_wanted_value_stays_even_if_it_is_read_early(self, kernel: Kernel) -> None:
+    def test_a_returned_value_is_kept_after_its_last_reader(self, kernel: Kernel) -> None:
         ops = [Op("x", "y", add_one), Op("y", "z", add_one), Op("z", "w", add_one)]
         assert plan_of(kernel, ops, {"y", "w"}).run({"x": 1}, {}) == {"y": 2, "w": 4}
 
-    def test_only_the_last_of_several_values_of_a_wanted_key_stays(self, kernel: Kernel) -> None:
+    def test_only_the_last_value_of_a_returned_key_is_kept(self, kernel: Kernel) -> None:
         made: list[weakref.ref[Nothing]] = []
 
         def make(data: Any, state: State) -> Nothing:
@@ -817,7 +807,7 @@ class TestRelease:
         assert result["second_there"] is True
         assert result["x"] is made[1]()
 
-    def test_a_destructor_that_enters_the_plan(self, kernel: Kernel) -> None:
+    def test_a_destructor_that_runs_the_plan(self, kernel: Kernel) -> None:
         left = [3, 2, 1]
         results: list[Any] = []
 
@@ -838,7 +828,7 @@ class TestRelease:
 
 
 class TestReturned:
-    def test_what_postprocessing_reads_and_deletes_is_handed_over(self, kernel: Kernel) -> None:
+    def test_keys_that_postprocessing_reads_and_deletes_are_returned(self, kernel: Kernel) -> None:
         table = kernel.KeyTable()
         specs = specs_of(kernel, table, [Op("x", ["y", "z"], lambda data, state: [1, 2])])
         pops = specs_of(kernel, table, [Op("y", "p"), Delete("y")])
@@ -849,7 +839,7 @@ class TestReturned:
 
 
 class TestMoveAndRelease:
-    def test_what_goes_in_and_what_comes_out(self, kernel: Kernel) -> None:
+    def test_inputs_and_outputs(self, kernel: Kernel) -> None:
         move = kernel.NestMap(int, lambda value: value + 10)
         release = kernel.NestMap(int, lambda value: -value)
         ops = [Op("x", "y", add_one), Op(["x", "y"], "z", lambda data, state: [data, "text"])]
@@ -880,7 +870,7 @@ class TestMoveAndRelease:
         assert plan.run({"x": 1}, {}) == {"x": 11, "y": 12}
 
     @pytest.mark.parametrize("which", ["move", "release"])
-    def test_one_that_raises(self, kernel: Kernel, which: str) -> None:
+    def test_a_function_that_raises(self, kernel: Kernel, which: str) -> None:
         def fail(value: int) -> int:
             raise OSError("device full")
 
@@ -896,7 +886,7 @@ class TestMoveAndRelease:
 
 
 class TestSetting:
-    """Something that must be so while ops run, such as gradients being off."""
+    """A setting that has a value while ops run, such as the grad mode."""
 
     class Switch:
         def __init__(self, value: Any) -> None:
@@ -911,7 +901,9 @@ class TestSetting:
             self.value = value
 
     @pytest.mark.parametrize(("before", "writes"), [(True, [False, True]), (False, [False])])
-    def test_is_so_while_ops_run(self, kernel: Kernel, before: bool, writes: list[bool]) -> None:
+    def test_has_its_value_while_ops_run(
+        self, kernel: Kernel, before: bool, writes: list[bool]
+    ) -> None:
         switch = self.Switch(before)
         setting = (switch.read, switch.write, False)
         op = Op(None, "seen", lambda data, state: switch.value)
@@ -921,13 +913,13 @@ class TestSetting:
         assert switch.writes == writes
 
     @pytest.mark.parametrize("before", [True, False])
-    def test_is_put_back_when_an_op_changes_it(self, kernel: Kernel, before: bool) -> None:
+    def test_is_restored_when_an_op_changes_it(self, kernel: Kernel, before: bool) -> None:
         switch = self.Switch(before)
         op = Op(None, None, lambda data, state: switch.write("changed"))
         plan_of(kernel, [op], setting=(switch.read, switch.write, False)).run({}, {})
         assert switch.value is before
 
-    def test_is_put_back_when_an_op_raises(self, kernel: Kernel) -> None:
+    def test_is_restored_when_an_op_raises(self, kernel: Kernel) -> None:
         switch = self.Switch(True)
         ops = [Op(None, "y", raise_(ValueError("x")))]
         plan = plan_of(kernel, ops, setting=(switch.read, switch.write, False))
@@ -935,7 +927,7 @@ class TestSetting:
             plan.run({}, {})
         assert switch.value is True
 
-    def test_is_put_back_when_a_key_is_missing(self, kernel: Kernel) -> None:
+    def test_is_restored_when_a_key_is_missing(self, kernel: Kernel) -> None:
         switch = self.Switch(True)
         plan = plan_of(kernel, [Op("x", "y")], setting=(switch.read, switch.write, False))
         with pytest.raises(MissingKeyError):
@@ -943,7 +935,7 @@ class TestSetting:
         assert switch.value is True
 
     @pytest.mark.parametrize("which", ["read", "write"])
-    def test_one_that_cannot_be_made_so(self, kernel: Kernel, which: str) -> None:
+    def test_a_setting_that_cannot_be_set(self, kernel: Kernel, which: str) -> None:
         def fail(*args: Any) -> Any:
             raise OSError("stuck")
 
@@ -959,7 +951,7 @@ class TestSetting:
             plan_of(kernel, ops, setting=setting).run({"x": 1}, {})
         assert log == []
 
-    def test_one_that_cannot_be_put_back(self, kernel: Kernel) -> None:
+    def test_a_setting_that_cannot_be_restored(self, kernel: Kernel) -> None:
         switch = self.Switch(True)
 
         def write(value: Any) -> None:
@@ -980,7 +972,7 @@ class TestSetting:
         del caught
         assert watched[0]() is None
 
-    def test_deferred_functions_run_under_it(self, kernel: Kernel) -> None:
+    def test_applies_to_deferred_functions(self, kernel: Kernel) -> None:
         switch = self.Switch(True)
         seen: list[Any] = []
         ops = [Op(None, None, defer(lambda: seen.append(switch.value)))]
@@ -1000,13 +992,13 @@ class TestDeferred:
         state = new_state()
         plan = plan_of(kernel, ops)
         plan.run({"x": 1}, state)
-        # list by list, as FastEstimator runs them
+        # FastEstimator runs them in the same order, list by list.
         assert log == ["last op", "a1 ran", "a2 ran", "b1 ran"]
         assert state["deferred"] == {}
         plan.run({"x": 1}, state)
         assert len(log) == 8
 
-    def test_the_entry_is_the_callers(self, kernel: Kernel) -> None:
+    def test_the_entry_is_not_replaced(self, kernel: Kernel) -> None:
         state = new_state()
         entry = state["deferred"]
         plan_of(kernel, [Op(None, None, defer(lambda: None))]).run({}, state)
@@ -1018,7 +1010,7 @@ class TestDeferred:
         assert plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state) == {"y": 1}
         assert state == before
 
-    def test_an_op_may_put_off_the_same_list_each_time(self, kernel: Kernel) -> None:
+    def test_an_op_may_defer_the_same_list_each_time(self, kernel: Kernel) -> None:
         log: list[str] = []
         functions = [Deferred(log, "a")]
 
@@ -1030,7 +1022,7 @@ class TestDeferred:
             plan.run({}, new_state())
         assert log == ["a ran"] * 3
 
-    def test_functions_that_put_off_others(self, kernel: Kernel) -> None:
+    def test_functions_that_defer_others(self, kernel: Kernel) -> None:
         log: list[str] = []
         state = new_state()
 
@@ -1044,7 +1036,7 @@ class TestDeferred:
         assert log == ["first", "second ran", "third ran", "late ran"]
         assert state["deferred"] == {}
 
-    def test_functions_put_off_by_others_are_forgotten_too(self, kernel: Kernel) -> None:
+    def test_functions_deferred_by_others_are_discarded_too(self, kernel: Kernel) -> None:
         log: list[str] = []
         state = new_state()
 
@@ -1064,7 +1056,7 @@ class TestDeferred:
         plan_of(kernel, []).run({}, state)
         assert log == ["a ran"]
 
-    def test_forgotten_when_an_op_raises(self, kernel: Kernel) -> None:
+    def test_discarded_when_an_op_raises(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [
             Op(None, None, defer(Deferred(log, "a"), "a")),
@@ -1080,7 +1072,7 @@ class TestDeferred:
         plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state)
         assert len(log) == 2
 
-    def test_forgotten_when_one_of_them_raises(self, kernel: Kernel) -> None:
+    def test_discarded_when_one_of_them_raises(self, kernel: Kernel) -> None:
         log: list[str] = []
         functions = [
             Deferred(log, "a"),
@@ -1092,7 +1084,7 @@ class TestDeferred:
         with pytest.raises(OSError, match="no step") as caught:
             plan_of(kernel, [Op("x", "y")]).run({"x": 1}, state)
         assert shown(caught.value) == "no step"
-        # the ones that did not run let go of what they hold; the one that failed may do so too
+        # Only the functions that did not run must be discarded; the one that failed may be.
         assert [entry for entry in log if entry != "b discarded"] == [
             "a ran",
             "b ran",
@@ -1134,7 +1126,7 @@ class TestDeferred:
         assert log == ["a ran"]
         assert not deferred
 
-    def test_the_result_is_gathered_after_them(self, kernel: Kernel) -> None:
+    def test_outputs_are_released_after_them(self, kernel: Kernel) -> None:
         value: list[int] = []
         ops = [Op(None, "y", lambda data, state: defer(lambda: value.append(1))(value, state))]
         release = kernel.NestMap(list, list)
@@ -1142,14 +1134,14 @@ class TestDeferred:
 
 
 class Interrupt(BaseException):
-    """What a user's Ctrl-C raises."""
+    """An exception like KeyboardInterrupt."""
 
 
-class TestAbandon:
-    def test_only_where_a_step_failed(self, kernel: Kernel) -> None:
+class TestOnFailure:
+    def test_only_after_a_failed_step(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [Op("x", "y", lambda data, state: 1 / data)]
-        plan = plan_of(kernel, ops, abandon=[lambda: log.append("a"), lambda: log.append("b")])
+        plan = plan_of(kernel, ops, on_failure=[lambda: log.append("a"), lambda: log.append("b")])
         plan.run({"x": 1}, new_state())
         assert log == []
         with pytest.raises(ZeroDivisionError):
@@ -1159,25 +1151,25 @@ class TestAbandon:
             plan.step({}, new_state())
         assert log == ["a", "b", "a", "b"]
 
-    def test_after_what_was_deferred_is_discarded(self, kernel: Kernel) -> None:
+    def test_after_deferred_functions_are_discarded(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [
             Op(None, None, defer(Deferred(log, "d"))),
             Op(None, None, raise_(Interrupt())),
         ]
         with pytest.raises(Interrupt):
-            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).run({}, new_state())
+            plan_of(kernel, ops, on_failure=[lambda: log.append("a")]).run({}, new_state())
         assert log == ["d discarded", "a"]
 
-    def test_where_what_was_deferred_fails(self, kernel: Kernel) -> None:
+    def test_after_a_deferred_function_fails(self, kernel: Kernel) -> None:
         log: list[str] = []
         ops = [Op(None, None, defer(Deferred(log, "d", Interrupt())))]
         with pytest.raises(Interrupt):
-            plan_of(kernel, ops, abandon=[lambda: log.append("a")]).run({}, new_state())
+            plan_of(kernel, ops, on_failure=[lambda: log.append("a")]).run({}, new_state())
         assert log == ["d ran", "d discarded", "a"] or log == ["d ran", "a"]
 
     @pytest.mark.parametrize("deferred", [False, True])
-    def test_an_interrupt_of_the_cleaning_up(self, kernel: Kernel, deferred: bool) -> None:
+    def test_an_interrupt_during_the_cleanup(self, kernel: Kernel, deferred: bool) -> None:
         log: list[str] = []
 
         def interrupted() -> None:
@@ -1192,11 +1184,11 @@ class TestAbandon:
         plan = plan_of(
             kernel,
             [*put_off, Op(None, None, raise_(ValueError("op")))],
-            abandon=[*first, lambda: log.append("last")],
+            on_failure=[*first, lambda: log.append("last")],
         )
         with pytest.raises(Interrupt) as caught:
             plan.run({}, new_state())
-        # called again, and nothing after it is left out
+        # It is called again, and so is every function after it.
         assert log == ["interrupted", "interrupted", "last"]
         assert str(caught.value.__context__) == "op"
 
@@ -1210,7 +1202,7 @@ class TestAbandon:
 
         log: list[str] = []
         ops = [Op(None, None, raise_(ValueError("op")))]
-        plan = plan_of(kernel, ops, abandon=[Stuck(), lambda: log.append("b")])
+        plan = plan_of(kernel, ops, on_failure=[Stuck(), lambda: log.append("b")])
         with pytest.raises(ValueError, match=r"^op") as caught:
             plan.run({}, new_state())
         assert log == ["b"]
@@ -1221,14 +1213,14 @@ class TestAbandon:
 
 
 def spans_of(plan: Any, log: Any, first: int = 0) -> list[tuple[Any, float]]:
-    """Say what each stamp is of, and when it was made."""
+    """List the span and the time of each stamp."""
     stamps = struct.iter_unpack("=dii", log.take())
     return [(plan.spans[row - first], at) for at, row, part in stamps]
 
 
 class TestStepTimed:
     @pytest.mark.parametrize("count", [0, 1, 3, 100])
-    def test_a_stamp_for_everything(self, kernel: Kernel, count: int) -> None:
+    def test_a_stamp_for_each_part(self, kernel: Kernel, count: int) -> None:
         ops = [Op(f"k{n}", f"k{n + 1}", add_one) for n in range(count)]
         plan, log = plan_of(kernel, ops, desired={f"k{count}"}), kernel.StampLog()
         start = time.perf_counter()
@@ -1240,8 +1232,8 @@ class TestStepTimed:
         expected: list[Any] = [("dispatch", None)]
         if count:
             expected.append(("input", "k0"))
-        for place in range(count):
-            expected += [("dispatch", None), ("op", place)]
+        for index in range(count):
+            expected += [("dispatch", None), ("op", index)]
         expected += [("dispatch", None), ("merge", None)]
         if count:
             expected.append(("output", f"k{count}"))
@@ -1290,7 +1282,7 @@ class TestStepTimed:
         kinds = [kind for (kind, _), _ in spans_of(plan, log)]
         assert kinds == ["dispatch", "setting", "dispatch", "merge", "release", "setting"]
 
-    def test_rows_begin_where_they_are_told_to(self, kernel: Kernel) -> None:
+    def test_first_row(self, kernel: Kernel) -> None:
         plan, log = plan_of(kernel, [Op("x", "y", add_one)]), kernel.StampLog()
         log.stamp(3)
         plan.step_timed({"x": 1}, new_state(), log, 100)
@@ -1298,14 +1290,14 @@ class TestStepTimed:
         assert rows[0] == 3
         assert set(rows[1:]) <= set(range(100, 100 + len(plan.spans)))
 
-    def test_something_around_each_op(self, kernel: Kernel) -> None:
+    def test_before_and_after_each_op(self, kernel: Kernel) -> None:
         events: list[Any] = []
         ops = [
             Op("x", "y", lambda data, state: events.append("first") or data),
             Op(["y"], ["z"], lambda data, state: events.append("second") or data),
         ]
         plan, log = plan_of(kernel, ops, desired={"z"}), kernel.StampLog()
-        around = [lambda place, what=what: events.append((what, place)) for what in "ba"]
+        around = [lambda index, what=what: events.append((what, index)) for what in "ba"]
         assert plan.step_timed({"x": 1}, new_state(), log, 0, *around)["z"] == 1
         assert events == [("b", 0), "first", ("a", 0), ("b", 1), "second", ("a", 1)]
         kinds = [kind for (kind, _), _ in spans_of(plan, log)]
@@ -1322,7 +1314,7 @@ class TestStepTimed:
         ]
 
     @pytest.mark.parametrize("fails", [False, True])
-    def test_something_around_what_is_deferred(self, kernel: Kernel, fails: bool) -> None:
+    def test_before_and_after_deferred_functions(self, kernel: Kernel, fails: bool) -> None:
         def update() -> None:
             events.append("update")
             if fails:
@@ -1330,7 +1322,7 @@ class TestStepTimed:
 
         events: list[Any] = []
         plan, log = plan_of(kernel, [Op("x", "y", defer(update))]), kernel.StampLog()
-        around = [lambda place, what=what: events.append((what, place)) for what in "ba"]
+        around = [lambda index, what=what: events.append((what, index)) for what in "ba"]
         with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
             plan.step_timed({"x": 1}, new_state(), log, 0, *around)
         assert events == [("b", 0), ("a", 0), ("b", 1), "update", ("a", 1)]
@@ -1338,7 +1330,7 @@ class TestStepTimed:
         assert kinds[6:9] == ["dispatch", "measuring", "release" if fails else "deferred"]
 
     @pytest.mark.parametrize("failing", ["before", "op", "after"])
-    def test_what_is_around_an_op_that_raises(self, kernel: Kernel, failing: str) -> None:
+    def test_before_and_after_an_op_that_raises(self, kernel: Kernel, failing: str) -> None:
         events: list[str] = []
 
         def act(what: str) -> Callable[..., Any]:
@@ -1368,7 +1360,7 @@ class TestStepTimed:
 
 
 class Tape:
-    """Notes whether it records."""
+    """A context manager that logs when it is entered and left."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -1382,7 +1374,7 @@ class Tape:
 
 
 class TestBound:
-    """A plan with the context of its steps, and what is entered around the ops of each."""
+    """A plan with the state and the context manager of its steps."""
 
     @pytest.mark.parametrize("make", [None, contextlib.nullcontext])
     @pytest.mark.parametrize(
@@ -1398,7 +1390,7 @@ class TestBound:
         assert bound.plan is plan
 
     @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
-    def test_each_step_has_its_own_while_it_runs(self, kernel: Kernel, entry: str) -> None:
+    def test_each_step_enters_a_context_manager(self, kernel: Kernel, entry: str) -> None:
         log: list[str] = []
         tapes: list[Any] = []
 
@@ -1417,7 +1409,7 @@ class TestBound:
         assert bound.state is state
         assert state == {**new_state(), "tape": None}
 
-    def test_what_the_context_gives_is_what_ops_find(self, kernel: Kernel) -> None:
+    def test_ops_get_the_value_of_the_context_manager(self, kernel: Kernel) -> None:
         op = Op(None, "y", lambda data, state: (state["tape"], state["mode"]))
         bound = kernel.BoundPlan(
             plan_of(kernel, [op]),
@@ -1428,7 +1420,7 @@ class TestBound:
         assert bound.run({}) == {"y": ("a tape", "train")}
 
     @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
-    def test_what_nobody_asks_for_is_not_given(self, kernel: Kernel, entry: str) -> None:
+    def test_without_a_key_ops_get_the_state_itself(self, kernel: Kernel, entry: str) -> None:
         seen: list[State] = []
         op = Op(None, None, lambda data, state: seen.append(state))
         state = new_state()
@@ -1458,7 +1450,7 @@ class TestBound:
         assert log == ["on", f"off after {error.__name__}"]
 
     @pytest.mark.parametrize("entry", ["run", "step", "step_timed"])
-    def test_no_context_to_be_had(self, kernel: Kernel, entry: str) -> None:
+    def test_a_factory_that_raises(self, kernel: Kernel, entry: str) -> None:
         def fail() -> Any:
             raise OSError("no tape")
 
@@ -1469,7 +1461,7 @@ class TestBound:
             bound_entry(kernel, bound, entry)({})
         assert log == []
 
-    def test_an_op_that_enters_it_again(self, kernel: Kernel) -> None:
+    def test_an_op_that_runs_its_own_bound_plan(self, kernel: Kernel) -> None:
         log: list[str] = []
 
         def sum_to(data: int, state: State) -> int:
@@ -1480,9 +1472,9 @@ class TestBound:
         assert bound.run({"n": 3}) == {"sum": 6}
         assert log == ["on"] * 4 + ["off"] * 4
 
-    def test_nothing_of_python_is_between_a_step_and_its_ops(self, kernel: Kernel) -> None:
+    def test_ops_are_called_without_python_frames_in_between(self, kernel: Kernel) -> None:
         if not kernel.compiled:
-            pytest.skip("plain Python is Python")
+            pytest.skip("the reference has Python frames")
         op = Op(None, "caller", lambda data, state: sys._getframe(2))  # of Op.forward
         bound = kernel.BoundPlan(plan_of(kernel, [op]), {}, contextlib.nullcontext, "tape")
         assert bound.step({})["caller"] is sys._getframe()
@@ -1500,7 +1492,7 @@ def bound_entry(kernel: Kernel, bound: Any, name: str) -> Any:
 
 
 class TestForwards:
-    """Anything that can be called with (data, state) may be a forward."""
+    """Forwards are any callables with the arguments (data, state)."""
 
     class Callee:
         def __init__(self) -> None:
@@ -1543,7 +1535,7 @@ class TestForwards:
             (functools.partialmethod(add_one).func, 4),
             (types.MethodType(lambda extra, data, state: extra + data, 60), 63),
             (types.MethodType(functools.partial(lambda *args: args[:2], 1), 2), (1, 2)),
-            # builtins: a function, a bound method, a type, a wrapper around a slot
+            # Builtin functions, bound methods, types and slot wrappers.
             (operator.contains, TypeError),
             (isinstance, TypeError),
             (math.pow, TypeError),
@@ -1576,7 +1568,7 @@ class TestForwards:
         assert plan.run({"x": 3}, {"a": 1}) == {"y": (3, 1)}
 
     @pytest.mark.parametrize("forward", [lambda: 0, lambda data: 0, lambda *, data, state: 0])
-    def test_one_of_another_signature(self, kernel: Kernel, forward: Any) -> None:
+    def test_a_wrong_signature(self, kernel: Kernel, forward: Any) -> None:
         plan = plan_of(kernel, [Op("x", "y")], forwards=[forward])
         with pytest.raises(TypeError) as caught:
             plan.run({"x": 3}, {})
@@ -1587,23 +1579,23 @@ class TestForwards:
         outer = plan_of(kernel, [Op("x", "y")], forwards=[inner.run])
         assert outer.run({"x": {"a": 1}}, new_state()) == {"y": {"b": 2}}
 
-    def test_it_is_looked_up_once(self, kernel: Kernel) -> None:
+    def test_forward_is_looked_up_once(self, kernel: Kernel) -> None:
         op = Op("x", "y", add_one)
         plan = plan_of(kernel, [op])
-        op.forward = raise_(AssertionError("the plan was laid out before"))  # type: ignore[method-assign]
+        op.forward = raise_(AssertionError("this forward is not the plan's"))  # type: ignore[method-assign]
         assert plan.run({"x": 1}, {}) == {"y": 2}
 
-    def test_the_lists_stay_the_callers(self, kernel: Kernel) -> None:
+    def test_the_lists_are_copied(self, kernel: Kernel) -> None:
         table = kernel.KeyTable()
         specs = specs_of(kernel, table, [Op("x", "y"), Op("y", "z")])
         resolution = kernel.resolve(table, specs, [], [])
         forwards = [lambda data, state: data + 1, lambda data, state: data + 2]
         plan = kernel.Plan(table, specs, forwards, resolution)
         specs.clear()
-        forwards[:] = [raise_(AssertionError("the plan was laid out before"))] * 9
+        forwards[:] = [raise_(AssertionError("this forward is not the plan's"))] * 9
         assert plan.run({"x": 1}, {}) == {"y": 2, "z": 4}
 
-    def test_it_is_kept_alive(self, kernel: Kernel) -> None:
+    def test_forwards_are_kept_alive(self, kernel: Kernel) -> None:
         class Adder:
             def __init__(self, amount: int) -> None:
                 self.amount = amount
@@ -1611,8 +1603,8 @@ class TestForwards:
             def add(self, data: int, state: State) -> int:
                 return data + self.amount
 
-        forwards = [Adder(place).add for place in range(20)]
-        ops = [Op(f"k{place}", f"k{place + 1}") for place in range(20)]
+        forwards = [Adder(index).add for index in range(20)]
+        ops = [Op(f"k{index}", f"k{index + 1}") for index in range(20)]
         plan = plan_of(kernel, ops, {"k20"}, forwards=forwards)
         del forwards, ops
         assert plan.run({"k0": 0}, {}) == {"k20": sum(range(20))}
@@ -1659,7 +1651,7 @@ class TestGetInputsByOp:
         assert data[1] is free
         data[0][0] = 9
         assert frozen.tolist() == [0, 1, 2]
-        # what was copied can be written to, and so is not copied again
+        # The copy is writable, so it is not copied again.
         assert kernel.get_inputs_by_op(Op("frozen"), store, True) is data[0]
 
     def test_copy_on_write_leaves_other_flags_alone(self, kernel: Kernel) -> None:
@@ -1692,19 +1684,17 @@ class TestWriteOutputsByOp:
         assert store == {"x": 1, **written}
 
     @pytest.mark.parametrize(("values", "count"), [([1], "1 value"), ([1, 2, 3], "3 values")])
-    def test_another_count_writes_nothing(
+    def test_a_wrong_number_of_values_writes_nothing(
         self, kernel: Kernel, values: list[int], count: str
     ) -> None:
         store: dict[str, Any] = {}
         with pytest.raises(ValueError, match="outputs") as caught:
             kernel.write_outputs_by_op(Op("x", ["y", "z"]), store, values)
-        assert str(caught.value) == (
-            f"Op (inputs ['x'], outputs ['y', 'z']) has 2 outputs, but its forward returned {count}"
-            ". Return one value for each of ['y', 'z'], in that order."
-        )
+        assert str(caught.value).startswith("Op (inputs ['x'], outputs ['y', 'z']) has 2 outputs")
+        assert f"returned {count}" in str(caught.value)
         assert store == {}
 
-    def test_the_position_is_named(self, kernel: Kernel) -> None:
+    def test_the_index_is_named(self, kernel: Kernel) -> None:
         with pytest.raises(ValueError, match=r"^Op \(op 7, inputs \['x'\]"):
             kernel.write_outputs_by_op(Op("x", ["y", "z"]), {}, {}, 7)
 
@@ -1714,7 +1704,7 @@ class TestWriteOutputsByOp:
             kernel.write_outputs_by_op(Op("x", ["y", "z"], out_list=False), store, [1, 2])
         assert store == {}
 
-    def test_nothing_with_parts(self, kernel: Kernel) -> None:
+    def test_a_single_value_for_a_list(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError) as caught:
             kernel.write_outputs_by_op(Op("x", ["y"]), {}, 5)
         assert str(caught.value).startswith("Op (inputs ['x'], outputs ['y'])")
@@ -1726,36 +1716,31 @@ class TestSplitOutputs:
     def test_forms(self, kernel: Kernel, returned: Any) -> None:
         assert kernel.split_outputs(Op(), returned, ["y", "z"]) == (3, 4)
 
-    def test_of_some_of_the_outputs(self, kernel: Kernel) -> None:
+    def test_some_of_the_outputs(self, kernel: Kernel) -> None:
         op = Op("x", ["y", "z", "w"])
         assert kernel.split_outputs(op, [3], ["y"]) == (3,)
         with pytest.raises(ValueError, match="values") as caught:
             kernel.split_outputs(op, [3, 4, 5], ["y", "z"], source="model")
-        assert str(caught.value) == (
-            "Op (inputs ['x'], outputs ['y', 'z', 'w']) has 2 outputs besides its last 1, but its "
-            "model returned 3 values. Return one value for each of ['y', 'z'], in that order."
-        )
+        assert "2 outputs besides its last 1" in str(caught.value)
+        assert "model returned 3 values" in str(caught.value)
 
 
 class TestMisuse:
-    """What only a mistake inside the package can do must be an error too, not a crash."""
+    """Wrong arguments raise an error instead of crashing the interpreter."""
 
     def test_specs_of_another_table(self, kernel: Kernel) -> None:
         if not kernel.compiled:
-            pytest.skip("plain Python cannot crash")
+            pytest.skip("the reference cannot crash")
         table, other = kernel.KeyTable(), kernel.KeyTable()
         for number in range(100_000):
             other.intern(f"k{number}")
         spec = kernel.OpSpec(Op("k99999", "k50000"), other)
-        with pytest.raises(ValueError, match="table") as caught:
+        with pytest.raises(ValueError, match=r"Op \(op 0, inputs \['k99999'\].*another table"):
             kernel.Plan(table, [spec], [add_one], kernel.resolve(table, [], [], []))
-        assert str(caught.value) == (
-            "Op (op 0, inputs ['k99999'], outputs ['k50000']) was read with another table of keys"
-        )
 
     def test_a_bound_plan_without_a_plan(self, kernel: Kernel) -> None:
         if not kernel.compiled:
-            pytest.skip("plain Python cannot crash")
+            pytest.skip("the reference cannot crash")
         with pytest.raises(TypeError):
             kernel.BoundPlan(None, {})
         with pytest.raises(TypeError):
@@ -1763,14 +1748,14 @@ class TestMisuse:
         with pytest.raises(TypeError):
             kernel.BoundPlan.__new__(kernel.BoundPlan)
 
-    def test_a_plan_that_was_not_laid_out(self, kernel: Kernel) -> None:
+    def test_a_plan_whose_initialization_failed(self, kernel: Kernel) -> None:
         if not kernel.compiled:
-            pytest.skip("plain Python cannot crash")
+            pytest.skip("the reference cannot crash")
         table = kernel.KeyTable()
         specs = specs_of(kernel, table, [Op("x", ["y", "z"], out_list=False)] * 50)
         plan = kernel.Plan.__new__(kernel.Plan)
         with pytest.raises(ValueError, match="out_list"):
             plan.__init__(table, specs, [add_one] * 50, kernel.resolve(table, specs, [], []))
-        # whatever it does now, it does not read memory that was never written
+        # It may raise, but must not read uninitialized memory.
         with contextlib.suppress(RuntimeError, TypeError):
             assert plan.run({"x": 1}, {}) == {}

@@ -1,4 +1,4 @@
-"""A function over every leaf of a nest."""
+"""Tests of mapping functions over nested containers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.reference import Kernel
 
 
 class Leaf:
-    """What stands for a tensor."""
+    """Represents a tensor."""
 
     def __init__(self, value: Any = 0, live: Any = True) -> None:
         self.value = value
@@ -61,7 +61,7 @@ def bump(leaf: Leaf) -> Leaf:
 
 
 def twice(value: Any) -> Any:
-    """Do something to whatever a leaf of a nest may be."""
+    """Change any value that is no container."""
     return bump(value) if isinstance(value, Leaf) else 2 * value if value is not None else None
 
 
@@ -84,7 +84,7 @@ class TestContainers:
         result = kernel.NestMap(Leaf, bump)(data)
         assert type(result) is type(data)
         assert result == data
-        # what can be written to is a copy; what cannot be is the thing itself
+        # Only mutable containers are copied.
         assert (result is data) == (not isinstance(data, MUTABLE))
 
     @pytest.mark.parametrize("make", CONTAINERS)
@@ -116,7 +116,7 @@ class TestContainers:
         assert kernel.NestMap(Leaf, bump)(data) is data
         assert kernel.NestMap(Leaf, bump)([data])[0] is data
 
-    def test_what_is_no_container_is_left_alone(self, kernel: Kernel) -> None:
+    def test_other_iterables_are_left_alone(self, kernel: Kernel) -> None:
         for data in (
             types.MappingProxyType({"x": Leaf()}),
             collections.deque([Leaf()]),
@@ -154,11 +154,11 @@ class TestContainers:
         data["a"] = Leaf()
         assert list(kernel.NestMap(Leaf, bump)(data)) == ["z", "m", "a"]
 
-    def test_leaves_that_become_one_in_a_set(self, kernel: Kernel) -> None:
+    def test_equal_results_in_a_set(self, kernel: Kernel) -> None:
         result = kernel.NestMap(Leaf, lambda leaf: 0)({Leaf(1), Leaf(2), 3})
         assert result == {0, 3}
 
-    def test_a_field_that_is_not_there(self, kernel: Kernel) -> None:
+    def test_a_field_that_is_not_set(self, kernel: Kernel) -> None:
         data = Plain(Leaf(1), Leaf(1))
         del data.x
         result = kernel.NestMap(Leaf, bump)(data)
@@ -202,7 +202,7 @@ class TestContainers:
         kernel.NestMap(Leaf, lambda leaf: calls.append(leaf) or leaf)([leaf, (leaf, {"a": leaf})])
         assert [call is leaf for call in calls] == [True] * 3
 
-    def test_a_function_that_leaves_all_as_it_is(self, kernel: Kernel) -> None:
+    def test_a_function_that_returns_the_same_leaf(self, kernel: Kernel) -> None:
         same = kernel.NestMap(Leaf, lambda leaf: leaf)
         leaf = Leaf()
         for data in ((leaf, 1), Point(leaf), ((leaf,),)):
@@ -240,7 +240,7 @@ class TestLeaves:
             expected = "leaf" if type(leaf) is leaf_type else leaf
             assert mapped({"a": (leaf, None)}) == {"a": (expected, None)}
 
-    def test_a_leaf_may_become_a_container_that_is_not_looked_into(self, kernel: Kernel) -> None:
+    def test_a_container_that_replaces_a_leaf_is_not_mapped(self, kernel: Kernel) -> None:
         assert kernel.NestMap(Leaf, lambda leaf: [leaf])(Leaf(1)) == [Leaf(1)]
 
     def test_a_method_is_looked_up_on_the_leaf(self, kernel: Kernel) -> None:
@@ -251,7 +251,7 @@ class TestLeaves:
         upper = kernel.NestMap(bytearray, bytearray.upper)
         assert upper([bytearray(b"a"), Loud(b"b")]) == [bytearray(b"A"), bytearray(b"loud")]
 
-    def test_a_function_is_not(self, kernel: Kernel) -> None:
+    def test_a_function_is_not_looked_up_on_the_leaf(self, kernel: Kernel) -> None:
         class Loud(Leaf):
             def bump(self) -> None:
                 raise AssertionError("nobody asked for this one")
@@ -269,11 +269,11 @@ class TestLeaves:
         data = (Leaf(1, live=False),)
         assert kernel.NestMap(Leaf, bump, "live")(data) is data
 
-    def test_when_is_not_there(self, kernel: Kernel) -> None:
+    def test_a_missing_attribute_for_when(self, kernel: Kernel) -> None:
         with pytest.raises(AttributeError, match="absent"):
             kernel.NestMap(Leaf, bump, "absent")([Leaf()])
 
-    def test_when_that_has_no_truth(self, kernel: Kernel) -> None:
+    def test_an_attribute_without_a_truth_value_for_when(self, kernel: Kernel) -> None:
         class Ambiguous:
             def __bool__(self) -> bool:
                 raise ValueError("neither")
@@ -281,7 +281,7 @@ class TestLeaves:
         with pytest.raises(ValueError, match="neither"):
             kernel.NestMap(Leaf, bump, "live")([Leaf(live=Ambiguous())])
 
-    def test_what_it_says_of_itself(self, kernel: Kernel) -> None:
+    def test_attributes(self, kernel: Kernel) -> None:
         mapped = kernel.NestMap(Leaf, bump, "live")
         assert (mapped.leaf_type, mapped.fn, mapped.when) == (Leaf, bump, "live")
         assert kernel.NestMap(Leaf, bump).when is None
@@ -294,7 +294,7 @@ class TestLeaves:
         assert result[1] is data[1]
         assert result[2] is data[2]
 
-    def test_unless_asks_nothing_of_a_derived_class(self, kernel: Kernel) -> None:
+    def test_unless_reads_no_attribute_of_a_derived_class(self, kernel: Kernel) -> None:
         class Silent(Leaf):
             def __getattribute__(self, name: str) -> Any:
                 assert name != "live"
@@ -303,7 +303,7 @@ class TestLeaves:
         fn = kernel.unless(Leaf, "live", True, lambda leaf: "moved")
         assert kernel.NestMap(Leaf, fn)([Leaf(1), Silent(2)]) == [Leaf(1), "moved"]
 
-    def test_unless_what_it_asks_for_fails(self, kernel: Kernel) -> None:
+    def test_unless_with_an_attribute_that_raises(self, kernel: Kernel) -> None:
         class Ambiguous:
             def __eq__(self, other: object) -> Any:
                 raise ValueError("neither")
@@ -317,7 +317,7 @@ class TestLeaves:
         with pytest.raises(ZeroDivisionError):
             kernel.unless(Leaf, "live", 0, lambda leaf: 1 / 0)(Leaf())
 
-    def test_classes_that_come_and_go(self, kernel: Kernel) -> None:
+    def test_temporary_classes_are_released(self, kernel: Kernel) -> None:
         bumped = kernel.NestMap(Leaf, bump)
         classes: weakref.WeakSet[type] = weakref.WeakSet()
         for number in range(6000):
@@ -326,7 +326,7 @@ class TestLeaves:
             assert bumped([derived(1)])[0].value == 2
         del derived
         gc.collect()
-        # what it remembers of classes does not keep them all alive
+        # The cache of classes is bounded.
         assert len(classes) < 5000
 
     def test_an_abstract_leaf_type(self, kernel: Kernel) -> None:
@@ -345,7 +345,7 @@ class TestLeaves:
 
 
 class TestEveryLeaf:
-    """The function that maps whatever is no container, and the one that lists it."""
+    """`map_leaves` and `leaves_of`."""
 
     @pytest.mark.parametrize("make", CONTAINERS)
     def test_types_survive(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
@@ -373,7 +373,7 @@ class TestEveryLeaf:
         assert kernel.map_leaves(data, bumped) == expected
 
     @pytest.mark.parametrize("make", CONTAINERS)
-    def test_listed_in_the_order_of_the_walk(
+    def test_leaves_are_listed_in_the_order_of_the_map(
         self, kernel: Kernel, make: Callable[[Any], Any]
     ) -> None:
         seen: list[Any] = []
@@ -384,7 +384,7 @@ class TestEveryLeaf:
         assert [one for one in found if isinstance(one, Leaf)] == [Leaf(1), Leaf(2), Leaf(3)]
 
     @pytest.mark.parametrize("value", [None, 3, "text", b"bytes", Leaf, len, Leaf(1)])
-    def test_whatever_is_no_container(self, kernel: Kernel, value: Any) -> None:
+    def test_other_values(self, kernel: Kernel, value: Any) -> None:
         assert kernel.map_leaves([value], lambda leaf: (leaf,)) == [(value,)]
         assert kernel.leaves_of([value]) == [value]
 
@@ -418,7 +418,7 @@ class TestEveryLeaf:
 
 
 class TestErrors:
-    def test_a_copy_that_is_no_copy(self, kernel: Kernel) -> None:
+    def test_a_copy_of_another_class(self, kernel: Kernel) -> None:
         class Same(dict[str, Any]):
             def __copy__(self) -> Same:
                 return self
@@ -438,7 +438,7 @@ class TestErrors:
                 assert kernel.leaves_of(data) == [Leaf(1)]
 
     @pytest.mark.parametrize("make", CONTAINERS)
-    def test_of_the_function(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
+    def test_a_function_that_raises(self, kernel: Kernel, make: Callable[[Any], Any]) -> None:
         def fail(leaf: Leaf) -> Leaf:
             raise OSError("device full")
 
@@ -448,7 +448,7 @@ class TestErrors:
         assert data == make(Leaf(1))
 
     @pytest.mark.parametrize("kind", ["list", "dict", "tuple", "dataclass", "subclass"])
-    def test_a_nest_that_holds_itself(self, kernel: Kernel, kind: str) -> None:
+    def test_a_container_that_contains_itself(self, kernel: Kernel, kind: str) -> None:
         nests: dict[str, Any] = {
             "list": [Leaf()],
             "dict": {"leaf": Leaf()},
@@ -504,9 +504,9 @@ class TestErrors:
         assert data == make()
 
     @pytest.mark.parametrize("arguments", [(3, bump), (None, bump), (Leaf, bump, 3)])
-    def test_of_the_wrong_arguments(self, kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+    def test_wrong_arguments(self, kernel: Kernel, arguments: tuple[Any, ...]) -> None:
         if not kernel.compiled:
-            pytest.skip("plain Python does not check its arguments")
+            pytest.skip("the reference does not check its arguments")
         with pytest.raises(TypeError):
             kernel.NestMap(*arguments)
 

@@ -1,4 +1,4 @@
-"""Cutting a batch into minibatches, and joining minibatches."""
+"""Tests of slicing a batch into minibatches and joining them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Broken(Slicer):
 
 
 class Pieces(Slicer):
-    """Returns the pieces that it was given."""
+    """Returns given pieces."""
 
     def __init__(self, slices: list[str], pieces: Any) -> None:
         super().__init__(slices)
@@ -164,7 +164,7 @@ class TestForwardSlicers:
             kernel.forward_slicers([Slicer(["x"]), Broken(["y", "z"])], {"x": [], "y": 1, "z": 2})
         assert "Raised by Broken while it sliced ['y', 'z']" in shown(caught.value)
 
-    def test_pieces_that_are_no_sequence(self, kernel: Kernel) -> None:
+    def test_pieces_that_are_no_iterables(self, kernel: Kernel) -> None:
         with pytest.raises(TypeError):
             kernel.forward_slicers([Pieces(["x"], 3)], {"x": 1})
         with pytest.raises(TypeError):
@@ -177,7 +177,7 @@ class TestForwardSlicers:
         with pytest.raises(ValueError, match=rf"Pieces.*\['x', 'y'\].*piece 1 has {count}"):
             kernel.forward_slicers([Pieces(["x", "y"], [(1, 2), piece])], {"x": 1, "y": 2})
 
-    def test_more_values_than_keys_are_left_out(self, kernel: Kernel) -> None:
+    def test_more_values_than_keys_are_ignored(self, kernel: Kernel) -> None:
         minibatches = kernel.forward_slicers([Pieces(["x"], [(1, 2), (3,)])], {"x": 0, "y": 0})
         assert minibatches == [{"x": 1, "y": 0}, {"x": 3, "y": 0}]
 
@@ -190,7 +190,7 @@ class TestReverseSlicers:
             {"x": [2], "other": "second", "y": [4], "loss": 0.7},
         ]
         batch = kernel.reverse_slicers([Slicer(["x"], ["y"])], data, original)
-        # y is joined; x and other come from the original batch; loss from the first minibatch
+        # y is joined, x and other are those of the batch, loss is that of the first minibatch.
         assert batch == {"y": [3, 4], "x": [1, 2], "other": "original", "loss": 0.5}
         assert batch["x"] is original["x"]
 
@@ -206,7 +206,7 @@ class TestReverseSlicers:
         batch = kernel.reverse_slicers([Slicer(["x"], ["absent", "x"])], data, {"absent": 1})
         assert batch == {"x": [1, 2]}
 
-    def test_keys_that_only_the_original_has_are_left_out(self, kernel: Kernel) -> None:
+    def test_keys_that_only_the_original_batch_has_are_left_out(self, kernel: Kernel) -> None:
         assert kernel.reverse_slicers([], [{"x": 1}], {"x": 2, "y": 3}) == {"x": 2}
 
     def test_an_original_value_of_none(self, kernel: Kernel) -> None:

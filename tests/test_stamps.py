@@ -1,4 +1,4 @@
-"""Stamps: what is taken down, and what is handed out."""
+"""Tests of the log of time stamps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_stamps_come_back_in_order(kernel: Kernel) -> None:
     assert times == sorted(times)
 
 
-def test_what_was_taken_is_gone(kernel: Kernel) -> None:
+def test_take_removes_the_stamps(kernel: Kernel) -> None:
     log = kernel.StampLog()
     assert log.take() == b""
     log.part = 3
@@ -42,13 +42,13 @@ def test_what_was_taken_is_gone(kernel: Kernel) -> None:
     first = log.take()
     assert (len(first), len(log), log.part) == (5 * 16, 0, 0)
     log.stamp(1)
-    # what was handed out is nobody else's
+    # The bytes are not shared.
     assert {row for _, row, _ in struct.iter_unpack("=dii", first)} == {7}
     assert len(taken(log)) == 1
 
 
 @pytest.mark.parametrize(("count", "left"), [(0, 0), (2, 2), (5, 5), (9, 5), (-1, 5)])
-def test_keeping_the_first(kernel: Kernel, count: int, left: int) -> None:
+def test_keep(kernel: Kernel, count: int, left: int) -> None:
     log = kernel.StampLog()
     for row in range(5):
         log.stamp(row)
@@ -56,7 +56,7 @@ def test_keeping_the_first(kernel: Kernel, count: int, left: int) -> None:
     assert [row for _, row, _ in taken(log)] == list(range(left))
 
 
-def test_a_time_that_was(kernel: Kernel) -> None:
+def test_stamp_at(kernel: Kernel) -> None:
     log = kernel.StampLog()
     now = time.perf_counter()
     log.stamp_at(1, now + 5)
@@ -70,15 +70,15 @@ def test_a_time_that_was(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf"), -1e10, 1e300])
-def test_no_time(kernel: Kernel, at: float) -> None:
+def test_stamp_at_an_invalid_time(kernel: Kernel, at: float) -> None:
     log = kernel.StampLog()
-    with pytest.raises(ValueError, match="no time"):
+    with pytest.raises(ValueError, match="is no time"):
         log.stamp_at(0, at)
     assert len(log) == 0
 
 
 def filled(kernel: Kernel, *stamps: tuple[int, int, int]) -> Any:
-    """Make a log of stamps: the nanoseconds since the one before, the row and the part."""
+    """Create a log of stamps: the nanoseconds since the previous one, the row and the part."""
     log, at = kernel.StampLog(), 0
     for took, row, part in stamps:
         at += took
@@ -92,7 +92,7 @@ def doubles(*values: float) -> bytes:
 
 
 def summed_by_numpy(log: Any, costs: bytes, once: bytes, beside: bytes) -> Any:
-    """Sum a log up as tables are summed in numpy, with a column for what is left out again."""
+    """Sum up a log by numpy, with an extra column for the time between steps."""
     stamps = np.frombuffer(log.take(), STAMP)
     width = len(once)
     rows = stamps["row"][1:].astype(np.intp)
@@ -114,7 +114,7 @@ def summed_by_numpy(log: Any, costs: bytes, once: bytes, beside: bytes) -> Any:
     return steps, times.tobytes(), counts.astype(np.int64).tobytes(), minibatches.tobytes()
 
 
-def test_summing_up(kernel: Kernel) -> None:
+def test_sum_up(kernel: Kernel) -> None:
     log = filled(
         kernel,
         (5_000_000_000, -1, 0),
@@ -131,7 +131,7 @@ def test_summing_up(kernel: Kernel) -> None:
     assert np.frombuffer(times) == pytest.approx([38e-9, 18e-9, 99e-9, 0, 38e-9, 0], **near)
     assert np.frombuffer(counts, np.int64).tolist() == [1, 2, 1]
     assert np.frombuffer(minibatches) == pytest.approx([47e-9, 0, 0, 0, 0, 38e-9], **near)
-    # it takes nothing out
+    # The stamps are kept.
     assert len(taken(log)) == 7
 
 
@@ -157,7 +157,7 @@ FLAGS = st.binary(min_size=ROWS, max_size=ROWS).map(lambda flags: bytes(each % 2
 @example(stamps=[(1, -1, 0)], costs=[0.0] * ROWS, once=bytes(ROWS), beside=bytes(ROWS))
 @example(stamps=[(1, -1, 0)] * 3, costs=[0.0] * ROWS, once=bytes(ROWS), beside=bytes(ROWS))
 @example(stamps=[(1, 3, 1)] * 9, costs=[1e-9] * ROWS, once=b"\1" * ROWS, beside=b"\1" * ROWS)
-def test_sums_are_those_of_numpy_to_the_bit(
+def test_sums_equal_those_of_numpy_bit_for_bit(
     kernel: Kernel,
     stamps: list[tuple[int, int, int]],
     costs: list[float],
@@ -181,7 +181,7 @@ def test_sums_are_those_of_numpy_to_the_bit(
         ((1, 0, 0), 2, 2, 3),
     ],
 )
-def test_what_cannot_be_summed_up(
+def test_invalid_arguments_of_sum_up(
     kernel: Kernel, stamp: tuple[int, int, int], costs: int, once: int, beside: int
 ) -> None:
     log = filled(kernel, (1, -1, 0), stamp)
@@ -189,6 +189,6 @@ def test_what_cannot_be_summed_up(
         log.sum_up(doubles(*[0.0] * costs), bytes(once), bytes(beside))
 
 
-def test_nothing_to_sum_up(kernel: Kernel) -> None:
+def test_sum_up_without_stamps(kernel: Kernel) -> None:
     with pytest.raises(ValueError, match="no stamps"):
         kernel.StampLog().sum_up(b"", b"", b"")

@@ -237,7 +237,7 @@ def _laying_out(length: int) -> Call:
 
 def _network(count: int) -> BaseNetwork:
     return BaseNetwork(
-        "numpy", None, [LambdaOp(abs, key, after) for key, after in pairwise(_keys(count + 1))]
+        "np", None, [LambdaOp(abs, key, after) for key, after in pairwise(_keys(count + 1))]
     )
 
 

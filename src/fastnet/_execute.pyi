@@ -1,4 +1,4 @@
-"""Run the active ops of a network: read, forward, write, over flat slots."""
+"""Runs the active ops of a network in a loop over an array of slots."""
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,11 +10,9 @@ from fastnet._stamps import StampLog
 
 @final
 class Plan:
-    """The active ops of a network, laid out for its steps."""
-
     resolution: Resolution
-    elsewhere: Callable[[str], str | None] | None
-    places: Sequence[int] | None
+    find_inactive_writer: Callable[[str], str | None] | None
+    op_indices: Sequence[int] | None
 
     def __init__(
         self,
@@ -25,13 +23,11 @@ class Plan:
         move: NestMap | None = None,
         release: NestMap | None = None,
         setting: tuple[Callable[[], Any], Callable[[Any], Any], Any] | None = None,
-        abandon: Iterable[Callable[[], None]] = (),
+        on_failure: Iterable[Callable[[], None]] = (),
         adopt: tuple[type, NestMap, NestMap] | None = None,
     ) -> None: ...
     @property
     def ops(self) -> tuple[Any, ...]: ...
-    @property
-    def keys(self) -> tuple[str, ...]: ...
     @property
     def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]: ...
     def missing(self, batch: Mapping[str, Any]) -> KeyError | None: ...
@@ -51,8 +47,6 @@ class Plan:
 
 @final
 class BoundPlan:
-    """A plan with the state of a context's steps: what such a step calls."""
-
     plan: Plan
     state: dict[str, Any]
 
@@ -80,5 +74,5 @@ def split_outputs(
     op: object, result: object, keys: Sequence[str], source: str = "forward"
 ) -> tuple[Any, ...]: ...
 def write_outputs_by_op(
-    op: object, store: MutableMapping[str, Any], outputs: object, position: int | None = None
+    op: object, store: MutableMapping[str, Any], outputs: object, index: int | None = None
 ) -> None: ...

@@ -1,8 +1,8 @@
-"""Run the active ops of a network: read, forward, write, over flat slots.
+"""Runs the active ops of a network in a loop over an array of slots.
 
-A `Plan` is laid out once, when a network is opened. A step then fills the input slots, calls each
-op's `forward` with values that are a pointer away, drops each value after its last reader, and
-hands back the output slots. No key is hashed inside the loop.
+A `Plan` gives each key a slot when it is built. A step copies the batch's values into the input
+slots, calls each op's `forward` with values from its slots, releases each value after its last
+reader, and returns the output slots. The loop over the ops hashes no key.
 """
 
 import copy
@@ -43,20 +43,20 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(PyObject*, PyObject*) except? NULL
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
 
-# batches of up to this many keys need no allocation: their slots live on the C stack
+# Plans with fewer keys keep their slots on the C stack, so that a step allocates no memory.
 cdef enum:
     STACK_SLOTS = 64
 
 cdef str DEFERRED = "deferred"
 
-# what each timed step has once, in the order of its rows
+# The rows that each timed step has once, in their order.
 cdef enum Span:
-    DISPATCH   # slots: reading them for an op, writing what it returned, dropping dead values
+    DISPATCH   # read the slots for an op, write its outputs, release dead values
     SETTING
     DEFERRALS
-    MERGE      # the dict that is returned, with the batch's own entries
-    RELEASE    # the values that are left
-    MEASURING
+    MERGE      # copy the batch into the result
+    RELEASE    # release the remaining values
+    MEASURING  # the functions called before and after ops
     N_SPANS
 
 cdef tuple SPANS = ("dispatch", "setting", "deferred", "merge", "release", "measuring")
@@ -64,7 +64,7 @@ cdef tuple SPANS = ("dispatch", "setting", "deferred", "merge", "release", "meas
 cdef enum Read:
     READ_NONE  # forward(None, state)
     READ_ONE   # forward(value, state)
-    READ_FIRST  # the same, of several inputs that must be there
+    READ_FIRST  # forward(first value, state); the other inputs must exist too
     READ_LIST  # forward([value, ...], state)
 
 cdef enum Write:
@@ -72,14 +72,14 @@ cdef enum Write:
     WRITE_ONE
     WRITE_LIST
 
-# a cache line each, with slots as small numbers: a plan of many ops is walked from end to end
+# A step fits into a cache line.
 cdef struct Step:
-    vectorcallfunc call  # the callee's own entry
-    PyObject* callee   # the function behind a bound method, or any other callable
-    PyObject* owner    # what the method is bound to, or NULL
+    vectorcallfunc call
+    PyObject* callee   # the function of a bound method, or any other callable
+    PyObject* owner    # the object that the method is bound to, or NULL
     int* inputs        # slots
     int* outputs
-    int* dead          # the slots that nobody reads after this op
+    int* dead          # the slots that no later op reads
     int n_inputs
     int n_outputs
     int n_dead
@@ -88,7 +88,7 @@ cdef struct Step:
     unsigned char deletes
 
 
-# what a step that is measured goes by, and one that is not: the loop is compiled once for each
+# The loop is compiled twice: with and without time stamps.
 cdef struct Timing:
     PyObject* log
     int first
@@ -96,7 +96,7 @@ cdef struct Timing:
     PyObject* after
 
 cdef struct NoTiming:
-    char nothing
+    char unused
 
 ctypedef Timing* Timed
 ctypedef NoTiming* Untimed
@@ -116,81 +116,91 @@ cdef inline Timing timing_of(StampLog log, int first, object before, object afte
 
 
 cdef inline void stamp(Times times, Py_ssize_t row) noexcept:
-    """Leave a stamp where the step is measured."""
+    """Add a stamp to the log of a timed step."""
     if Times is Timed:
         (<StampLog> times.log).add(times.first + <int> row)
 
 
-cdef inline bint before_op(Times times, Py_ssize_t place) except -1:
-    """Call what is to be called before an op, and tell whether something is due after it."""
+cdef inline bint before_op(Times times, Py_ssize_t index) except -1:
+    """Call the `before` function, and return whether `after` must be called."""
     if Times is Timed:
         if times.before != NULL:
-            (<object> times.before)(place)
+            (<object> times.before)(index)
             stamp(times, MEASURING)
             return True
     return False
 
 
-cdef inline int after_op(Times times, Py_ssize_t place) except -1:
-    """Call what is to be called after an op."""
+cdef inline int after_op(Times times, Py_ssize_t index) except -1:
     if Times is Timed:
-        (<object> times.after)(place)
+        (<object> times.after)(index)
     return 0
+
+
+cdef inline bint contains(int* slots, int count, int slot) noexcept:
+    cdef int i
+    for i in range(count):
+        if slots[i] == slot:
+            return True
+    return False
+
+
+cdef inline bint reads(Step* step, Py_ssize_t slot) noexcept:
+    return contains(step.inputs, step.n_inputs, slot)
+
+
+cdef inline bint writes(Step* step, Py_ssize_t slot) noexcept:
+    return contains(step.outputs, step.n_outputs, slot)
 
 
 @cython.final
 cdef class Plan:
-    """The active ops of a network, laid out for its steps.
+    """The active ops of a network, ready to run steps.
 
     Args:
         table: The table of the network's keys.
-        specs: An `OpSpec` for each active op, in order.
-        forwards: What to call for each op: `forward(data, state)`, usually the op's bound method.
-        resolution: What `resolve` found for these ops.
-        move: Applied to each value on its way in (such as a copy to the device), or None.
-        release: Applied to each value on its way out (such as a detach), or None.
-        adopt: What makes tensors of other things on their way in, before `move`, as a tuple: the
-            class of tensors that need not be looked at, a map of what comes back as these tensors,
-            and a map of all, also of what comes back as it was. None for nothing.
-        setting: Something that must be so while ops run and is put back afterwards (such as
-            gradients being off), as a tuple: a function that reads it, one that sets it, and the
-            value it must have. None for nothing.
-        abandon: Functions without arguments that let go of what a step that failed has left behind,
-            wherever it was: gradients, say. Each may be called twice.
+        specs: The `OpSpec` of each active op, in order.
+        forwards: For each op the function `forward(data, state)`, usually its bound method.
+        resolution: The result of `resolve` for these ops.
+        move: Applied to each input value, such as a copy to the device.
+        release: Applied to each returned value, such as a detach.
+        setting: A setting that must have a value while ops run, such as the grad mode, and is then
+            restored: a tuple of a function that reads it, one that sets it, and the value.
+        on_failure: Functions that are called after a failed step, such as one that clears
+            gradients. Each may be called twice.
+        adopt: Converts inputs to tensors before `move`: a tuple of the class of tensors that need
+            no conversion, a map for values that the result also holds converted, and a map for
+            values that the result holds as they were.
 
     Attributes:
-        resolution: What the steps need, move and return.
-        elsewhere: Given a missing key, describes an inactive op that writes it, or returns None.
-        places: The index that errors give for each op of a plan for a part of the ops; else None.
-
-    Raises:
-        ValueError: If an op has several outputs but says that it returns one bare value, or if
-            there is not one forward for each op.
+        find_inactive_writer: A function from a missing key to the description of the inactive op
+            that writes it, or to None. It may itself be None.
+        op_indices: The index of each op in error messages, if not its index in the plan.
     """
 
     cdef Step* _steps
-    cdef int* _numbers  # backing store of every slot list
+    cdef int* _numbers  # the memory of all lists of slots
     cdef Py_ssize_t _n_steps
     cdef Py_ssize_t _n_slots
-    cdef list _forwards  # keeps alive what the steps point to
+    cdef list _forwards  # keeps alive the objects that the steps point to
     cdef list _specs
     cdef list _keys  # the key of each slot
     cdef Py_ssize_t _n_inputs
     cdef Py_ssize_t _n_outputs
-    cdef int* _inputs  # slots that the batch fills
-    cdef int* _outputs  # slots that are handed back
+    cdef int* _inputs  # slots that are read from the batch
+    cdef int* _outputs  # slots that are returned
     cdef NestMap _move
     cdef NestMap _release
-    cdef object _own
+    cdef object _tensor_type
     cdef NestMap _foreign
     cdef NestMap _arrays
     cdef object _read_setting
     cdef object _write_setting
     cdef object _needed_setting
-    cdef tuple _abandon
+    cdef tuple _on_failure
     cdef readonly object resolution
-    cdef public object elsewhere
-    cdef public object places
+    cdef public object find_inactive_writer
+    cdef public object op_indices
 
     def __cinit__(self):
         self._steps = NULL
@@ -205,34 +215,34 @@ cdef class Plan:
         NestMap move=None,
         NestMap release=None,
         tuple setting=None,
-        abandon=(),
+        on_failure=(),
         tuple adopt=None,
     ):
         if self._steps != NULL:
-            raise RuntimeError("a Plan is laid out once")
+            raise RuntimeError("a Plan cannot be initialized twice")
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
         self._move = move
         self._release = release
         if adopt is not None:
-            self._own, self._foreign, self._arrays = adopt
+            self._tensor_type, self._foreign, self._arrays = adopt
         if setting is not None:
             self._read_setting, self._write_setting, self._needed_setting = setting
-        self._abandon = tuple(abandon)
+        self._on_failure = tuple(on_failure)
         self.resolution = resolution
-        self._lay_out(table, specs, forwards, resolution)
+        self._build(table, specs, forwards, resolution)
 
     def __dealloc__(self):
         PyMem_Free(self._steps)
         PyMem_Free(self._numbers)
 
-    cdef int _lay_out(
+    cdef int _build(
         self, KeyTable table, list specs, list forwards, Resolution resolution
     ) except -1:
         cdef Py_ssize_t n_steps = len(specs)
         cdef Py_ssize_t n_keys = table.size()
         cdef Py_ssize_t n_numbers = 2 * n_keys
-        cdef Py_ssize_t index, position, slot, key_id, n_slots
+        cdef Py_ssize_t index, i, key_id, n_slots
         cdef int* free
         cdef OpSpec spec
         cdef Step* step
@@ -240,8 +250,8 @@ cdef class Plan:
         for item in specs:
             spec = <OpSpec?> item
             if spec is None:
-                raise TypeError("None stands where a spec is expected")
-            # a slot can die at each of its mentions
+                raise TypeError("a spec cannot be None")
+            # A slot can be in `dead` once for each time that an op reads or writes it.
             n_numbers += 2 * (spec.n_inputs + spec.n_outputs)
         self._steps = <Step*> PyMem_Malloc(max(n_steps, 1) * sizeof(Step))
         self._numbers = <int*> PyMem_Malloc(max(n_numbers, 1) * sizeof(int))
@@ -269,8 +279,8 @@ cdef class Plan:
                 step.inputs = free
                 step.outputs = free + spec.n_inputs
                 free += spec.n_inputs + spec.n_outputs
-                for position in range(spec.n_inputs + spec.n_outputs):
-                    key_id = spec.ids[position]
+                for i in range(spec.n_inputs + spec.n_outputs):
+                    key_id = spec.ids[i]
                     if key_id >= n_keys:
                         raise ValueError(
                             f"{describe_op(spec.item, index)} was read with another table of keys"
@@ -279,7 +289,7 @@ cdef class Plan:
                         slot_of[key_id] = n_slots
                         self._keys[n_slots] = table._names[key_id]
                         n_slots += 1
-                    step.inputs[position] = slot_of[key_id]
+                    step.inputs[i] = slot_of[key_id]
                 if spec.in_list:
                     step.read = READ_LIST
                 else:
@@ -316,43 +326,40 @@ cdef class Plan:
                     free += 1
             self._n_outputs = free - self._outputs
 
-            # backwards: a slot is live while a later op reads it, or it is wanted at the end
-            for index in range(n_steps - 1, -1, -1):
-                step = &self._steps[index]
-                step.dead = free
-                for position in range(step.n_outputs):
-                    slot = step.outputs[position]
-                    if not live[slot]:
-                        free[0] = slot
-                        free += 1
-                for position in range(step.n_outputs):
-                    live[step.outputs[position]] = 0
-                for position in range(step.n_inputs):
-                    slot = step.inputs[position]
-                    if step.deletes or not live[slot]:
-                        free[0] = slot
-                        free += 1
-                        # an output of the same op overwrites this slot before the dead are dropped
-                        if not step.deletes and self._writes(step, slot):
-                            free -= 1
-                for position in range(step.n_inputs):
-                    live[step.inputs[position]] = 1
-                step.n_dead = free - step.dead
             self._n_steps = n_steps
+            self._find_dead(live, free)
         finally:
             PyMem_Free(slot_of)
             PyMem_Free(live)
         return 0
 
-    cdef bint _writes(self, Step* step, Py_ssize_t slot) noexcept:
-        cdef Py_ssize_t position
-        for position in range(step.n_outputs):
-            if step.outputs[position] == slot:
-                return True
-        return False
+    cdef void _find_dead(self, char* live, int* free) noexcept:
+        """Fill the `dead` lists, given the slots that are live after the last op."""
+        cdef Py_ssize_t i, slot
+        cdef Step* step = self._steps + self._n_steps
+        while step != self._steps:
+            step -= 1
+            step.dead = free
+            for i in range(step.n_outputs):
+                slot = step.outputs[i]
+                if not live[slot]:
+                    free[0] = slot
+                    free += 1
+                    live[slot] = True
+            # An input that is also an output is live here, as its slot has a new value.
+            for i in range(step.n_inputs):
+                slot = step.inputs[i]
+                if step.deletes or not live[slot]:
+                    free[0] = slot
+                    free += 1
+            for i in range(step.n_outputs):
+                live[step.outputs[i]] = False
+            for i in range(step.n_inputs):
+                live[step.inputs[i]] = True
+            step.n_dead = free - step.dead
 
     cdef void _bind(self, Step* step, object forward) noexcept:
-        # calling the function with its owner in front saves the bound method's own shifting
+        # Calling a bound method's function directly saves an indirection in each step.
         if PyMethod_Check(forward):
             step.callee = PyMethod_GET_FUNCTION(forward)
             step.owner = PyMethod_GET_SELF(forward)
@@ -368,20 +375,19 @@ cdef class Plan:
         """The ops, in order, as a tuple."""
         return tuple([spec.item for spec in self._specs])
 
-    cdef object _op(self, Py_ssize_t position):
-        return (<OpSpec> self._specs[position]).item
+    cdef object _op(self, Py_ssize_t index):
+        return (<OpSpec> self._specs[index]).item
 
-    cdef object _place(self, Py_ssize_t position):
-        return position if self.places is None else self.places[position]
+    cdef object _index_of(self, Py_ssize_t index):
+        """Return the index of an op in error messages."""
+        return index if self.op_indices is None else self.op_indices[index]
 
-    @property
-    def keys(self):
-        """The key of each slot, as a tuple of strings."""
-        return tuple(self._keys)
+    cdef str _describe(self, Py_ssize_t index):
+        return describe_op(self._op(index), self._index_of(index))
 
     @property
     def flow(self):
-        """For each op the keys that it reads, that it writes, and that are dropped after it."""
+        """For each op the keys that it reads, that it writes, and that are released after it."""
         cdef Py_ssize_t index
         cdef list flow = []
         for index in range(self._n_steps):
@@ -390,7 +396,7 @@ cdef class Plan:
                 (
                     self._names(step.inputs, step.n_inputs),
                     self._names(step.outputs, step.n_outputs),
-                    # a slot that is read twice is dropped twice, the second time for nothing
+                    # An op that reads a slot twice has it twice in `dead`.
                     tuple(dict.fromkeys(self._names(step.dead, step.n_dead))),
                 )
             )
@@ -401,17 +407,7 @@ cdef class Plan:
         return tuple([self._keys[slots[index]] for index in range(count)])
 
     def missing(self, batch):
-        """Look for a key that a step would miss.
-
-        Args:
-            batch: The batch of the step.
-
-        Returns:
-            The error that a step with it would raise, or None if it has every key.
-
-        Raises:
-            TypeError: If it is no mapping.
-        """
+        """Return the error that a step would raise for a key that the batch lacks, or None."""
         cdef Py_ssize_t index
         if type(batch) is not dict:
             check_batch(batch)
@@ -421,41 +417,15 @@ cdef class Plan:
         return None
 
     def run(self, batch, dict state not None):
-        """Run a step.
+        """Run a step, and return a dict of the outputs.
 
-        Args:
-            batch: A mapping that has every key that ops read before one writes it.
-            state: The step's context, handed to each op. Functions that ops put into the lists
-                under its "deferred" entry run after the last op.
-
-        Returns:
-            A dict of the keys that the plan returns.
-
-        Raises:
-            KeyError: If a key is missing, before any op has run.
-            TypeError: If the batch is no mapping.
-            ValueError: If an op returns fewer values than it has outputs, or more, or a mapping
-                that lacks one of them.
-            TypeError: If an op that writes a list returns neither a list, nor a tuple, nor a
-                mapping.
-            Exception: Whatever an op raises, with a note that names the op.
+        Ops get `state`, and may append functions to the lists in its "deferred" entry, which run
+        after the last op. An error of an op gets a note that names the op.
         """
         return self._run(batch, state, False, <Untimed> NULL)
 
     def step(self, batch, dict state not None):
-        """Run a step and lay its outputs over its batch.
-
-        Args:
-            batch: As for `run`.
-            state: As for `run`.
-
-        Returns:
-            A new dict of the batch's own entries, those that were adopted as they are then, and,
-            over them, the outputs.
-
-        Raises:
-            Exception: As for `run`.
-        """
+        """Run a step, and return a new dict of the batch updated with the outputs."""
         return self._run(batch, state, True, <Untimed> NULL)
 
     def step_timed(
@@ -467,41 +437,24 @@ cdef class Plan:
         before=None,
         after=None,
     ):
-        """Run a step and take down when each part of it was over.
+        """Run `step`, and add a stamp to `log` at the end of each part of it.
 
-        Args:
-            batch: As for `run`.
-            state: As for `run`.
-            log: Where to. What the first stamp is of began with the last one that is in it.
-            first: The row of the first of `spans`; those of the others follow.
-            before: Called with the place of each op right before it runs, and with the place after
-                the last one before deferred functions run; or None.
-            after: Called with the same place right after they ran or failed, or None. What the two
-                take is a span of its own.
-
-        Returns:
-            What `step` returns.
-
-        Raises:
-            Exception: As for `run`. The log then has the stamps of what has run.
+        `first` is the row of the first of `spans`. `before` and `after` are called with the index
+        of each op before and after it runs, and with the number of ops around deferred functions.
         """
         cdef Timing timing = timing_of(log, first, before, after)
         return self._run(batch, state, True, &timing)
 
     @property
     def spans(self):
-        """What the stamps of `step_timed` are of, in the order of their rows.
-
-        Each is a kind and, where there are several of the kind, a key or the place of an op.
-        """
+        """For each row of `step_timed` its kind, and the key or the index of an op, or None."""
         inputs = [("input", self._keys[self._inputs[index]]) for index in range(self._n_inputs)]
         outputs = [("output", self._keys[self._outputs[index]]) for index in range(self._n_outputs)]
-        ops = [("op", place) for place in range(self._n_steps)]
+        ops = [("op", index) for index in range(self._n_steps)]
         once = [(kind, None) for kind in SPANS]
         return tuple(once + inputs + outputs + ops)
 
     cdef object _run(self, object batch, dict state, bint merge, Times times):
-        """Run a step, with stamps where it is measured."""
         cdef PyObject* on_stack[STACK_SLOTS]
         cdef PyObject** slots = on_stack
         cdef Py_ssize_t index = -1
@@ -512,7 +465,7 @@ cdef class Plan:
         cdef Step* step
         cdef dict result
         if Times is Timed:
-            # from here on no stamp fails: what is half done would be lost
+            # A stamp that failed for lack of memory would lose a result that is half written.
             (<StampLog> times.log).reserve(
                 4 * self._n_steps + self._n_inputs + self._n_outputs + 2 * N_SPANS
             )
@@ -541,7 +494,7 @@ cdef class Plan:
                 stamp(times, N_SPANS + self._n_inputs + self._n_outputs + index)
                 if inside:
                     inside = False
-                    # kept where the end of the step finds it, whatever comes
+                    # The last slot owns the value in case `after` raises.
                     slots[self._n_slots] = value
                     after_op(times, index)
                     slots[self._n_slots] = NULL
@@ -550,7 +503,7 @@ cdef class Plan:
                 step += 1
             index = -1
             stamp(times, DISPATCH)
-            # A context has a dict of its own, in which this entry stays the same.
+            # No other context uses this dict, so a borrowed reference is safe.
             found = PyDict_GetItemWithError(<PyObject*> state, <PyObject*> DEFERRED)
             if found != NULL and PyObject_IsTrue(<object> found):
                 inside = before_op(times, self._n_steps)
@@ -562,10 +515,10 @@ cdef class Plan:
                     stamp(times, MEASURING)
             result = self._collect(slots, batch, merge, times)
         except BaseException as error:
-            self._give_up(state, error)
+            self._clean_up(state, error)
             if index >= 0:
                 note_failure(
-                    error, self._op(index), self._place(index), self._reads_of(index, slots)
+                    error, self._op(index), self._index_of(index), self._reads_of(index, slots)
                 )
             if inside:
                 after_op(times, index if index >= 0 else self._n_steps)
@@ -574,28 +527,28 @@ cdef class Plan:
             self._clear(slots, on_stack)
             stamp(times, RELEASE)
             if setting != NULL:
-                # an op may have changed it too
-                self._set_back(setting)
+                # An op may have changed the setting, even if it had the right value before.
+                self._restore_setting(setting)
                 stamp(times, SETTING)
-        # not inside the try: a result on its way out is lost if what comes last in it raises
+        # A result returned inside the try would leak if the finally clause raised.
         return result
 
-    cdef int _set_back(self, PyObject* setting) except -1:
+    cdef int _restore_setting(self, PyObject* setting) except -1:
         try:
             PyObject_CallOneArg(self._write_setting, <object> setting)
         finally:
             Py_XDECREF(setting)
         return 0
 
-    cdef int _give_up(self, dict state, object error) except -1:
-        """Leave nothing of a step that failed to a later one, even if this is interrupted."""
+    cdef int _clean_up(self, dict state, object error) except -1:
+        """Discard everything that a failed step has left for later, even if interrupted."""
         cdef object interrupt = None
         try:
-            drop_deferred(state, error)
+            discard_deferred(state, error)
         except BaseException as second:
             interrupt = second
-        for abandon in self._abandon:
-            interrupt = attempt(abandon, abandon, error) or interrupt
+        for function in self._on_failure:
+            interrupt = call_cleanup(function, function, error) or interrupt
         if interrupt is not None:
             raise interrupt
         return 0
@@ -609,7 +562,7 @@ cdef class Plan:
         return 0
 
     cdef object _fill_adopting(self, PyObject** slots, object batch, Times times):
-        """Do what `_fill` does, and give the batch with the tensors that were made for it."""
+        """Fill the input slots with tensors, and return the batch with the converted values."""
         cdef Py_ssize_t index
         cdef bint plain = type(batch) is dict
         cdef object filled = batch
@@ -623,7 +576,7 @@ cdef class Plan:
         try:
             return self._arrays.holds_leaf(value)
         except RecursionError:
-            return False  # what holds itself is the ops' own affair
+            return False  # Ops may read a value that contains itself.
 
     cdef object _fill_foreign(
         self, PyObject** slots, Py_ssize_t slot, object batch, object filled
@@ -644,7 +597,7 @@ cdef class Plan:
     cdef inline int _fill_one(
         self, PyObject** slots, Py_ssize_t slot, object batch, bint plain, bint adopts
     ) except -1:
-        """Read one value, unless it must be adopted: tell whether it must."""
+        """Fill a slot, or return True if its value must be converted first."""
         cdef PyObject* found
         cdef object value
         cdef object key = self._keys[slot]
@@ -656,7 +609,7 @@ cdef class Plan:
             unhold(found)
         else:
             value = self._read_mapping(slot, batch)
-        if adopts and <PyObject*> Py_TYPE(value) != <PyObject*> self._own:
+        if adopts and <PyObject*> Py_TYPE(value) != <PyObject*> self._tensor_type:
             if self._holds_foreign(value):
                 return True
         if self._move is not None:
@@ -673,18 +626,18 @@ cdef class Plan:
         return batch[key]
 
     cdef inline PyObject* _read(
-        self, Step* step, Py_ssize_t position, PyObject** slots
+        self, Step* step, Py_ssize_t index, PyObject** slots
     ) except NULL:
-        """Return what an op is called with, borrowed; a list of several is in the last slot."""
+        """Return an op's data as a borrowed reference; the last slot owns a list of values."""
         cdef PyObject* value
         if step.read == READ_ONE:
             value = slots[step.inputs[0]]
             if value == NULL:
-                raise self._missing_value(step, position, slots)
+                raise self._deleted_input(step, index, slots)
             return value
         if step.read == READ_NONE:
             return <PyObject*> None
-        values = self._gather(step, position, slots)
+        values = self._gather(step, index, slots)
         if step.read == READ_FIRST:
             return slots[step.inputs[0]]
         Py_INCREF(values)
@@ -694,7 +647,7 @@ cdef class Plan:
     cdef inline PyObject* _invoke(
         self, Step* step, PyObject* value, PyObject** slots, PyObject* state
     ) except NULL:
-        # one place in front for the owner, and one that vectorcall may scribble on
+        # Vectorcall may write to the entry before the arguments, which also holds the owner.
         cdef PyObject* arguments[4]
         cdef PyObject* result
         arguments[2] = value
@@ -713,60 +666,60 @@ cdef class Plan:
         return result
 
     cdef inline int _write(
-        self, Step* step, Py_ssize_t position, PyObject** slots, PyObject* result
+        self, Step* step, Py_ssize_t index, PyObject** slots, PyObject* result
     ) except -1:
-        cdef PyObject* held = NULL
-        cdef Py_ssize_t index, slot
+        cdef PyObject* previous = NULL
+        cdef Py_ssize_t i, slot
         if step.write == WRITE_ONE:
             slot = step.outputs[0]
-            held = slots[slot]
+            previous = slots[slot]
             slots[slot] = result
-            Py_XDECREF(held)
+            Py_XDECREF(previous)
         elif step.write == WRITE_NONE:
             Py_XDECREF(result)
         else:
             try:
-                self._scatter(step, position, slots, <object> result)
+                self._scatter(step, index, slots, <object> result)
             finally:
                 Py_XDECREF(result)
 
-        for index in range(step.n_dead):
-            slot = step.dead[index]
-            held = slots[slot]
+        for i in range(step.n_dead):
+            slot = step.dead[i]
+            previous = slots[slot]
             slots[slot] = NULL
-            Py_XDECREF(held)
+            Py_XDECREF(previous)
         return 0
 
-    cdef list _gather(self, Step* step, Py_ssize_t position, PyObject** slots):
+    cdef list _gather(self, Step* step, Py_ssize_t index, PyObject** slots):
         cdef list values = []
-        cdef Py_ssize_t index
+        cdef Py_ssize_t i
         cdef PyObject* value
-        for index in range(step.n_inputs):
-            value = slots[step.inputs[index]]
+        for i in range(step.n_inputs):
+            value = slots[step.inputs[i]]
             if value == NULL:
-                raise self._missing_value(step, position, slots)
+                raise self._deleted_input(step, index, slots)
             values.append(<object> value)
         return values
 
     cdef int _scatter(
-        self, Step* step, Py_ssize_t position, PyObject** slots, object result
+        self, Step* step, Py_ssize_t index, PyObject** slots, object result
     ) except -1:
-        cdef Py_ssize_t index, slot
-        cdef PyObject* held
+        cdef Py_ssize_t i, slot
+        cdef PyObject* previous
         cdef tuple values = None
         if type(result) is list or type(result) is tuple:
-            # a tuple of our own: the op may hold on to its list, and change it
+            # Releasing a slot can run code that changes the op's list.
             values = tuple(result)
         if values is None or len(values) != step.n_outputs:
             keys = self._names(step.outputs, step.n_outputs)
-            values = values_for(keys, result, self._op(position), self._place(position))
-        for index in range(step.n_outputs):
-            slot = step.outputs[index]
-            held = slots[slot]
-            value = values[index]
+            values = values_for(keys, result, self._op(index), self._index_of(index))
+        for i in range(step.n_outputs):
+            slot = step.outputs[i]
+            previous = slots[slot]
+            value = values[i]
             Py_INCREF(value)
             slots[slot] = <PyObject*> value
-            Py_XDECREF(held)
+            Py_XDECREF(previous)
         return 0
 
     cdef dict _collect(self, PyObject** slots, object batch, bint merge, Times times):
@@ -785,7 +738,7 @@ cdef class Plan:
     ) except -1:
         cdef object value
         if slots[slot] == NULL:
-            return 0  # a Delete took it
+            return 0  # An op has deleted the key.
         value = <object> slots[slot]
         if self._release is not None:
             value = self._release.map(value)
@@ -799,25 +752,25 @@ cdef class Plan:
         if slots != on_stack:
             PyMem_Free(slots)
 
-    cdef list _reads_of(self, Py_ssize_t position, PyObject** slots):
+    cdef list _reads_of(self, Py_ssize_t index, PyObject** slots):
         """List an op's inputs: key, value, and the op that wrote it with its index, or None."""
-        cdef Step* step = &self._steps[position]
-        cdef Py_ssize_t index, earlier, slot
-        cdef list reads = []
-        for index in range(step.n_inputs):
-            slot = step.inputs[index]
+        cdef Step* step = &self._steps[index]
+        cdef Py_ssize_t i, earlier, slot
+        cdef list found = []
+        for i in range(step.n_inputs):
+            slot = step.inputs[i]
             if slots[slot] == NULL:
                 continue
-            writer = place = None
-            for earlier in range(position - 1, -1, -1):
-                if self._writes(&self._steps[earlier], slot):
-                    writer, place = self._op(earlier), self._place(earlier)
+            writer = writer_index = None
+            for earlier in range(index - 1, -1, -1):
+                if writes(&self._steps[earlier], slot):
+                    writer, writer_index = self._op(earlier), self._index_of(earlier)
                     break
-            reads.append((self._keys[slot], <object> slots[slot], writer, place))
-        return reads
+            found.append((self._keys[slot], <object> slots[slot], writer, writer_index))
+        return found
 
     cdef object _missing_input(self, Py_ssize_t slot, object batch):
-        """Return the error for a key that the batch lacks, naming the op that reads it first."""
+        """Return the error for a key that the batch lacks; it names the key's first reader."""
         cdef Py_ssize_t index
         cdef object deleted_by = None
         cdef dict written = {}
@@ -825,73 +778,65 @@ cdef class Plan:
         key = self._keys[slot]
         for index in range(self._n_steps):
             step = &self._steps[index]
-            if self._reads(step, slot) and key not in written:
-                reason = self._writer_elsewhere(slot, index)
-                op, place = self._op(index), self._place(index)
+            if reads(step, slot) and key not in written:
                 return missing_key(
-                    op, key, batch, place, deleted_by, reason=reason, written=written
+                    self._op(index),
+                    key,
+                    batch,
+                    self._index_of(index),
+                    deleted_by,
+                    reason=self._find_other_writer(slot, index),
+                    written=written,
                 )
-            described = describe_op(self._op(index), self._place(index))
+            described = self._describe(index)
             if step.deletes:
                 for name in self._names(step.inputs, step.n_inputs):
                     written.pop(name, None)
-                if self._reads(step, slot):
+                if reads(step, slot):
                     deleted_by = described
             for name in self._names(step.outputs, step.n_outputs):
                 written[name] = described
 
-    cdef object _writer_elsewhere(self, Py_ssize_t slot, Py_ssize_t reader):
-        """Name an op that writes a key, but is not active or runs after the reader; or None."""
+    cdef object _find_other_writer(self, Py_ssize_t slot, Py_ssize_t reader):
+        """Describe an op that writes a key, but is inactive or runs after the reader; or None."""
         cdef Py_ssize_t index
-        reason = None if self.elsewhere is None else self.elsewhere(self._keys[slot])
-        if reason is not None:
-            return reason
+        if self.find_inactive_writer is not None:
+            reason = self.find_inactive_writer(self._keys[slot])
+            if reason is not None:
+                return reason
         for index in range(reader + 1, self._n_steps):
-            if self._writes(&self._steps[index], slot):
-                return f"{describe_op(self._op(index), self._place(index))} writes it later."
+            if writes(&self._steps[index], slot):
+                return f"{self._describe(index)} writes it later."
         return None
 
-    cdef object _missing_value(self, Step* step, Py_ssize_t position, PyObject** slots):
+    cdef object _deleted_input(self, Step* step, Py_ssize_t index, PyObject** slots):
         """Return the error for a key that an earlier op has deleted."""
-        cdef Py_ssize_t index, slot, earlier
-        there = [self._keys[slot] for slot in range(self._n_slots) if slots[slot] != NULL]
-        for index in range(step.n_inputs):
-            slot = step.inputs[index]
+        cdef Py_ssize_t i, slot, earlier
+        keys = [self._keys[slot] for slot in range(self._n_slots) if slots[slot] != NULL]
+        for i in range(step.n_inputs):
+            slot = step.inputs[i]
             if slots[slot] == NULL:
                 deleted_by = None
-                for earlier in range(position):
-                    if self._steps[earlier].deletes and self._reads(&self._steps[earlier], slot):
-                        deleted_by = describe_op(self._op(earlier), self._place(earlier))
+                for earlier in range(index):
+                    if self._steps[earlier].deletes and reads(&self._steps[earlier], slot):
+                        deleted_by = self._describe(earlier)
                 return missing_key(
-                    self._op(position),
-                    self._keys[slot],
-                    there,
-                    self._place(position),
-                    deleted_by,
+                    self._op(index), self._keys[slot], keys, self._index_of(index), deleted_by
                 )
-
-    cdef bint _reads(self, Step* step, Py_ssize_t slot) noexcept:
-        cdef Py_ssize_t position
-        for position in range(step.n_inputs):
-            if step.inputs[position] == slot:
-                return True
-        return False
 
 
 @cython.final
 cdef class BoundPlan:
-    """A plan with the state of a context's steps: what such a step calls, and nothing around it.
+    """A plan with the state that its steps give to ops.
 
-    Nothing of Python is between a step and its ops: a framework that takes down, with each of its
-    own ops, which Python functions have called it has as few of them to look at as there can be.
+    A step calls ops from C, because TensorFlow records the Python call stack of each of its ops.
 
     Args:
         plan: The plan.
-        state: The context that ops are given.
-        make: Makes what is entered around the ops of each step, such as a tape or a change of
-            precision: a context manager. None for nothing.
-        key: Where ops find what that context gives them: a step's own copy of `state` has it. None
-            for nowhere.
+        state: The state that ops get.
+        make: Returns the context manager that is entered around the ops of each step, such as a
+            gradient tape or autocast.
+        key: The key under which a copy of `state` holds the entered context manager's value.
     """
 
     cdef readonly Plan plan
@@ -906,33 +851,13 @@ cdef class BoundPlan:
         self._key = key
 
     def run(self, batch):
-        """Run a step, as the plan's own `run` does.
-
-        Args:
-            batch: As for the plan.
-
-        Returns:
-            What the plan returns.
-
-        Raises:
-            Exception: As for the plan, and whatever the context raises.
-        """
+        """Run a step like `Plan.run`."""
         if self._make is None:
             return self.plan._run(batch, self.state, False, <Untimed> NULL)
         return self._run_within(batch, False)
 
     def step(self, batch):
-        """Run a step, as the plan's own `step` does.
-
-        Args:
-            batch: As for the plan.
-
-        Returns:
-            What the plan returns.
-
-        Raises:
-            Exception: As for `run`.
-        """
+        """Run a step like `Plan.step`."""
         if self._make is None:
             return self.plan._run(batch, self.state, True, <Untimed> NULL)
         return self._run_within(batch, True)
@@ -940,46 +865,30 @@ cdef class BoundPlan:
     def step_timed(
         self, batch, StampLog log not None, int first=0, before=None, after=None, int around=0
     ):
-        """Run a step, as the plan's own `step_timed` does.
-
-        Args:
-            batch: As for the plan.
-            log: As for the plan.
-            first: As for the plan.
-            before: As for the plan.
-            after: As for the plan.
-            around: The row of entering and leaving the context.
-
-        Returns:
-            What the plan returns.
-
-        Raises:
-            Exception: As for `run`.
-        """
+        """Run a step like `Plan.step_timed`; `around` is the row of the context manager."""
         cdef Timing timing = timing_of(log, first, before, after)
         if self._make is None:
             return self.plan._run(batch, self.state, True, &timing)
-        with self._make() as given:
+        with self._make() as entered:
             log.stamp(around)
-            result = self.plan._run(batch, self._state_with(given), True, &timing)
+            result = self.plan._run(batch, self._state_with(entered), True, &timing)
         log.stamp(around)
         return result
 
     cdef object _run_within(self, object batch, bint merge):
-        with self._make() as given:
-            state = self._state_with(given)
+        with self._make() as entered:
+            state = self._state_with(entered)
             return self.plan._run(batch, state, merge, <Untimed> NULL)
 
-    cdef dict _state_with(self, object given):
+    cdef dict _state_with(self, object entered):
         if self._key is None:
             return self.state
         cdef dict state = self.state.copy()
-        state[self._key] = given
+        state[self._key] = entered
         return state
 
 
 cdef int check_batch(object batch) except -1:
-    # not by its class: what looks like a mapping is one
     if not hasattr(batch, "keys"):
         raise not_a_batch(batch)
     return 0
@@ -991,85 +900,76 @@ cdef dict dict_of(object batch):
 
 
 cdef tuple values_for(
-    keys, object result, object op, object position, str source="forward"
+    keys, object result, object op, object index, str source="forward"
 ):
-    """Take what an op returned apart: a value for each of its outputs, in their order."""
-    # by their own word: TensorFlow wraps what a model holds, and some of its wrappers only say so
+    """Return the value of each output of an op, in order."""
+    # TensorFlow's wrappers of containers override __class__, which isinstance takes into account.
     if isinstance(result, Mapping):
         for key in keys:
             if key not in result:
-                raise other_keys(op, position, keys, result, source)
+                raise other_keys(op, index, keys, result, source)
         return tuple([result[key] for key in keys])
-    # a tuple with names is neither in an order that a program goes by, nor a mapping
+    # The fields of a namedtuple need not be in the order of the outputs.
     if not PyObject_IsInstance(result, (list, tuple)) or hasattr(result, "_fields"):
-        raise not_a_sequence(op, position, keys, result, source)
+        raise not_a_sequence(op, index, keys, result, source)
     values = tuple(result)
     if len(values) != len(keys):
-        raise wrong_count(op, position, keys, len(values), source)
+        raise wrong_count(op, index, keys, len(values), source)
     return values
 
 
 cdef int run_deferred(object deferred) except -1:
-    """Run the functions that ops put off, in order, and forget them.
-
-    Functions that these put off in turn run after them. If one fails, the rest are discarded.
-    """
-    cdef list waiting
+    """Run the deferred functions and those that they defer; if one fails, discard the rest."""
+    cdef list pending
     while deferred:
-        waiting = list(deferred.values())
+        pending = list(deferred.values())
         deferred.clear()
-        while waiting:
-            functions = iter(waiting.pop(0))
+        while pending:
+            functions = iter(pending.pop(0))
             for function in functions:
                 try:
                     function()
                 except BaseException as error:
-                    waiting.insert(0, functions)
-                    discard(waiting, error)
+                    pending.insert(0, functions)
+                    discard(pending, error)
                     raise
     return 0
 
 
-cdef int drop_deferred(dict state, object error) except -1:
-    """Forget what ops put off in a step that failed, so that no later step runs it."""
+cdef int discard_deferred(dict state, object error) except -1:
     deferred = state.get(DEFERRED)
     if isinstance(deferred, dict) and deferred:
-        waiting = list(deferred.values())
+        pending = list(deferred.values())
         deferred.clear()
-        discard(waiting, error)
+        discard(pending, error)
     return 0
 
 
-cdef int discard(list waiting, object error) except -1:
-    """Let go of what functions hold on to for a run that will not come, such as gradients.
-
-    A function that holds on to something has a `discard`. What goes wrong in it is told in a note
-    to the error that led here.
-    """
+cdef int discard(list pending, object error) except -1:
+    """Call the `discard` method of each function that has one, which releases its gradients."""
     cdef object interrupt = None
     try:
-        for functions in waiting:
+        for functions in pending:
             for function in functions:
-                let_go = getattr(function, "discard", None)
-                if let_go is not None:
-                    interrupt = attempt(let_go, function, error) or interrupt
+                cleanup = getattr(function, "discard", None)
+                if cleanup is not None:
+                    interrupt = call_cleanup(cleanup, function, error) or interrupt
     except Exception as second:
-        add_note(error, f"What was deferred could not be discarded: {second!r}")
+        add_note(error, f"Discarding deferred functions failed too: {second!r}")
     if interrupt is not None:
         raise interrupt
     return 0
 
 
-cdef object attempt(object let_go, object owner, object error):
-    """Call what lets go of something; where an interrupt broke it off it is called again.
+cdef object call_cleanup(object cleanup, object owner, object error):
+    """Call a function, again if it was interrupted, and return the interrupt or None.
 
-    Returns:
-        The interrupt, to be raised once all is clean, or None.
+    Other exceptions become notes of the error that made the step fail.
     """
     cdef object interrupt = None
     while True:
         try:
-            let_go()
+            cleanup()
         except Exception as second:
             add_note(error, f"Discarding {owner!r} failed too: {second!r}")
         except BaseException as second:
@@ -1080,20 +980,19 @@ cdef object attempt(object let_go, object owner, object error):
 
 
 def get_inputs_by_op(op, store, bint copy_on_write=False):
-    """Read an op's inputs from a mapping, in the form its forward takes them.
+    """Read the inputs of an op from a mapping.
 
     Args:
         op: The op.
-        store: The mapping of keys to values.
-        copy_on_write: Whether to replace read-only arrays in the store by copies that the op may
-            write to.
+        store: A mapping of keys to values.
+        copy_on_write: Whether to replace read-only arrays in `store` by writable copies.
 
     Returns:
-        A list of values if the op's `in_list` is true, else its one value, or None for an op
-        without inputs.
+        A list of the values if the op's `in_list` is true, else its first value, or None for an
+        op without inputs.
 
     Raises:
-        KeyError: If a key is not in the store.
+        KeyError: If a key is not in `store`.
     """
     cdef list values = []
     for key in op.inputs:
@@ -1112,45 +1011,29 @@ def get_inputs_by_op(op, store, bint copy_on_write=False):
 
 
 def split_outputs(op, result, keys, str source="forward"):
-    """Take what an op returned apart, a value for each of several outputs.
-
-    Args:
-        op: The op.
-        result: What it returned: a list or a tuple of as many values, or a mapping that has every
-            output among its keys.
-        keys: The outputs.
-        source: What of the op returned it, for error texts.
-
-    Returns:
-        A tuple of the values, in the order of the outputs.
-
-    Raises:
-        ValueError: If there are fewer values, or more, or a mapping lacks an output.
-        TypeError: If it is neither a list, nor a tuple, nor a mapping.
-    """
+    """Return the value of each of `keys` from a list, tuple or mapping, as a tuple."""
     return values_for(keys, result, op, None, source)
 
 
-def write_outputs_by_op(op, store, outputs, position=None):
-    """Write what an op's forward returned into a mapping.
+def write_outputs_by_op(op, store, outputs, index=None):
+    """Write the result of an op's forward to a mapping.
 
     Args:
         op: The op.
         store: The mapping to write to.
-        outputs: What forward returned. If the op's `out_list` is true, a list or a tuple with a
-            value for each output, or a mapping that has every output among its keys; else one
-            value.
-        position: The op's place among others, for error texts; None where it has none.
+        outputs: The result of forward. If the op's `out_list` is true, a list or tuple with one
+            value for each output, or a mapping with every output among its keys; else one value.
+        index: The index of the op, for error messages.
 
     Raises:
-        ValueError: If there are fewer values than the op has outputs, or more, or a mapping lacks
+        ValueError: If the number of values differs from the number of outputs, or a mapping lacks
             an output.
-        TypeError: If the op writes a list and got something else.
+        TypeError: If `out_list` is true and `outputs` is no list, tuple or mapping.
     """
     cdef list keys = list(op.outputs)
     if not keys:
         return
     if not op.out_list:
         outputs = [outputs]
-    for key, value in zip(keys, values_for(keys, outputs, op, position)):
+    for key, value in zip(keys, values_for(keys, outputs, op, index)):
         store[key] = value

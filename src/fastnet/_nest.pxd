@@ -2,7 +2,7 @@ cimport cython
 
 
 cdef enum Kind:
-    PLAIN = 1  # nothing to look into
+    PLAIN = 1  # neither a container nor a leaf
     LEAF
     DICT
     LIST
@@ -10,7 +10,7 @@ cdef enum Kind:
     STRUCT_SEQUENCE
     SET
     FROZENSET
-    MAPPING  # one that is no dict, and can be written to
+    MAPPING  # a mutable mapping that is no dict
     DATACLASS
 
 

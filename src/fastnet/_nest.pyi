@@ -1,4 +1,4 @@
-"""Map a function over the tensors of a nest: detach, device move, conversion."""
+"""Maps functions over the leaves of nested containers."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final
@@ -13,8 +13,6 @@ def leaves_of(data: Any) -> list[Any]: ...
 
 @final
 class NestMap:
-    """A function over every leaf of a nest of mappings, lists, tuples, sets and dataclasses."""
-
     leaf_type: type
     fn: Callable[[Any], Any]
     when: str | None

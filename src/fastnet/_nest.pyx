@@ -1,12 +1,8 @@
-"""Map a function over the tensors of a nest: detach, device move, conversion.
+"""Maps functions over the leaves of nested containers.
 
-A nest is any depth of dict, list, tuple, namedtuple, set, frozenset, dataclass and any other
-mapping that can be written to, and of classes derived from them. Types survive, with the attributes
-of a derived class, whose `__init__` is not called. A `NestMap` always copies a dict, list or set,
-so that what comes back can be written to, and returns any other container that holds no tensor as
-it is.
-
-What a container is, and how one is made anew, is decided here for every walk over a nest.
+Containers are dicts and other mutable mappings, lists, tuples, namedtuples, sets, frozensets,
+dataclasses, and instances of classes derived from them. A result has the classes and attributes of
+the original containers; no `__init__` is called.
 """
 
 import copy
@@ -30,28 +26,20 @@ cdef extern from "Python.h":
     int Py_EnterRecursiveCall(const char* where)
     void Py_LeaveRecursiveCall()
 
-# a program has few types; one that makes types without end must not make a cache grow with them
-cdef Py_ssize_t MOST_KINDS = 4096
+# A program that keeps creating classes must not make a cache grow without bound.
+cdef Py_ssize_t MAX_KINDS = 4096
 cdef dict KINDS = {}
 
 
 cdef inline int enter() except -1:
-    # CPython answers 1, not -1, when the recursion goes too deep
+    # CPython returns 1 for an error here, but Cython expects -1.
     return -1 if Py_EnterRecursiveCall(b" while walking a nest") else 0
 
 
 def unless(leaf_type, str name, value, fn):
-    """Make a function of leaves that leaves those alone for which nothing is to be done.
+    """Return a function that calls `fn` unless a leaf's attribute `name` equals `value`.
 
-    Args:
-        leaf_type: The class of such leaves. One of a derived class, whose attributes may mean
-            something else, is given to `fn` in any case.
-        name: The name of their attribute.
-        value: What the attribute equals if nothing is to be done.
-        fn: What to do with all others.
-
-    Returns:
-        The function, for a `NestMap`.
+    Leaves of a class derived from `leaf_type` are always passed to `fn`.
     """
     def apply(leaf):
         if type(leaf) is leaf_type and PyObject_RichCompareBool(
@@ -64,21 +52,21 @@ def unless(leaf_type, str name, value, fn):
 
 
 cdef int remember(dict kinds, object cls, int kind) except -1:
-    if len(kinds) >= MOST_KINDS:
+    if len(kinds) >= MAX_KINDS:
         kinds.clear()
     kinds[cls] = kind
     return kind
 
 
 cdef int container_kind(object data) except -1:
-    """Return which kind of container a value is, PLAIN for one that is none."""
+    """Return the kind of a container; PLAIN for any other value."""
     cdef object cls = type(data)
     cdef object known = KINDS.get(cls)
     if known is not None:
         return known
-    # what stands in for another object may stand in for one of another class next time
-    cdef object said = data.__class__
-    return remember(KINDS, cls, kind_of_class(cls)) if said is cls else kind_of_class(said)
+    # Proxies of the same type can have different values of __class__.
+    cdef object claimed = data.__class__
+    return remember(KINDS, cls, kind_of_class(cls)) if claimed is cls else kind_of_class(claimed)
 
 
 cdef int kind_of_class(object cls) except -1:
@@ -98,7 +86,7 @@ cdef int kind_of_class(object cls) except -1:
 
 
 cdef object copy_of(object data, int kind):
-    """Copy a container so that what is put into the copy does not get into the container."""
+    """Return a shallow copy of a container that shares no storage with it."""
     if type(data) is dict:
         return (<dict> data).copy()
     if type(data) is list:
@@ -106,7 +94,7 @@ cdef object copy_of(object data, int kind):
     if kind != MAPPING or isinstance(data, UserDict):
         result = copy.copy(data)
     else:
-        # a copy may share what any other mapping keeps its items in; the items need no copies
+        # A shallow copy of a mapping may share the storage of its items; the memo keeps the items.
         stores = data.maps if isinstance(data, ChainMap) else [data]
         memo = {id(part): part for store in stores for item in store.items() for part in item}
         result = copy.deepcopy(data, memo)
@@ -119,7 +107,7 @@ cdef object copy_of(object data, int kind):
 
 
 cdef list parts_of(object data, int kind):
-    """List what a container holds, in the order in which walks go over it."""
+    """List the values in a container, in the order in which they are mapped."""
     if kind == DICT or kind == MAPPING:
         return list(data.values())
     if kind == DATACLASS:
@@ -129,21 +117,21 @@ cdef list parts_of(object data, int kind):
 
 
 cdef object tuple_of(object data, int kind, object parts):
-    """Make a tuple of the class of another one."""
+    """Return a tuple of the class of `data`."""
     cdef object cls = data.__class__
     if cls is tuple:
         return tuple(parts)
     if kind == STRUCT_SEQUENCE:
-        # the fields that have a name but no place come along
+        # Pass on the fields that are attributes but not items.
         return cls(parts, data.__reduce__()[1][1])
-    # a derived class may not take its parts as arguments, so its __new__ is not asked
+    # The __new__ of a derived class may have any signature.
     result = tuple.__new__(cls, parts)
     copy_attributes(data, result)
     return result
 
 
 cdef object set_of(object data, int kind, list parts):
-    """Make a set of the class of another one."""
+    """Return a set of the class of `data`."""
     cdef object cls = data.__class__
     if kind == FROZENSET:
         result = frozenset.__new__(cls, parts)
@@ -161,20 +149,20 @@ cdef int copy_attributes(object data, object result) except -1:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and hasattr(data, name):
-                # a frozen dataclass refuses ordinary assignment
+                # Frozen dataclasses refuse ordinary assignment.
                 object.__setattr__(result, name, getattr(data, name))
     return 0
 
 
 cdef class _Walk:
-    """A walk over a nest. A class derived from it says what becomes of each part."""
+    """Rebuilds containers; derived classes define the function of each part."""
 
     cdef object part(self, object value):
         raise NotImplementedError
 
     cdef object remake(self, object data, int kind):
-        """Make a container anew, with what becomes of each of its parts in its place."""
-        # what becomes of them is decided by foreign code, which may change the container
+        """Return a container of the same class with each part replaced."""
+        # The function of the parts may change the container, so iterate over a list of its items.
         cdef Py_ssize_t index
         cdef list items
         if kind == DICT or kind == MAPPING:
@@ -185,7 +173,7 @@ cdef class _Walk:
             return result
         if kind == LIST:
             items = list(data)
-            # of the items, so that there is a place for each, whatever another thread does
+            # Another thread may change the length of the list, so copy the items.
             result = copy_of(items if type(data) is list else data, kind)
             for index in range(len(items)):
                 result[index] = self.part(items[index])
@@ -197,7 +185,7 @@ cdef class _Walk:
         return self.remake_dataclass(data)
 
     cdef object remake_dataclass(self, object data):
-        # copy.copy cannot copy a frozen one with slots
+        # copy.copy cannot copy a frozen dataclass with slots.
         result = object.__new__(type(data))
         copy_attributes(data, result)
         for field in dataclasses.fields(data):
@@ -208,8 +196,6 @@ cdef class _Walk:
 
 @cython.final
 cdef class _LeafMap(_Walk):
-    """A function over whatever in a nest is no container."""
-
     cdef object fn
 
     def __cinit__(self, fn):
@@ -227,35 +213,13 @@ cdef class _LeafMap(_Walk):
 
 
 def map_leaves(data, fn):
-    """Apply a function to whatever in a nest is no container.
-
-    Args:
-        data: The nest.
-        fn: Called with each value that is no container; returns what stands in its place.
-
-    Returns:
-        The same structure. Containers are new, and of the same classes.
-
-    Raises:
-        RecursionError: If the nest holds itself, or is deeper than the interpreter recurses.
-        TypeError: If it holds a container that cannot be copied.
-    """
+    """Return `data` with new containers and `fn(value)` for each value that is no container."""
     cdef _LeafMap walk = _LeafMap(fn)
     return walk.part(data)
 
 
 def leaves_of(data):
-    """List whatever in a nest is no container.
-
-    Args:
-        data: The nest.
-
-    Returns:
-        The values, in the order in which `map_leaves` goes over them.
-
-    Raises:
-        RecursionError: If the nest holds itself, or is deeper than the interpreter recurses.
-    """
+    """List the values in `data` that are no containers, in the order of `map_leaves`."""
     cdef list found = []
     add_leaves(data, found)
     return found
@@ -277,20 +241,21 @@ cdef int add_leaves(object data, list found) except -1:
 
 @cython.final
 cdef class NestMap(_Walk):
-    """A function over every leaf of a nest.
+    """Maps a function over the leaves of nested containers.
+
+    A dict, list or set is always copied, so that the result can be modified. Any other container
+    without a leaf is returned as it is.
 
     Args:
         leaf_type: The class of the leaves, such as `torch.Tensor`.
-        fn: What to do with a leaf: called with it, returns what stands in its place. A method of
-            `leaf_type` (such as `torch.Tensor.detach`) is looked up anew on a derived class, so
-            that overrides hold.
-        when: The name of an attribute of a leaf; a leaf for which it is false is left as it is.
-            None to take every leaf.
+        fn: The function of a leaf. For a leaf of a derived class, a method of `leaf_type`, such as
+            `torch.Tensor.detach`, is looked up on the leaf, so that it may be overridden.
+        when: The name of an attribute; leaves for which it is false are not replaced.
     """
 
     def __init__(self, leaf_type, fn, str when=None):
         if not isinstance(leaf_type, type):
-            raise TypeError(f"leaf_type is a class, not {leaf_type!r}")
+            raise TypeError(f"leaf_type must be a class, not {leaf_type!r}")
         self.leaf_type = leaf_type
         self.fn = fn
         self.when = when
@@ -298,17 +263,7 @@ cdef class NestMap(_Walk):
         self._kinds = {}
 
     def __call__(self, data):
-        """Map the function over a nest.
-
-        Args:
-            data: The nest: a leaf, a container of leaves, or anything else.
-
-        Returns:
-            The same structure with each leaf replaced.
-
-        Raises:
-            RecursionError: If the nest holds itself, or is deeper than the interpreter recurses.
-        """
+        """Return `data` with each leaf replaced."""
         return self.map(data)
 
     cdef object part(self, object value):
@@ -340,12 +295,12 @@ cdef class NestMap(_Walk):
         return getattr(leaf, self._method)()
 
     cdef object map_dict(self, dict data):
-        # `fn` runs foreign code, so the walk is over the copy, which nobody else can change
+        # `fn` may change `data`, so iterate over the copy.
         cdef dict result = data.copy()
         cdef PyObject* key
         cdef PyObject* value
-        cdef Py_ssize_t position = 0
-        while PyDict_Next(result, &position, &key, &value):
+        cdef Py_ssize_t index = 0
+        while PyDict_Next(result, &index, &key, &value):
             PyDict_SetItem(result, <object> key, self.map(<object> value))
         return result
 
@@ -357,7 +312,7 @@ cdef class NestMap(_Walk):
         return result
 
     cdef object map_tuple(self, tuple data):
-        """Return the tuple itself where nothing in it changed."""
+        """Return the tuple itself if no part of it changes."""
         cdef list parts = None
         cdef Py_ssize_t index
         cdef object part

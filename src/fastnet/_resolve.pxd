@@ -31,8 +31,8 @@ cdef class Spec:
     cdef set _ds_id
     cdef bint _ds_id_excludes
 
-    cdef bint _limits_are_as_read(self) except -1
-    cdef bint in_force(self, object mode, object ds_id) except -1
+    cdef bint _has_current_limits(self) except -1
+    cdef bint is_active(self, object mode, object ds_id) except -1
 
 
 cdef class OpSpec(Spec):
@@ -44,10 +44,10 @@ cdef class OpSpec(Spec):
     cdef readonly bint takes_gradients
     cdef Py_ssize_t n_inputs
     cdef Py_ssize_t n_outputs
-    cdef Py_ssize_t* ids  # the ids of the inputs, then those of the outputs
+    cdef Py_ssize_t* ids  # of the inputs, then of the outputs
     cdef KeyTable _table
 
-    cdef bint _are_as_read(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1
+    cdef bint _has_keys(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1
 
 
 cdef class SlicerSpec(Spec):

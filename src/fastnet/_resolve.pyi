@@ -1,19 +1,14 @@
-"""What a step reads, moves and returns: keys as small ints, key sets as bitsets."""
+"""Resolves which keys a step reads, moves to its device and returns."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 class KeyTable:
-    """The keys of one network, each with a small id."""
-
     def __init__(self) -> None: ...
     def intern(self, key: str) -> int: ...
-    def name(self, key_id: int) -> str: ...
     def __len__(self) -> int: ...
 
 class KeySet:
-    """A set of keys of one table, a bit for each."""
-
     table: KeyTable
 
     def __init__(self, table: KeyTable, keys: Iterable[str] = ()) -> None: ...
@@ -25,16 +20,12 @@ class KeySet:
     def __bool__(self) -> bool: ...
 
 class Spec:
-    """What a network knows of one of its items before it is opened."""
-
     item: Any
 
     def __init__(self, item: object) -> None: ...
     def runs_in(self, mode: str, ds_id: str | None) -> bool: ...
 
 class OpSpec(Spec):
-    """An op, or a postprocessing op, with its keys interned."""
-
     in_list: bool
     out_list: bool
     deletes: bool
@@ -43,22 +34,16 @@ class OpSpec(Spec):
     takes_gradients: bool
 
     def __init__(self, op: object, table: KeyTable, deletes: bool = False) -> None: ...
-    def has_keys_as_read(self) -> bool: ...
-    def is_as_read(self) -> bool: ...
+    def is_current(self) -> bool: ...
 
 class SlicerSpec(Spec):
-    """A slicer with its keys interned."""
-
     slices: KeySet
     unslices: KeySet
 
     def __init__(self, slicer: object, table: KeyTable) -> None: ...
-    def has_keys_as_read(self) -> bool: ...
-    def is_as_read(self) -> bool: ...
+    def is_current(self) -> bool: ...
 
 class Resolution:
-    """The keys of one execution plan."""
-
     inputs: KeySet
     device_inputs: KeySet
     outputs: KeySet

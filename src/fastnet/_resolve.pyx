@@ -1,7 +1,6 @@
-"""What a step reads, moves and returns: keys as small ints, key sets as bitsets.
+"""Resolves which keys a step reads, moves to its device and returns.
 
-A network interns every key once, when it is made. Opening it for a mode and an epoch then is
-arithmetic on bits: `resolve` walks the active ops once and never hashes a string.
+A network interns each key once. `resolve` then works on integers and bitsets, without hashing keys.
 """
 
 from types import BuiltinMethodType, MethodType
@@ -12,30 +11,20 @@ from libc.string cimport memset
 
 from fastnet.errors import sliced_not_unsliced
 
-# known to the compiler, which then needs no division
+# With a constant power of two the compiler shifts instead of dividing.
 cdef enum:
     BITS = 64
 
 
 cdef class KeyTable:
-    """The keys of one network, each with a small id."""
+    """The keys of one network, with an id for each."""
 
     def __cinit__(self):
         self._ids = {}
         self._names = []
 
     cpdef Py_ssize_t intern(self, object key) except -1:
-        """Return the id of a key: the next free one at its first call, the same one ever after.
-
-        Args:
-            key: The key.
-
-        Returns:
-            Its id, counted from 0.
-
-        Raises:
-            TypeError: If the key is no string.
-        """
+        """Return the id of a key, which is added if it is new. Ids count from 0."""
         if type(key) is not str:
             if not isinstance(key, str):
                 raise TypeError(f"a key is a string, not {key!r} of type {type(key).__name__}")
@@ -47,31 +36,15 @@ cdef class KeyTable:
 
     @cython.critical_section
     cdef Py_ssize_t _add(self, object key) except -1:
-        # another thread may have been first
+        # Another thread may have added the key.
         cdef object known = self._ids.get(key)
         if known is not None:
             return known
         cdef Py_ssize_t key_id = len(self._names)
-        # the name first: whoever finds an id looks its name up
+        # Add the name first, because other threads look up the name of an id that they find.
         self._names.append(key)
         self._ids[key] = key_id
         return key_id
-
-    def name(self, Py_ssize_t key_id):
-        """Look up the key that has an id.
-
-        Args:
-            key_id: An id that `intern` gave.
-
-        Returns:
-            The key.
-
-        Raises:
-            IndexError: If no key has this id.
-        """
-        if not 0 <= key_id < len(self._names):
-            raise IndexError(f"no key has the id {key_id}")
-        return self._names[key_id]
 
     cdef Py_ssize_t size(self) noexcept:
         return len(self._names)
@@ -81,12 +54,7 @@ cdef class KeyTable:
 
 
 cdef class KeySet:
-    """A set of keys of one table, a bit for each.
-
-    Args:
-        table: The table whose ids the bits stand for.
-        keys: The keys to start with; each is interned.
-    """
+    """A set of keys as a bitset of their ids in a table. New keys are added to the table."""
 
     def __cinit__(self, KeyTable table not None, keys=()):
         self.table = table
@@ -128,7 +96,7 @@ cdef class KeySet:
 
     cdef int unite(self, KeySet other) except -1:
         if other is None:
-            raise TypeError("a slicer's spec was never filled")
+            raise TypeError("a slicer's spec was not initialized")
         self.reserve(other.n_words)
         cdef Py_ssize_t word
         for word in range(other.n_words):
@@ -153,21 +121,12 @@ cdef class KeySet:
         return True
 
     def copy(self):
-        """Copy the set.
-
-        Returns:
-            A new set of the same keys.
-        """
         cdef KeySet result = KeySet(self.table)
         result.unite(self)
         return result
 
     def names(self):
-        """Spell the keys out.
-
-        Returns:
-            A new `set` of strings.
-        """
+        """Return the keys as a new `set`."""
         return set(self)
 
     def __iter__(self):
@@ -196,11 +155,7 @@ cdef class KeySet:
 
 
 cdef class Spec:
-    """What a network knows of one of its items before it is opened.
-
-    Args:
-        item: An op, a postprocessing op or a slicer.
-    """
+    """The mode and ds_id of an op, a postprocessing op or a slicer, read once."""
 
     def __init__(self, item):
         self.item = item
@@ -208,55 +163,39 @@ cdef class Spec:
         self._ds_id = as_set(getattr(item, "ds_id", None))
         self._ds_id_excludes = any([name.startswith("!") for name in self._ds_id or ()])
 
-    cdef bint in_force(self, object mode, object ds_id) except -1:
+    cdef bint is_active(self, object mode, object ds_id) except -1:
         if self._mode is not None and mode not in self._mode:
             return False
         if self._ds_id is None or ds_id is None:
             return True
         if self._ds_id_excludes:
-            # every name starts with "!", or a mixture of names was refused when the op was made
+            # The constructors of ops refuse to mix names with and without "!".
             return all([name[1:] != ds_id for name in self._ds_id]) or ds_id in self._ds_id
         return ds_id in self._ds_id
 
-    cdef bint _limits_are_as_read(self) except -1:
+    cdef bint _has_current_limits(self) except -1:
         return (
             as_set(getattr(self.item, "mode", None)) == self._mode
             and as_set(getattr(self.item, "ds_id", None)) == self._ds_id
         )
 
     def runs_in(self, mode, ds_id):
-        """Return whether the item takes part in a mode on a dataset.
-
-        Args:
-            mode: The mode, one of "train", "eval", "test" or "infer".
-            ds_id: The dataset's id; "" for data without one, which no positive name matches; None
-                for any.
-
-        Returns:
-            True if it does.
-        """
-        return self.in_force(mode, ds_id)
+        """Return whether the item is active in a mode and for a ds_id, or None for any ds_id."""
+        return self.is_active(mode, ds_id)
 
 
 cdef set as_set(names):
-    """Make a set of names, or None of no names, which is what most items have."""
+    """Return a set of the names, or None if there are none."""
     if names is None or len(names) == 0:
         return None
     return {names} if isinstance(names, str) else set(names)
 
 
 cdef class OpSpec(Spec):
-    """An op, or a postprocessing op, with its keys interned.
+    """The keys and settings of an op or a postprocessing op, read once.
 
-    Args:
-        op: The op: anything that has `inputs`, `outputs`, `in_list` and `out_list`.
-        table: The table of the network's keys.
-        deletes: Whether the op takes its inputs out of the batch once it has run.
-
-    Attributes:
-        forward: The op's bound `forward`, if it has one.
-        models: The models that the op holds, if it says so.
-        takes_gradients: Whether it has a setting for keeping the graph it takes gradients of.
+    `deletes` says that the op deletes its inputs after it has run. `takes_gradients` is true if
+    the op has a setting for whether it retains the graph.
     """
 
     def __cinit__(self):
@@ -288,17 +227,7 @@ cdef class OpSpec(Spec):
     def __dealloc__(self):
         PyMem_Free(self.ids)
 
-    def has_keys_as_read(self):
-        """Return whether the op's keys are those that it had.
-
-        Returns:
-            True if they are.
-        """
-        return self._are_as_read(self.item.inputs, 0, self.n_inputs) and self._are_as_read(
-            self.item.outputs, self.n_inputs, self.n_outputs
-        )
-
-    cdef bint _are_as_read(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1:
+    cdef bint _has_keys(self, object keys, Py_ssize_t first, Py_ssize_t count) except -1:
         cdef Py_ssize_t index
         cdef list now = list(keys)
         if len(now) != count:
@@ -308,16 +237,13 @@ cdef class OpSpec(Spec):
                 return False
         return True
 
-    def is_as_read(self):
-        """Return whether the op still says of itself what it said.
-
-        Returns:
-            True if it does.
-        """
+    def is_current(self):
+        """Return whether the op's keys and settings are still those that were read."""
         cdef object op = self.item
         return (
-            self.has_keys_as_read()
-            and self._limits_are_as_read()
+            self._has_keys(op.inputs, 0, self.n_inputs)
+            and self._has_keys(op.outputs, self.n_inputs, self.n_outputs)
+            and self._has_current_limits()
             and bool(op.in_list) == self.in_list
             and bool(op.out_list) == self.out_list
             and same_callable(getattr(op, "forward", None), self.forward)
@@ -342,7 +268,7 @@ cdef tuple models_of(op):
 
 
 cdef bint same_models(tuple models, tuple others):
-    # a set gives them in any order, and a model need not be comparable
+    # An op may return its models in any order, and a model need not be comparable.
     return {id(model) for model in models} == {id(model) for model in others}
 
 
@@ -352,36 +278,20 @@ cdef bint takes_gradients(op) except -1:
 
 
 cdef class SlicerSpec(Spec):
-    """A slicer with its keys interned.
-
-    Args:
-        slicer: The slicer: anything that has `slice_inputs` and `unslice_inputs`.
-        table: The table of the network's keys.
-    """
+    """The keys and limits of a slicer, read once."""
 
     def __init__(self, slicer, KeyTable table not None):
         Spec.__init__(self, slicer)
         self.slices = KeySet(table, slicer.slice_inputs)
         self.unslices = KeySet(table, slicer.unslice_inputs)
 
-    def has_keys_as_read(self):
-        """Return whether the slicer's keys are those that it had.
-
-        Returns:
-            True if they are.
-        """
+    def is_current(self):
+        """Return whether the slicer's keys and limits are still those that were read."""
         return (
             set(self.item.slice_inputs) == self.slices.names()
             and set(self.item.unslice_inputs) == self.unslices.names()
+            and self._has_current_limits()
         )
-
-    def is_as_read(self):
-        """Return whether the slicer still says of itself what it said.
-
-        Returns:
-            True if it does.
-        """
-        return self.has_keys_as_read() and self._limits_are_as_read()
 
 
 cdef class Resolution:
@@ -389,10 +299,10 @@ cdef class Resolution:
 
     Args:
         inputs: The keys that the network needs from its batch.
-        device_inputs: Those of them that ops read, and so must be on the device.
+        device_inputs: The keys that ops read from the batch, on the device.
         outputs: The keys that the network returns.
-        returned: The keys that its ops hand over: the outputs, and what postprocessing reads and
-            then deletes. None for just the outputs.
+        returned: The keys that the ops' step returns: the outputs, and keys that postprocessing
+            reads and then deletes. By default the outputs.
     """
 
     def __init__(
@@ -409,30 +319,21 @@ cdef class Resolution:
 
 
 cdef int refuse_none(Spec spec) except -1:
-    # a typed loop variable takes None, and then reads through it
+    # Cython lets a typed variable be None, and would read its fields nevertheless.
     if spec is None:
-        raise TypeError("None stands where a spec is expected")
+        raise TypeError("a spec cannot be None")
     return 0
 
 
 def select(list specs not None, mode, ds_id):
-    """Return the specs that are active, in their order.
-
-    Args:
-        specs: Specs of ops, postprocessing ops or slicers.
-        mode: The mode to run in.
-        ds_id: The id of the dataset to run on, or None for any.
-
-    Returns:
-        A list of those that take part.
-    """
-    # of its full length from the start, as below: a list that grows is copied over and over
+    """Return the specs that are active in a mode and for a ds_id, or None for any ds_id."""
+    # Appending to a list would copy it each time that it grows.
     cdef list chosen = [None] * len(specs)
     cdef Py_ssize_t count = 0
     cdef Spec spec
     for spec in specs:
         refuse_none(spec)
-        if spec.in_force(mode, ds_id):
+        if spec.is_active(mode, ds_id):
             chosen[count] = spec
             count += 1
     del chosen[count:]
@@ -440,44 +341,28 @@ def select(list specs not None, mode, ds_id):
 
 
 def gather(list specs not None):
-    """List what the ops of an execution plan bring with them.
-
-    Args:
-        specs: An `OpSpec` for each active op, in order.
-
-    Returns:
-        A tuple of lists: the ops, their forwards, the models that they hold (each once, in the
-        order of the ops), and the places of the ops that take gradients.
-    """
+    """Return lists of the ops, their forwards, their models and the indices of gradient ops."""
     cdef Py_ssize_t count = len(specs)
-    cdef list ops = [None] * count, forwards = [None] * count, models = [], gradient_places = []
+    cdef list ops = [None] * count, forwards = [None] * count, models = [], gradient_indices = []
     cdef set seen = set()
-    cdef Py_ssize_t place
+    cdef Py_ssize_t index
     cdef OpSpec spec
-    for place in range(count):
-        spec = specs[place]
+    for index in range(count):
+        spec = specs[index]
         refuse_none(spec)
-        ops[place] = spec.item
-        forwards[place] = spec.forward
+        ops[index] = spec.item
+        forwards[index] = spec.forward
         for model in spec.models:
             if id(model) not in seen:
                 seen.add(id(model))
                 models.append(model)
         if spec.takes_gradients:
-            gradient_places.append(place)
-    return ops, forwards, models, gradient_places
+            gradient_indices.append(index)
+    return ops, forwards, models, gradient_indices
 
 
 def same_items(list items not None, tuple snapshot not None):
-    """Return whether a list still holds the very objects that it held before.
-
-    Args:
-        items: The list.
-        snapshot: What it held.
-
-    Returns:
-        True if the same objects stand in the same order.
-    """
+    """Return whether a list has the items of a tuple, compared by identity."""
     cdef Py_ssize_t index
     with cython.critical_section(items):
         if len(items) != len(snapshot):
@@ -496,33 +381,31 @@ def resolve(
     desired=None,
     str context="",
 ):
-    """Work out which keys a step reads, moves to its device, and returns.
+    """Return the `Resolution` of the specs of the active ops, postprocessing ops and slicers.
 
     Args:
         table: The table of the network's keys.
-        ops: An `OpSpec` for each active op, in order.
-        postprocessing: An `OpSpec` for each active postprocessing op, in order.
-        slicers: A `SlicerSpec` for each active slicer.
-        desired: The keys wanted back. None or an empty collection stands for all outputs. Keys
-            that postprocessing reads come back in any case.
-        context: Words for the mode, epoch and ds_id, for the error text.
-
-    Returns:
-        A `Resolution`.
+        ops: The specs of the ops, in order.
+        postprocessing: The specs of the postprocessing ops, in order.
+        slicers: The specs of the slicers.
+        desired: The keys to return, if not all outputs. Keys that postprocessing reads are always
+            returned.
+        context: The mode, epoch and ds_id for the error message.
 
     Raises:
-        ValueError: If a wanted key is cut into minibatches and no slicer un-slices it.
+        ValueError: If a returned key is sliced and no slicer un-slices it.
     """
     cdef KeySet needed = KeySet(table)
     cdef KeySet device = KeySet(table)
     cdef KeySet produced = KeySet(table)
     cdef KeySet sliced = KeySet(table)
     cdef KeySet unsliced = KeySet(table)
+    # The keys that postprocessing reads, writes, uses and deletes.
     cdef KeySet read_after = KeySet(table)
-    cdef KeySet made_after = KeySet(table)
+    cdef KeySet written_after = KeySet(table)
     cdef KeySet used_after = KeySet(table)
     cdef KeySet deleted_after = KeySet(table)
-    cdef KeySet outputs, pieces, cut, returned
+    cdef KeySet outputs, pieces, in_minibatches, returned
     cdef OpSpec spec
     cdef SlicerSpec slicer
     cdef Py_ssize_t index, key_id
@@ -546,8 +429,8 @@ def resolve(
                 produced.clear_bit(spec.ids[index])
     needed.unite(device)
     returned = produced.copy()
-    cut = sliced.copy()
-    cut.unite(produced)
+    in_minibatches = sliced.copy()
+    in_minibatches.unite(produced)
     pieces = unsliced.copy()
     pieces.subtract(produced)
     needed.unite(pieces)
@@ -558,20 +441,20 @@ def resolve(
             key_id = spec.ids[index]
             if not produced.has_bit(key_id):
                 needed.set_bit(key_id)
-            if not made_after.has_bit(key_id):
+            if not written_after.has_bit(key_id):
                 read_after.set_bit(key_id)
                 (deleted_after if spec.deletes else used_after).set_bit(key_id)
         for index in range(spec.n_inputs, spec.n_inputs + spec.n_outputs):
             produced.set_bit(spec.ids[index])
-            made_after.set_bit(spec.ids[index])
+            written_after.set_bit(spec.ids[index])
         if spec.deletes:
             for index in range(spec.n_inputs):
                 produced.clear_bit(spec.ids[index])
-                made_after.clear_bit(spec.ids[index])
+                written_after.clear_bit(spec.ids[index])
 
     outputs = produced.copy()
     if desired:
-        # a key that nothing makes stays out of the table: what is asked for must not make it grow
+        # Unknown keys are not interned, because the table would grow with every request.
         wanted = KeySet(table, [key for key in desired if key in table._ids])
         outputs.intersect(wanted)
         outputs.unite(read_after)
@@ -580,13 +463,13 @@ def resolve(
     returned.unite(outputs)
 
     if not sliced.is_empty():
-        # what postprocessing makes is made of joined values; what it only deletes may be in pieces
-        made_after.unite(deleted_after)
-        made_after.subtract(used_after)
-        pieces = cut.copy()
+        # Postprocessing runs on joined values, and may delete a key that is still in pieces.
+        written_after.unite(deleted_after)
+        written_after.subtract(used_after)
+        pieces = in_minibatches.copy()
         pieces.intersect(returned)
         pieces.subtract(unsliced)
-        pieces.subtract(made_after)
+        pieces.subtract(written_after)
         if not pieces.is_empty():
             raise sliced_not_unsliced(pieces.names(), context)
 

@@ -1,8 +1,4 @@
-"""Cuts a batch into minibatches, and joins minibatches into a batch.
-
-Slicers cut and join the values of their keys. This module assembles the minibatches from the pieces
-and from the keys that are not cut, and the batch from the joined keys and from all others.
-"""
+"""Cuts a batch into minibatches, and joins minibatches into a batch."""
 
 from fastnet.errors import add_note, missing_key, not_a_batch
 

@@ -22,7 +22,7 @@ cdef extern from *:
 
 
 cdef struct Stamp:
-    long long at  # nanoseconds, on the clock of time.perf_counter
+    long long at  # nanoseconds of time.perf_counter
     int row
     int part
 
@@ -35,26 +35,25 @@ cdef inline long long nanoseconds(double seconds) noexcept nogil:
 cdef class StampLog:
     cdef Stamp* _stamps
     cdef Py_ssize_t _count
-    cdef Py_ssize_t _room
+    cdef Py_ssize_t _capacity
     cdef public int part
 
     cdef int reserve(self, Py_ssize_t more) except -1
-    cdef void keep_alone(self, Py_ssize_t count) noexcept
+    cdef void keep_locked(self, Py_ssize_t count) noexcept
     cdef int grow(self, Py_ssize_t more) except -1
 
     cdef inline int add(self, int row) except -1:
         with cython.critical_section(self):
-            return self.add_alone(row)
+            return self.add_locked(row)
 
-    cdef inline int add_alone(self, int row) except -1:
-        if self._count == self._room:
+    cdef inline int add_locked(self, int row) except -1:
+        if self._count == self._capacity:
             self.grow(1)
         cdef Stamp* stamp = &self._stamps[self._count]
         stamp.row = row
         stamp.part = self.part
-        # the clock last, so that all of this is in the span that ends here
-        # on Linux what time.perf_counter reads, in two thirds of the time; as a whole number, since
-        # nothing hides what a conversion takes
+        # Read the clock last, so that this function is part of the time that it measures. On Linux
+        # clock_gettime is the clock of time.perf_counter, read in two thirds of the time.
         stamp.at = fastnet_now() if FASTNET_LINUX else nanoseconds(perf_counter())
         self._count += 1
         return 0

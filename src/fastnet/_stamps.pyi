@@ -1,11 +1,9 @@
-"""Take down when each part of a step was over."""
+"""Records time stamps at the end of each part of a step, and sums them up."""
 
 from typing import final
 
 @final
 class StampLog:
-    """Stamps, in the order in which they were made."""
-
     part: int
 
     def __len__(self) -> int: ...

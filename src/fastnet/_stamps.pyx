@@ -1,7 +1,6 @@
-"""Take down when each part of a step was over.
+"""Records time stamps at the end of each part of a step, and sums them up.
 
-A `StampLog` is a list of stamps: a time, and the number of the row that the time since the stamp
-before it was spent on. What a step took and what its rows add up to are thus the same.
+A stamp assigns the time since the previous stamp to a row. The rows of a step add up to its time.
 """
 
 cimport cython
@@ -13,14 +12,14 @@ cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    FIRST_ROOM = 256
-    BEGIN = -1  # the row of the stamp that a step begins with
+    INITIAL_CAPACITY = 256
+    BEGIN = -1  # the row of the stamp at the start of a step
 
-# in seconds: a clock of 64 bits ends after 292 years
-cdef double LATEST = 9e9
+# The range in seconds of 64-bit nanoseconds.
+cdef double MAX_TIME = 9e9
 
-# a stamp as it is handed out
-cdef struct Taken:
+# A stamp in the result of `take`.
+cdef struct Exported:
     double at  # seconds
     int row
     int part
@@ -28,11 +27,7 @@ cdef struct Taken:
 
 @cython.final
 cdef class StampLog:
-    """Stamps, in the order in which they were made.
-
-    Attributes:
-        part: What each stamp has with it from now on: which of several parts of a step it is of.
-    """
+    """A list of time stamps. New ones get `part`, the number of a minibatch or 0."""
 
     def __cinit__(self):
         self._stamps = NULL
@@ -44,96 +39,73 @@ cdef class StampLog:
         return self._count
 
     cdef int reserve(self, Py_ssize_t more) except -1:
-        """Make room for so many stamps, so that none of them fails for want of it."""
+        """Allocate memory for more stamps."""
         with cython.critical_section(self):
             return self.grow(more)
 
     cdef int grow(self, Py_ssize_t more) except -1:
-        if self._room - self._count >= more:
+        if self._capacity - self._count >= more:
             return 0
-        cdef Py_ssize_t room = max(2 * self._room, self._count + more, FIRST_ROOM)
-        cdef Stamp* stamps = <Stamp*> PyMem_Realloc(self._stamps, room * sizeof(Stamp))
+        cdef Py_ssize_t capacity = max(2 * self._capacity, self._count + more, INITIAL_CAPACITY)
+        cdef Stamp* stamps = <Stamp*> PyMem_Realloc(self._stamps, capacity * sizeof(Stamp))
         if stamps == NULL:
             raise MemoryError()
         self._stamps = stamps
-        self._room = room
+        self._capacity = capacity
         return 0
 
     def stamp(self, int row):
-        """Make a stamp.
-
-        Args:
-            row: What the time since the last stamp was spent on.
-        """
+        """Add a stamp that assigns the time since the previous one to a row."""
         self.add(row)
 
     def stamp_at(self, int row, double at):
-        """Make a stamp of a time that was.
-
-        Args:
-            row: As for `stamp`.
-            at: The time, in seconds on the clock of `time.perf_counter`. One before the last
-                stamp counts as that.
-
-        Raises:
-            ValueError: If it is no time of that clock.
-        """
-        if not -LATEST < at < LATEST:
-            raise ValueError(f"no time in seconds on the clock of time.perf_counter: {at!r}")
-        cdef Stamp* made
+        """Add a stamp with the time `at` of `time.perf_counter`, or of the last stamp if later."""
+        if not -MAX_TIME < at < MAX_TIME:
+            raise ValueError(f"{at!r} is no time of time.perf_counter")
+        cdef Stamp* stamp
         with cython.critical_section(self):
-            self.add_alone(row)
-            made = &self._stamps[self._count - 1]
-            made.at = nanoseconds(at)
-            if self._count > 1 and made.at < self._stamps[self._count - 2].at:
-                made.at = self._stamps[self._count - 2].at
+            self.add_locked(row)
+            stamp = &self._stamps[self._count - 1]
+            stamp.at = nanoseconds(at)
+            if self._count > 1 and stamp.at < self._stamps[self._count - 2].at:
+                stamp.at = self._stamps[self._count - 2].at
 
     def stamp_many(self, int row, Py_ssize_t count):
-        """Make stamps with nothing in between, to find out what one takes.
-
-        Args:
-            row: As for `stamp`.
-            count: How many.
-        """
+        """Add stamps in a loop, to measure how long one takes."""
         cdef Py_ssize_t _index
         for _index in range(count):
             self.add(row)
 
     def keep(self, Py_ssize_t count):
-        """Forget all but the first stamps, and set `part` to 0.
-
-        Args:
-            count: How many are to be left.
-        """
+        """Drop all but the first `count` stamps, and set `part` to 0."""
         with cython.critical_section(self):
-            self.keep_alone(count)
+            self.keep_locked(count)
 
-    cdef void keep_alone(self, Py_ssize_t count) noexcept:
+    cdef void keep_locked(self, Py_ssize_t count) noexcept:
         self.part = 0
         if 0 <= count < self._count:
             self._count = count
 
     @cython.critical_section
     def sum_up(self, bytes costs not None, bytes once not None, bytes beside not None):
-        """Add up what each row took, step by step. The stamps stay.
+        """Sum up the time of each row in each step. The stamps are kept.
 
-        The first stamp is where the first step begins, and each of the row -1 is where another one
-        does: the time before it is part of no step.
+        A step starts at the first stamp, and at each stamp with row -1. The time before such a
+        stamp belongs to no step.
 
         Args:
-            costs: What a stamp takes and is left out, in seconds: a double for each row.
-            once: Whether a row counts once in a step, however many stamps it has: a byte for each
-                row.
-            beside: Whether what a row takes is no part of a minibatch: a byte for each row.
+            costs: The seconds that a stamp takes, which are subtracted; a double for each row.
+            once: Whether a row is counted once in a step with several stamps; a byte for each row.
+            beside: Whether a row belongs to no minibatch; a byte for each row.
 
         Returns:
-            How many steps there are, and three tables as bytes: doubles of what each row took, with
-            a line for each step; a 64-bit int for each row of how often it happened; and doubles of
-            what each minibatch took, part 1 being the first, with a line for each step.
+            The number of steps, and three tables as bytes: for each step the seconds of each row
+            (doubles), the number of times that each row occurred (64-bit ints), and for each step
+            the seconds of each minibatch (doubles), of which part 1 is the first.
 
         Raises:
-            ValueError: If there are no stamps, the arguments are not for the same number of rows,
-                or a stamp is of a row that they do not have or of a negative part.
+            ValueError: If there are no stamps, the arguments have different numbers of rows, or
+                a stamp has a row or part out of range.
         """
         cdef Py_ssize_t width = PyBytes_GET_SIZE(once)
         cdef Py_ssize_t size = sizeof(double)
@@ -143,8 +115,7 @@ cdef class StampLog:
         cdef Stamp* stamp
         if PyBytes_GET_SIZE(costs) != width * size or PyBytes_GET_SIZE(beside) != width:
             raise ValueError(
-                f"costs are of {len(costs) / size:g} rows, once of {width} and beside of "
-                f"{len(beside)}"
+                f"costs has {len(costs) / size:g} rows, once has {width}, beside has {len(beside)}"
             )
         if not self._count:
             raise ValueError("there are no stamps to sum up")
@@ -153,11 +124,11 @@ cdef class StampLog:
             if stamp.row == BEGIN:
                 steps += 1
             elif not 0 <= stamp.row < width:
-                raise ValueError(f"stamp {index} is of row {stamp.row}, but there are {width}")
+                raise ValueError(f"stamp {index} has row {stamp.row} of {width} rows")
             if stamp.part > minibatches:
                 minibatches = stamp.part
             elif stamp.part < 0:
-                raise ValueError(f"stamp {index} is of part {stamp.part}, which is negative")
+                raise ValueError(f"stamp {index} has the negative part {stamp.part}")
 
         cdef bytes times = zeros(steps, width)
         cdef bytes counts = zeros(1, width)
@@ -169,7 +140,7 @@ cdef class StampLog:
         cdef double* row_times = <double*> PyBytes_AS_STRING(times)
         cdef double* part_times = <double*> PyBytes_AS_STRING(parts)
         cdef long long* count = <long long*> PyBytes_AS_STRING(counts)
-        # the last step in which a row was, counted from 1
+        # The last step in which a row occurred, counted from 1.
         cdef long long* seen = <long long*> PyBytes_AS_STRING(latest)
         cdef double at = seconds(self._stamps[0].at)
         cdef double before, span
@@ -198,33 +169,28 @@ cdef class StampLog:
 
     @cython.critical_section
     def take(self):
-        """Take all stamps out.
-
-        Returns:
-            The stamps as bytes: for each a double, the time in seconds on the clock of
-            `time.perf_counter`, and two ints, the row and the part.
-        """
-        cdef bytes taken = PyBytes_FromStringAndSize(NULL, self._count * sizeof(Taken))
-        cdef Taken* made = <Taken*> PyBytes_AS_STRING(taken)
+        """Remove all stamps, and return for each the bytes of its seconds, row and part ("dii")."""
+        cdef bytes result = PyBytes_FromStringAndSize(NULL, self._count * sizeof(Exported))
+        cdef Exported* exported = <Exported*> PyBytes_AS_STRING(result)
         cdef Py_ssize_t index
         for index in range(self._count):
-            made[index].at = seconds(self._stamps[index].at)
-            made[index].row = self._stamps[index].row
-            made[index].part = self._stamps[index].part
-        self.keep_alone(0)
-        return taken
+            exported[index].at = seconds(self._stamps[index].at)
+            exported[index].row = self._stamps[index].row
+            exported[index].part = self._stamps[index].part
+        self.keep_locked(0)
+        return result
 
 
 @cython.cdivision(True)
 cdef inline double seconds(long long nanoseconds) noexcept nogil:
-    # as time.perf_counter does it
+    # The same conversion as in time.perf_counter.
     return <double> nanoseconds / 1e9
 
 
-cdef bytes zeros(Py_ssize_t lines, Py_ssize_t columns):
-    """Make a table of numbers of 64 bits, as bytes."""
-    if columns and lines > PY_SSIZE_T_MAX // columns // 8:
+cdef bytes zeros(Py_ssize_t rows, Py_ssize_t columns):
+    """Return a table of 64-bit zeros as bytes."""
+    if columns and rows > PY_SSIZE_T_MAX // columns // 8:
         raise MemoryError()
-    cdef bytes table = PyBytes_FromStringAndSize(NULL, 8 * lines * columns)
-    memset(PyBytes_AS_STRING(table), 0, 8 * lines * columns)
+    cdef bytes table = PyBytes_FromStringAndSize(NULL, 8 * rows * columns)
+    memset(PyBytes_AS_STRING(table), 0, 8 * rows * columns)
     return table

@@ -7,9 +7,9 @@ from fastnet._nest cimport NestMap, _Walk
 cdef class Length:
     cdef object _admits
     cdef dict _known
-    cdef Py_ssize_t _now
+    cdef Py_ssize_t _current
 
-    cdef int take(self, object length) except -1
+    cdef int accepts(self, object length) except -1
 
 
 @cython.final
@@ -50,15 +50,15 @@ cdef class TensorKind(_Walk):
     cdef readonly NestMap adopt
 
     cdef Slot slot_of(self, object tensor)
-    cdef int take(self, object value, object form, list tensors) except -1
-    cdef int take_tensor(self, object tensor, Slot slot, list tensors) except -1
-    cdef int take_parts(self, object value, Parts parts, list tensors) except -1
-    cdef int take_kept(self, object value, Kept kept, list tensors) except -1
-    cdef int take_items(self, tuple items, tuple forms, list tensors) except -1
-    cdef int take_dict(self, dict value, dict form, list tensors) except -1
-    cdef int take_mapping(self, object value, object form, list tensors) except -1
-    cdef int take_members(self, object value, object form) except -1
-    cdef int take_other(self, object value, object form, list tensors) except -1
+    cdef int match(self, object value, object form, list tensors) except -1
+    cdef int match_tensor(self, object tensor, Slot slot, list tensors) except -1
+    cdef int match_parts(self, object value, Parts parts, list tensors) except -1
+    cdef int match_kept(self, object value, Kept kept, list tensors) except -1
+    cdef int match_items(self, tuple items, tuple forms, list tensors) except -1
+    cdef int match_dict(self, dict value, dict form, list tensors) except -1
+    cdef int match_mapping(self, object value, object form, list tensors) except -1
+    cdef int match_members(self, object value, object form) except -1
+    cdef int match_other(self, object value, object form, list tensors) except -1
     cdef object fill(self, object form, object tensors)
 
 
@@ -84,12 +84,12 @@ cdef class TracedStep:
 
     cdef tuple exact(self)
     cdef tuple wide(self)
-    cdef dict step_anew(self, object batch, list values, dict state, list tensors)
+    cdef dict step_untraced(self, object batch, list values, dict state, list tensors)
     cdef list read(self, object batch)
-    cdef list adopted(self, list values)
+    cdef list converted(self, list values)
     cdef Trace find(self, list values, dict state, list tensors)
     cdef int matches(self, Trace trace, list values, dict state, list tensors) except -1
     cdef Trace add(self, list values)
-    cdef int put_first(self, Trace trace) except -1
-    cdef object misfit(self, Trace trace, list values)
-    cdef dict lay_out(self, Trace trace, object results, object batch)
+    cdef int move_to_front(self, Trace trace) except -1
+    cdef object mismatch_error(self, Trace trace, list values)
+    cdef dict merge(self, Trace trace, object results, object batch)

@@ -1,4 +1,4 @@
-"""Run what was traced: match a batch with its forms, call with flat tensors, lay out results."""
+"""Finds the trace that matches a batch, and calls it with a flat list of tensors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -7,14 +7,10 @@ from fastnet._nest import NestMap
 
 @final
 class Length:
-    """A length that is open, and the same for all axes of a trace's inputs that have it."""
-
     def __init__(self, admits: Callable[[int], bool]) -> None: ...
 
 @final
 class Slot:
-    """A place in a form where a tensor stands."""
-
     type: Any
     shape: tuple[Any, ...] | None
 
@@ -24,8 +20,6 @@ class Slot:
 
 @final
 class Parts:
-    """A place in a form where something stands that is made of several tensors."""
-
     kind: Any
     slots: tuple[Slot, ...]
 
@@ -33,8 +27,6 @@ class Parts:
 
 @final
 class Kept:
-    """A part of a form that has attributes, with what they were."""
-
     form: Any
     state: Any
 
@@ -42,8 +34,6 @@ class Kept:
 
 @final
 class Readings:
-    """Reads several things of a value, called as one function."""
-
     def __init__(
         self, gate: Callable[[Any], Any], wanted: Any, *readers: Callable[[Any], Any]
     ) -> None: ...
@@ -51,8 +41,6 @@ class Readings:
 
 @final
 class TensorKind:
-    """How to read the tensors of a framework."""
-
     cls: type
     type_of: Callable[[Any], Any]
     shape_of: Callable[[Any], tuple[int | None, ...] | None]
@@ -81,8 +69,6 @@ def map_form(form: Any, fn: Callable[[Any], Any], as_form: bool = False) -> Any:
 
 @final
 class Trace:
-    """A function that was traced for values of certain forms."""
-
     call: Callable[[list[Any]], Iterable[Any]]
     wide: bool
 
@@ -101,8 +87,6 @@ class Trace:
 
 @final
 class TracedStep:
-    """Runs steps through traced functions, and has one traced where none fits."""
-
     keys: tuple[str, ...]
     kind: TensorKind
     context: tuple[str, ...]

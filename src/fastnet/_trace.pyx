@@ -1,17 +1,15 @@
-"""Run what was traced: match a batch with its forms, call with flat tensors, lay out results.
+"""Finds the trace that matches a batch, and calls it with a flat list of tensors.
 
-A framework that turns ops into graphs traces them once for batches of one form: which values are
-tensors, of which types and shapes, and what stands around them. A step then walks its batch along
-that form, which takes down the tensors on the way, and calls the traced function with nothing but
-these. This module knows no framework: it is told how to read a tensor's type and shape.
+The form of a value is its structure with a `Slot`, the type and shape, in place of each tensor. A
+step matches the batch with the forms of each trace, which collects the tensors, and calls the first
+trace that matches. `TensorKind` says how to read the tensors of a framework.
 
-What is no tensor is a constant of a trace. It fits another value if that is of the same class and
-equal to it, if a mapping has its keys in the same order, and if the attributes are what they were
-when the trace was made. Tensors inside sets are constants too, because they have no place to be
-found by.
+Values other than tensors are constants of a trace. A constant matches an equal value of the same
+class with the same attributes, and a mapping must have its keys in the same order. A set is a
+constant, even if it contains tensors.
 
-A trace is exact, for one length of each axis, or wide: it leaves some of them open. A wide one is
-there for values that no exact one fits. An open length can be one that several tensors share.
+An exact trace has a fixed length of each axis. A wide trace leaves some lengths open, and is used
+for values that no exact trace matches. Several axes may share one open length.
 """
 
 import copy
@@ -35,58 +33,56 @@ cdef extern from "Python.h":
     int Py_EnterRecursiveCall(const char* where)
     void Py_LeaveRecursiveCall()
 
-# a batch whose constants differ in every step must not fill the memory with graphs; so many exact
-# ones, and so many wide ones
-cdef Py_ssize_t MOST_TRACES = 16
+# A constant that differs in every step must not fill the memory with traces. The limit applies to
+# exact and to wide traces.
+cdef Py_ssize_t MAX_TRACES = 16
 
 
 cdef inline int enter() except -1:
-    # CPython answers 1, not -1, when the recursion goes too deep
+    # CPython returns 1 for an error here, but Cython expects -1.
     return -1 if Py_EnterRecursiveCall(b" while matching a batch") else 0
 
 
 @cython.final
 cdef class Length:
-    """A length that is open, and the same for all axes of a trace's inputs that have it.
+    """An open length that several axes share.
 
-    Args:
-        admits: Tells whether what was traced is for a length. Asked once for each.
+    `admits(length)` says whether the trace accepts a length, and is called once for each length.
     """
 
     def __init__(self, admits):
         self._admits = admits
         self._known = {}
-        self._now = -1
+        self._current = -1
 
     def __repr__(self):
         return "Length()"
 
-    cdef int take(self, object length) except -1:
-        """Return whether an axis may be this long, beside those that were taken before it."""
-        cdef Py_ssize_t wanted = length
-        if self._now == -1:
+    cdef int accepts(self, object length) except -1:
+        """Return whether an axis may have this length, given the axes that were matched before."""
+        cdef Py_ssize_t value = length
+        if self._current == -1:
             found = self._known.get(length)
             if found is None:
                 found = self._known[length] = bool(self._admits(length))
             if not found:
                 return False
-            self._now = wanted
-        return self._now == wanted
+            self._current = value
+        return self._current == value
 
 
-cdef int is_open(object wanted, object length) except -1:
-    """Return whether a length is wanted that is open, and can be this one."""
-    return type(wanted) is Length and (<Length> wanted).take(length)
+cdef int accepts_length(object expected, object length) except -1:
+    return type(expected) is Length and (<Length> expected).accepts(length)
 
 
 @cython.final
 cdef class Slot:
-    """A place in a form where a tensor stands.
+    """The type and shape of a tensor in a form.
 
     Args:
-        type: The tensor's type, as `TensorKind.type_of` tells it; compared with ``==``.
-        shape: The length of each axis as a tuple, None for any, and a `Length` for one that it
-            shares with others. None for a tensor without a shape.
+        type: The result of `TensorKind.type_of`, compared with ``==``.
+        shape: The length of each axis as a tuple, None for any length, or a `Length`. None for a
+            tensor without a shape.
     """
 
     def __init__(self, type=None, tuple shape=None):
@@ -99,14 +95,9 @@ cdef class Slot:
 
 @cython.final
 cdef class Parts:
-    """A place in a form where something stands that is made of several tensors.
+    """A value in a form that consists of several tensors, such as a sparse tensor.
 
-    Args:
-        kind: What it is, as `TensorKind.split` tells it; compared with ``==``.
-        slots: A `Slot` for each of its tensors.
-
-    Raises:
-        TypeError: If something else is among the slots.
+    `kind` is the first result of `TensorKind.split`, and `slots` has a `Slot` for each tensor.
     """
 
     def __init__(self, kind, slots):
@@ -122,12 +113,7 @@ cdef class Parts:
 
 @cython.final
 cdef class Kept:
-    """A part of a form that has attributes, with what they were.
-
-    Args:
-        form: The form of the part itself.
-        state: The attributes, as `snapshot_of` took them down.
-    """
+    """A part of a form with attributes; `state` is their `snapshot_of`."""
 
     def __init__(self, form, state):
         self.form = form
@@ -139,12 +125,9 @@ cdef class Kept:
 
 @cython.final
 cdef class Readings:
-    """Reads several things of a value, called as one function.
+    """Calls several functions with a value, and returns their results as a tuple.
 
-    Args:
-        gate: Reads what must be `wanted` before anything else is read.
-        wanted: What the gate gives for values that have the others.
-        readers: Read the others.
+    If `gate(value)` is not `wanted`, the other functions are not called.
     """
 
     def __init__(self, gate, wanted, *readers):
@@ -153,14 +136,7 @@ cdef class Readings:
         self._readers = readers
 
     def __call__(self, value):
-        """Read what there is.
-
-        Args:
-            value: The value.
-
-        Returns:
-            The results in order, as a tuple: the gate's, or those of the others.
-        """
+        """Return the results of the readers, or that of the gate alone."""
         cdef list found = []
         cdef object passed = PyObject_CallOneArg(self._gate, value)
         if passed is not self._wanted:
@@ -172,22 +148,17 @@ cdef class Readings:
 
 @cython.final
 cdef class TensorKind(_Walk):
-    """How to read the tensors of a framework.
+    """Functions that read and create the tensors of a framework.
 
     Args:
-        cls: The class of its plain tensors; an object of just this class is a tensor at once.
-        type_of: Gives the type of a tensor of this class.
-        shape_of: Gives its shape as a tuple, or None if it has none.
-        convert: Makes a tensor of a value that stands for one, such as an array; gives None for a
-            value that does not.
-        split: Takes a value apart that is made of several tensors: gives what it is, and the
-            tensors as a sequence. Gives None for any other value.
-        join: Makes such a value again, of what it is and a list of its tensors.
-        others: What gives the type and the shape of a tensor of another class, which `convert` and
-            `split` may give; None where `type_of` and `shape_of` do.
-        adopt: Makes tensors of what is no tensor of this framework, wherever it is in a value.
-            Applied to values that no trace fits: those that need nothing of it pay nothing for it.
-            None for nothing.
+        cls: The class of most tensors. An instance of this very class needs no conversion.
+        type_of: Returns the type of such a tensor.
+        shape_of: Returns its shape as a tuple, or None if the shape is unknown.
+        convert: Converts a value such as an array to a tensor, or returns None.
+        split: Returns the kind and the tensors of a value that consists of several, or None.
+        join: Creates such a value from its kind and a list of tensors.
+        others: `type_of` and `shape_of` for tensors of other classes, if different.
+        adopt: Converts tensors of other frameworks. It is applied if no trace matches a batch.
     """
 
     def __init__(
@@ -203,20 +174,7 @@ cdef class TensorKind(_Walk):
         self.adopt = adopt
 
     def form_of(self, value):
-        """Describe a value: what in it is a tensor, and what stands around.
-
-        Args:
-            value: A tensor, a nest of tensors, or anything else.
-
-        Returns:
-            The value with a `Slot` or `Parts` in place of each tensor, and a `Kept` around what has
-            attributes. Containers are new, so that a form stays as it is when the program changes
-            its own.
-
-        Raises:
-            RecursionError: If the value holds itself, or is deeper than the interpreter recurses.
-            TypeError: If it holds a container that cannot be copied.
-        """
+        """Return the form of a value: a copy with a `Slot` or `Parts` in place of each tensor."""
         if value is None or type(value) is str:
             return value
         if type(value) is self.cls:
@@ -244,19 +202,19 @@ cdef class TensorKind(_Walk):
             return Slot(self.type_of(tensor), self.shape_of(tensor))
         return Slot(self.type_of_others(tensor), self.shape_of_others(tensor))
 
-    cdef int take(self, object value, object form, list tensors) except -1:
-        """Take down the tensors of a value that fits a form; tell whether it does."""
+    cdef int match(self, object value, object form, list tensors) except -1:
+        """Return whether a value matches a form, and append its tensors to a list."""
         cdef object cls = type(form)
         if cls is Slot:
             if type(value) is not self.cls:
                 value = PyObject_CallOneArg(self.convert, value)
                 if value is None:
                     return False
-            return self.take_tensor(value, <Slot> form, tensors)
+            return self.match_tensor(value, <Slot> form, tensors)
         if cls is Parts:
-            return self.take_parts(value, <Parts> form, tensors)
+            return self.match_parts(value, <Parts> form, tensors)
         if cls is Kept:
-            return self.take_kept(value, <Kept> form, tensors)
+            return self.match_kept(value, <Kept> form, tensors)
         if type(value) is not cls:
             return False
         if value is form:
@@ -268,44 +226,43 @@ cdef class TensorKind(_Walk):
         enter()
         try:
             if cls is list or cls is tuple:
-                return self.take_items(tuple(value), tuple(form), tensors)
+                return self.match_items(tuple(value), tuple(form), tensors)
             if cls is dict:
-                return self.take_dict(<dict> value, <dict> form, tensors)
-            return self.take_other(value, form, tensors)
+                return self.match_dict(<dict> value, <dict> form, tensors)
+            return self.match_other(value, form, tensors)
         finally:
             Py_LeaveRecursiveCall()
 
-    cdef int take_tensor(self, object tensor, Slot slot, list tensors) except -1:
+    cdef int match_tensor(self, object tensor, Slot slot, list tensors) except -1:
         cdef bint plain = type(tensor) is self.cls
         cdef object found = PyObject_CallOneArg(
             self.type_of if plain else self.type_of_others, tensor
         )
-        cdef tuple wanted = slot.shape
+        cdef tuple expected = slot.shape
         cdef tuple shape
         cdef Py_ssize_t axis
         if not PyObject_RichCompareBool(found, slot.type, Py_EQ):
             return False
         found = PyObject_CallOneArg(self.shape_of if plain else self.shape_of_others, tensor)
-        if wanted is None or found is None:
-            if wanted is not found:
+        if expected is None or found is None:
+            if expected is not found:
                 return False
             tensors.append(tensor)
             return True
         shape = <tuple?> found
-        if len(shape) != len(wanted):
+        if len(shape) != len(expected):
             return False
-        for axis in range(len(wanted)):
-            # a length that is open is equal to none
+        for axis in range(len(expected)):
             if (
-                wanted[axis] is not None
-                and not PyObject_RichCompareBool(shape[axis], wanted[axis], Py_EQ)
-                and not is_open(wanted[axis], shape[axis])
+                expected[axis] is not None
+                and not PyObject_RichCompareBool(shape[axis], expected[axis], Py_EQ)
+                and not accepts_length(expected[axis], shape[axis])
             ):
                 return False
         tensors.append(tensor)
         return True
 
-    cdef int take_parts(self, object value, Parts parts, list tensors) except -1:
+    cdef int match_parts(self, object value, Parts parts, list tensors) except -1:
         cdef Slot slot
         cdef object found = PyObject_CallOneArg(self.split, value)
         if found is None:
@@ -314,127 +271,119 @@ cdef class TensorKind(_Walk):
         if kind != parts.kind or len(inner) != len(parts.slots):
             return False
         for tensor, slot in zip(inner, parts.slots):
-            if not self.take_tensor(tensor, slot, tensors):
+            if not self.match_tensor(tensor, slot, tensors):
                 return False
         return True
 
-    cdef int take_kept(self, object value, Kept kept, list tensors) except -1:
+    cdef int match_kept(self, object value, Kept kept, list tensors) except -1:
         if type(value) is Kept:
-            # a form that is matched with another one
+            # Two forms can be matched too.
             state, value = (<Kept> value).state, (<Kept> value).form
         elif type(value) is not type(kept.form):
             return False
         else:
             state = snapshot_of(value)
-        return self.take(value, kept.form, tensors) and alike(state, kept.state)
+        return self.match(value, kept.form, tensors) and alike(state, kept.state)
 
-    # what reads tensors runs foreign code: these walks hold what they are at, whatever it changes
+    # Reading tensors runs other code, which may change containers, so these methods own references
+    # to the parts that they match.
 
-    cdef int take_items(self, tuple items, tuple forms, list tensors) except -1:
+    cdef int match_items(self, tuple items, tuple forms, list tensors) except -1:
         cdef Py_ssize_t index
         if len(items) != len(forms):
             return False
         for index in range(len(forms)):
-            if not self.take(items[index], forms[index], tensors):
+            if not self.match(items[index], forms[index], tensors):
                 return False
         return True
 
-    cdef int take_dict(self, dict value, dict form, list tensors) except -1:
+    cdef int match_dict(self, dict value, dict form, list tensors) except -1:
         cdef PyObject* key
         cdef PyObject* part
         cdef PyObject* own_key
         cdef PyObject* own_part
-        cdef Py_ssize_t position = 0, own_position = 0, before = len(tensors)
+        cdef Py_ssize_t index = 0, own_index = 0, before = len(tensors)
         if FREE_THREADED:
-            # to go through what another thread may change takes a copy
+            # Another thread may change the dict during the iteration.
             value = value.copy()
         if len(value) != len(form):
             return False
-        while PyDict_Next(form, &position, &key, &part):
-            if not PyDict_Next(value, &own_position, &own_key, &own_part):
+        while PyDict_Next(form, &index, &key, &part):
+            if not PyDict_Next(value, &own_index, &own_key, &own_part):
                 return False
             form_part, value_part = <object> part, <object> own_part
             if own_key != key:
                 name, own_name = <object> key, <object> own_key
                 if type(name) is not str or type(own_name) is not str:
                     del tensors[before:]
-                    return self.take_mapping(value, form, tensors)
-                # an op that goes through a dict sees the order
+                    return self.match_mapping(value, form, tensors)
+                # An op that iterates over a dict depends on the order of its keys.
                 if not PyObject_RichCompareBool(own_name, name, Py_EQ):
                     return False
-            if not self.take(value_part, form_part, tensors):
+            if not self.match(value_part, form_part, tensors):
                 return False
         return True
 
-    cdef int take_mapping(self, object value, object form, list tensors) except -1:
-        cdef list none = []
+    cdef int match_mapping(self, object value, object form, list tensors) except -1:
+        cdef list unused = []
         cdef tuple own_names = tuple(value), names = tuple(form)
         cdef Py_ssize_t index
         if len(own_names) != len(names):
             return False
         for index in range(len(names)):
-            # 1 and True are equal, but not alike
-            if own_names[index] != names[index] or not self.take(
-                own_names[index], names[index], none
+            # Keys such as 1 and True are equal, but do not match.
+            if own_names[index] != names[index] or not self.match(
+                own_names[index], names[index], unused
             ):
                 return False
         for name in own_names:
-            if not self.take(value[name], form[name], tensors):
+            if not self.match(value[name], form[name], tensors):
                 return False
         return True
 
-    cdef int take_members(self, object value, object form) except -1:
-        """Return whether each item of a set is alike: 1 and True are equal, but not that."""
+    cdef int match_members(self, object value, object form) except -1:
+        # Members such as 1 and True are equal, but do not match.
         cdef dict members = {member: member for member in value}
-        cdef list none = []
+        cdef list unused = []
         if len(members) != len(form):
             return False
         for member in form:
-            if member not in members or not self.take(members[member], member, none):
+            if member not in members or not self.match(members[member], member, unused):
                 return False
         return True
 
-    cdef int take_other(self, object value, object form, list tensors) except -1:
+    cdef int match_other(self, object value, object form, list tensors) except -1:
         if isinstance(form, MutableMapping):
-            return self.take_mapping(value, form, tensors)
+            return self.match_mapping(value, form, tensors)
         if isinstance(form, (list, tuple)):
-            return self.take_items(tuple(value), tuple(form), tensors)
+            return self.match_items(tuple(value), tuple(form), tensors)
         if isinstance(form, (set, frozenset)):
-            return self.take_members(value, form)
+            return self.match_members(value, form)
         if not is_dataclass(form):
             return same_constant(value, form)
         for field in dataclasses.fields(form):
             if hasattr(value, field.name) != hasattr(form, field.name):
                 return False
-            if hasattr(form, field.name) and not self.take(
+            if hasattr(form, field.name) and not self.match(
                 getattr(value, field.name), getattr(form, field.name), tensors
             ):
                 return False
         return True
 
     cdef object fill(self, object form, object tensors):
-        """Make what a form describes anew, of the tensors that an iterator gives."""
-        def put(part):
+        """Return the value that a form describes, with tensors from an iterator."""
+        def replace(part):
             if type(part) is Slot:
                 return next(tensors)
             return self.join(part.kind, [next(tensors) for _ in part.slots])
 
-        return map_form(form, put)
+        return map_form(form, replace)
 
 
 def map_form(form, fn, bint as_form=False):
-    """Make what a form describes anew, with other things in the places of its tensors.
+    """Return a form with new containers and `fn(part)` for each `Slot` and `Parts`.
 
-    Args:
-        form: The form.
-        fn: Called with each `Slot` and each `Parts`, in order; returns what stands in its place.
-        as_form: Whether the result is to be a form again, which keeps what attributes were.
-
-    Returns:
-        The same structure. Containers are new, and of the same classes.
-
-    Raises:
-        RecursionError: If the form holds itself, or is deeper than the interpreter recurses.
+    With `as_form` the result is a form again: each `Kept` stays.
     """
     cdef _FormMap walk = _FormMap(fn, as_form)
     return walk.part(form)
@@ -442,8 +391,6 @@ def map_form(form, fn, bint as_form=False):
 
 @cython.final
 cdef class _FormMap(_Walk):
-    """What `map_form` goes over a form with."""
-
     cdef object fn
     cdef bint as_form
 
@@ -468,10 +415,7 @@ cdef class _FormMap(_Walk):
 
 
 cdef object form_around(_Walk walk, object value):
-    """Make a container anew of the forms of its parts; keep anything else as it is.
-
-    A set is kept too: what is in it has no place to be found by.
-    """
+    """Rebuild a container of the forms of its parts; sets and other values are constants."""
     cdef int kind = container_kind(value)
     if kind == PLAIN or kind == SET or kind == FROZENSET:
         return constant(value)
@@ -483,7 +427,7 @@ cdef int is_dataclass(object value) except -1:
 
 
 cdef object constant(object value):
-    """Keep a value as it is now: one that can change, as its lack of a hash tells, as a copy."""
+    """Return a value, or a copy of an unhashable one, which may change."""
     if type(value).__hash__ is not None:
         return value
     try:
@@ -494,19 +438,19 @@ cdef object constant(object value):
 
 
 cdef int same_constant(object value, object form) except -1:
-    """Return whether two values of one class are alike; values that cannot be compared are not."""
+    """Return whether two values of one class are equal; False if they cannot be compared."""
     if type(form) is complex:
         return same_float(value.real, form.real) and same_float(value.imag, form.imag)
     try:
         equal = value == form
-        # arrays compare item by item, which is no answer
+        # Arrays compare element by element, so the result is no truth value.
         return not getattr(equal, "shape", None) and bool(equal)
     except Exception:
         return False
 
 
 cdef bint same_float(double value, double form) noexcept:
-    # a graph that divides by the one would be wrong for the other
+    # Dividing by 0.0 and -0.0 gives different results.
     if value == form:
         return copysign(1, value) == copysign(1, form)
     return value != value and form != form
@@ -514,26 +458,26 @@ cdef bint same_float(double value, double form) noexcept:
 
 @cython.final
 cdef class Trace:
-    """A function that was traced for values of certain forms.
+    """A function that was traced for inputs of certain forms.
 
     Args:
-        call: Takes the tensors as a list, and returns tensors as a sequence.
+        call: A function from a list of tensors to a sequence of tensors.
         inputs: The form of each input, in the order of the keys.
-        outputs: The keys that it writes, each with the form of its value, as a dict. The tensors of
-            the forms are those that `call` returns, in order.
-        wide: Whether it is only for values that no other trace fits.
-        length: The one that axes of the inputs share, None where they do not.
+        outputs: A dict of the form of each output. The tensors that `call` returns fill the slots
+            of these forms in order.
+        wide: Whether it is only for values that no exact trace matches.
+        length: The open length that axes of the inputs share, if any.
     """
 
     def __init__(self, call, inputs, dict outputs not None, bint wide=False, Length length=None):
-        cdef list places = []
+        cdef list slots = []
         self.call = call
         self.wide = wide
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs.items())
-        map_form(list(outputs.values()), places.append)
+        map_form(list(outputs.values()), slots.append)
         self._length = length
-        self._count = sum([len(part.slots) if type(part) is Parts else 1 for part in places])
+        self._count = sum([len(part.slots) if type(part) is Parts else 1 for part in slots])
         self._plain = all([type(form) is Slot for form in outputs.values()])
 
     @property
@@ -543,24 +487,24 @@ cdef class Trace:
 
     @property
     def outputs(self):
-        """The form of each key that it writes, as a dict."""
+        """The form of each output, as a dict."""
         return dict(self._outputs)
 
 
 cdef tuple first_of(Trace trace, tuple traces):
     others = [other for other in traces if other is not trace]
-    return (trace, *others[: MOST_TRACES - 1])
+    return (trace, *others[: MAX_TRACES - 1])
 
 
 @cython.final
 cdef class TracedStep:
-    """Runs steps through traced functions, and has one traced where none fits.
+    """Runs steps by traced functions, and traces a new one for a batch that none matches.
 
     Args:
         keys: The keys that ops read from the batch.
-        kind: How to read tensors.
-        trace: Given the values of the keys as a list, returns a `Trace` for them.
-        context: The entries of the step's state, all tensors, that come before the batch's.
+        kind: The tensors of the framework.
+        trace: A function from the list of the keys' values to a `Trace`.
+        context: Keys of tensors in the state, which are passed before those of the batch.
     """
 
     def __init__(self, keys, TensorKind kind not None, trace, context=()):
@@ -573,10 +517,7 @@ cdef class TracedStep:
 
     @property
     def traces(self):
-        """What was traced as a list: exact ones, then wide ones, of both the last used first.
-
-        Of more than 16 exact ones the first 16 are kept, and of more than 16 wide ones.
-        """
+        """The exact traces and then the wide ones, the last used first; at most 16 of each."""
         return [*self.exact(), *self.wide()]
 
     @traces.setter
@@ -585,13 +526,13 @@ cdef class TracedStep:
         for trace in checked:
             if type(trace) is not Trace:
                 raise TypeError(f"traces holds a {type(trace).__name__}, not a Trace")
-        cdef tuple exact = tuple([one for one in checked if not (<Trace> one).wide])[:MOST_TRACES]
-        cdef tuple wide = tuple([one for one in checked if (<Trace> one).wide])[:MOST_TRACES]
+        cdef tuple exact = tuple([one for one in checked if not (<Trace> one).wide])[:MAX_TRACES]
+        cdef tuple wide = tuple([one for one in checked if (<Trace> one).wide])[:MAX_TRACES]
         with cython.critical_section(self):
             self._exact = exact
             self._wide = wide
 
-    # threads that step one network put others in the place of these tuples
+    # Another thread may replace these tuples.
 
     cdef inline tuple exact(self):
         with cython.critical_section(self):
@@ -602,60 +543,41 @@ cdef class TracedStep:
             return self._wide
 
     def step(self, batch, dict state not None):
-        """Run a step and lay its outputs over its batch.
+        """Run a step, and return a new dict of the batch updated with the outputs.
 
-        Args:
-            batch: A mapping that has every key that ops read before one writes it.
-            state: The step's context.
-
-        Returns:
-            A new dict of the batch's own entries and, over them, the outputs. What `kind` has made
-            tensors of is there as these tensors.
-
-        Raises:
-            KeyError: If a key is missing. Its text names only the key.
-            TypeError: If the batch is no mapping.
-            RuntimeError: If what was traced does not fit the values that it was traced for, or does
-                not return what it should.
-            Exception: Whatever tracing, or the traced function, raises.
+        Tensors of other frameworks are in the result in their converted form. The error for a
+        missing key names only the key.
         """
         cdef list values = self.read(batch)
         cdef list tensors = []
         cdef Trace trace = self.find(values, state, tensors)
         if trace is None:
-            return self.step_anew(batch, values, state, tensors)
-        return self.lay_out(trace, PyObject_CallOneArg(trace.call, tensors), batch)
+            return self.step_untraced(batch, values, state, tensors)
+        return self.merge(trace, PyObject_CallOneArg(trace.call, tensors), batch)
 
-    cdef dict step_anew(self, object batch, list values, dict state, list tensors):
-        """Run a step that no trace fits as it is."""
+    cdef dict step_untraced(self, object batch, list values, dict state, list tensors):
+        """Run a step with a batch that no trace matches without conversion."""
         cdef Trace trace = None
-        cdef list adopted = self.adopted(values)
-        if adopted is not None:
-            values = adopted
+        cdef list converted = self.converted(values)
+        if converted is not None:
+            values = converted
             batch = {**batch, **dict(zip(self.keys, values))}
             trace = self.find(values, state, tensors)
         if trace is None:
             trace = self.add(values)
             if not self.matches(trace, values, state, tensors):
-                raise self.misfit(trace, values)
-        return self.lay_out(trace, PyObject_CallOneArg(trace.call, tensors), batch)
+                raise self.mismatch_error(trace, values)
+        return self.merge(trace, PyObject_CallOneArg(trace.call, tensors), batch)
 
     def fits(self, batch):
-        """Return whether something was traced that a batch fits.
-
-        Args:
-            batch: The batch.
-
-        Returns:
-            True if a step with it would trace nothing.
-        """
+        """Return whether a trace matches a batch."""
         for key in self.keys:
             if key not in batch:
                 return False
         cdef list values = self.read(batch)
         if self.find(values, None, []) is not None:
             return True
-        values = self.adopted(values)
+        values = self.converted(values)
         return values is not None and self.find(values, None, []) is not None
 
     cdef list read(self, object batch):
@@ -673,29 +595,29 @@ cdef class TracedStep:
             raise not_a_batch(batch)
         else:
             for key in self.keys:
-                # some mappings make up what they lack
+                # A defaultdict would create a missing value.
                 if key not in batch:
                     raise KeyError(key)
                 values.append(batch[key])
         return values
 
     cdef Trace find(self, list values, dict state, list tensors):
-        """Find a trace that values fit, and take down their tensors; None if there is none."""
+        """Return a trace that matches, or None, and append the tensors to a list."""
         cdef Trace trace
         for trace in self.exact():
             if self.matches(trace, values, state, tensors):
-                self.put_first(trace)
+                self.move_to_front(trace)
                 return trace
             tensors.clear()
         for trace in self.wide():
             if self.matches(trace, values, state, tensors):
-                self.put_first(trace)
+                self.move_to_front(trace)
                 return trace
             tensors.clear()
         return None
 
-    cdef list adopted(self, list values):
-        """Make tensors of what is foreign in values; None where nothing is."""
+    cdef list converted(self, list values):
+        """Return values with foreign tensors converted, or None if there are none."""
         cdef NestMap adopt = self.kind.adopt
         cdef list result = None
         cdef Py_ssize_t index
@@ -706,7 +628,7 @@ cdef class TracedStep:
                 if not adopt.holds_leaf(values[index]):
                     continue
             except RecursionError:
-                continue  # tracing says which key it is
+                continue  # Tracing raises the error, which names the key.
             if result is None:
                 result = values[:]
             result[index] = adopt.map(values[index])
@@ -718,24 +640,24 @@ cdef class TracedStep:
         if len(values) != len(inputs):
             return False
         if trace._length is not None:
-            trace._length._now = -1
+            trace._length._current = -1
         if state is not None:
             for key in self.context:
                 tensors.append(state[key])
         for index in range(len(inputs)):
-            if not self.kind.take(values[index], inputs[index], tensors):
+            if not self.kind.match(values[index], inputs[index], tensors):
                 return False
         return True
 
     cdef Trace add(self, list values):
-        # tracing runs foreign code, which may change the list that it is given
+        # Tracing may change the list.
         cdef object trace = self._trace(values[:])
         if type(trace) is not Trace:
             raise TypeError(f"tracing returned a {type(trace).__name__}, not a Trace")
-        self.put_first(<Trace> trace)
+        self.move_to_front(<Trace> trace)
         return <Trace> trace
 
-    cdef int put_first(self, Trace trace) except -1:
+    cdef int move_to_front(self, Trace trace) except -1:
         with cython.critical_section(self):
             if trace.wide:
                 if not self._wide or self._wide[0] is not trace:
@@ -744,29 +666,29 @@ cdef class TracedStep:
                 self._exact = first_of(trace, self._exact)
         return 0
 
-    cdef object misfit(self, Trace trace, list values):
-        """Word the error of a trace that does not fit the values that it was made for."""
+    cdef object mismatch_error(self, Trace trace, list values):
+        """Return the error for a trace that does not match the values that it was traced for."""
         if len(trace._inputs) != len(values):
             return RuntimeError(
                 f"A trace has {len(trace._inputs)} inputs, but its step reads {len(values)} keys."
             )
         if trace._length is not None:
-            trace._length._now = -1
+            trace._length._current = -1
         for key, value, form in zip(self.keys, values, trace._inputs):
-            if not self.kind.take(value, form, []):
+            if not self.kind.match(value, form, []):
                 return RuntimeError(
-                    f"The value of '{key}', of type {type(value).__name__}, does not fit what was "
-                    "just traced for it: it changed meanwhile, or does not equal itself."
+                    f"The value of '{key}', of type {type(value).__name__}, does not match the "
+                    "trace that was made for it: it changed meanwhile, or does not equal itself."
                 )
 
-    cdef dict lay_out(self, Trace trace, object results, object batch):
+    cdef dict merge(self, Trace trace, object results, object batch):
         cdef dict result = (<dict> batch).copy() if type(batch) is dict else dict(batch)
         cdef tuple tensors = tuple(results)
         cdef tuple output
         cdef Py_ssize_t index = 0
         if len(tensors) != trace._count:
             raise RuntimeError(
-                f"A traced function returned {len(tensors)} tensors, but its outputs are made of "
+                f"A traced function returned {len(tensors)} tensors, but its outputs have "
                 f"{trace._count}."
             )
         if trace._plain:
@@ -774,7 +696,7 @@ cdef class TracedStep:
                 result[output[0]] = tensors[index]
                 index += 1
         else:
-            waiting = iter(tensors)
+            remaining = iter(tensors)
             for key, form in trace._outputs:
-                result[key] = self.kind.fill(form, waiting)
+                result[key] = self.kind.fill(form, remaining)
         return result

@@ -78,7 +78,7 @@ ADDED_PARAMETERS = {
     "UpdateOp": ["clip_norm", "clip_value", "outputs", "rest"],
     "mean_squared_error": ["average_loss"],
     "move_tensors_to_device": ["non_blocking"],
-    "write_outputs_by_op": ["position"],
+    "write_outputs_by_op": ["index"],
 }
 
 # For FastEstimator's own reports and RandAugment, which fastnet takes no part in.

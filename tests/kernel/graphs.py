@@ -197,7 +197,7 @@ def open_and_run(
     if laid_out[0] == "raised":
         return "not laid out", [*log, laid_out]
     plan = laid_out[1]
-    log.append(plan.keys)
+    log.append(plan.spans)
     before = dict(batch)
     missing = plan.missing(batch)
     log.append(missing and (type(missing), shown(missing)))

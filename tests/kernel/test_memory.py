@@ -106,7 +106,7 @@ def test_steps(kernel: Kernel) -> None:
 def test_steps_with_many_slots(kernel: Kernel) -> None:
     value, batch, state = Nothing(), {}, new_state()
     batch["k0"] = value
-    ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(150)]
+    ops = [Op(f"k{index}", f"k{index + 1}", function) for index in range(150)]
     plan = plan_of(kernel, ops)
     plan.run(batch, state)
     with steady(value, batch, state, function, plan, "k0", "k150"):
@@ -231,7 +231,7 @@ def test_what_surrounds_the_ops(kernel: Kernel, fails: str) -> None:
 
 
 def test_plans_come_and_go(kernel: Kernel) -> None:
-    ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(20)]
+    ops = [Op(f"k{index}", f"k{index + 1}", function) for index in range(20)]
     refused = [*ops, Op("x", ["y", "z"], out_list=False)]
     value = Nothing()
 
@@ -394,7 +394,7 @@ def test_memory_outside_of_objects(kernel: Kernel) -> None:
     """What the kernel allocates for itself is counted by tracemalloc alone."""
     if not kernel.compiled:
         pytest.skip("plain Python allocates nothing but objects")
-    ops = [Op(f"k{place}", f"k{place + 1}", function) for place in range(150)]
+    ops = [Op(f"k{index}", f"k{index + 1}", function) for index in range(150)]
     failing = [*ops, Op("k150", "k151", fail)]
 
     def work() -> None:

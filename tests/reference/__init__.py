@@ -1,8 +1,7 @@
-"""A plain-Python oracle of the kernel: the same classes and functions, slow and obviously right.
+"""A pure-Python reference of the kernel, with the same classes and functions over dicts and sets.
 
-Each module stands for the compiled one of the same name (`resolve` for `fastnet._resolve`, and so
-on). It is written from the behaviour that programs see, over dicts and sets, and shares nothing
-with the compiled code but the words of its errors.
+Each module is the reference of the compiled one of the same name (`resolve` of `fastnet._resolve`).
+It shares only the functions that create error messages with the compiled code.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MODULES = {
 
 @dataclass(frozen=True, repr=False)
 class Kernel:
-    """One implementation of everything that the kernel's modules offer."""
+    """One implementation of the kernel's modules."""
 
     variant: str
     KeySet: Any
@@ -84,7 +83,7 @@ class Kernel:
 
 
 def load(variant: str) -> Kernel:
-    """Gather the "compiled" kernel or the "reference" one."""
+    """Return the "compiled" or the "reference" kernel."""
     pattern = {"compiled": "fastnet._{}", "reference": "tests.reference.{}"}[variant]
     parts = {
         name: getattr(importlib.import_module(pattern.format(module)), name)

@@ -1,4 +1,4 @@
-"""The ops of one opening, run over a dict."""
+"""Runs the ops of a network over a dict."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Plan:
         move: NestMap | None = None,
         release: NestMap | None = None,
         setting: Setting | None = None,
-        abandon: Iterable[Callable[[], None]] = (),
+        on_failure: Iterable[Callable[[], None]] = (),
         adopt: tuple[type, NestMap, NestMap] | None = None,
     ) -> None:
         if len(specs) != len(forwards):
             raise ValueError(f"{len(specs)} ops, but {len(forwards)} forwards")
-        for position, spec in enumerate(specs):
+        for index, spec in enumerate(specs):
             if len(spec.outputs) > 1 and not spec.out_list:
                 raise ValueError(
-                    f"{describe_op(spec.item, position)} has {len(spec.outputs)} outputs, but its "
+                    f"{describe_op(spec.item, index)} has {len(spec.outputs)} outputs, but its "
                     "out_list is False: it says that forward returns one bare value. Set "
                     "out_list to True, or name one output."
                 )
@@ -60,21 +60,16 @@ class Plan:
         self._move = move or (lambda value: value)
         self._release = release or (lambda value: value)
         self._setting = setting
-        self._abandon = list(abandon)
+        self._on_failure = list(on_failure)
         self._adopt = adopt[1:] if adopt else None
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        mentioned = [key for spec in self._specs for key in spec.inputs + spec.outputs]
-        return tuple(dict.fromkeys(mentioned))
 
     @property
     def flow(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
         flow = []
         live: set[str] = set(self.resolution.device_inputs)
-        for position, spec in enumerate(self._specs):
+        for index, spec in enumerate(self._specs):
             live |= {*spec.inputs, *spec.outputs}
-            gone = [key for key in live if not self._is_needed(key, after=position)]
+            gone = [key for key in live if not self._is_needed(key, after=index)]
             gone += [key for key in spec.inputs if spec.deletes and key not in gone]
             live -= set(gone)
             flow.append((tuple(spec.inputs), tuple(spec.outputs), tuple(gone)))
@@ -100,10 +95,11 @@ class Plan:
         spans: list[tuple[str, str | int | None]] = [(kind, None) for kind in once]
         spans += [("input", key) for key in self._keys_of(self.resolution.device_inputs)]
         spans += [("output", key) for key in self._keys_of(self.resolution.returned)]
-        return tuple(spans + [("op", place) for place in range(len(self.ops))])
+        return tuple(spans + [("op", index) for index in range(len(self.ops))])
 
     def _keys_of(self, keys: Any) -> list[str]:
-        return [key for key in keys if key in self.keys]
+        mentioned = {key for spec in self._specs for key in spec.inputs + spec.outputs}
+        return [key for key in keys if key in mentioned]
 
     def step_timed(
         self,
@@ -169,13 +165,11 @@ class Plan:
                     found = arrays._holds_leaf(batch[key])
                     store[key] = self._move(arrays(batch[key]) if found else batch[key])
                 stamp("input", key)
-            for position in range(len(self.ops)):
+            for index in range(len(self.ops)):
                 try:
-                    self._run_op(position, store, state, stamp, before, after)
+                    self._run_op(index, store, state, stamp, before, after)
                 except BaseException as error:
-                    note_failure(
-                        error, self.ops[position], position, self._reads_of(position, store)
-                    )
+                    note_failure(error, self.ops[index], index, self._reads_of(index, store))
                     raise
             stamp("dispatch")
             if state.get("deferred"):
@@ -198,7 +192,7 @@ class Plan:
                 stamp("output", key)
             return result
         except BaseException as error:
-            own = [(abandon, abandon) for abandon in self._abandon]
+            own = [(function, function) for function in self._on_failure]
             clean_up([*discards(take_deferred(state)), *own], error)
             raise
         finally:
@@ -209,69 +203,65 @@ class Plan:
         reader = self._first_reader_from_batch(key)
         deleter = self._deleter(key, before=reader)
         written: dict[str, str] = {}
-        for position, spec in enumerate(self._specs[:reader]):
+        for index, spec in enumerate(self._specs[:reader]):
             if spec.deletes:
                 written = {name: op for name, op in written.items() if name not in spec.inputs}
-            written |= dict.fromkeys(spec.outputs, describe_op(self.ops[position], position))
+            written |= dict.fromkeys(spec.outputs, describe_op(self.ops[index], index))
         reason = None
-        for position, spec in reversed(list(enumerate(self._specs))):
-            if position > reader and key in spec.outputs:
-                reason = f"{describe_op(self.ops[position], position)} writes it later."
+        for index, spec in reversed(list(enumerate(self._specs))):
+            if index > reader and key in spec.outputs:
+                reason = f"{describe_op(self.ops[index], index)} writes it later."
         return missing_key(
             self.ops[reader], key, batch, reader, deleter, reason=reason, written=written
         )
 
     def _reads_of(self, reader: int, store: Mapping[str, Any]) -> list[Any]:
-        """List the key, value and writer of each input that is there."""
+        """List the key, value and writer of each input that exists."""
         writers: dict[str, tuple[Any, int | None]] = {}
-        for position, spec in enumerate(self._specs[:reader]):
-            writers |= dict.fromkeys(spec.outputs, (self.ops[position], position))
+        for index, spec in enumerate(self._specs[:reader]):
+            writers |= dict.fromkeys(spec.outputs, (self.ops[index], index))
         keys = [key for key in self._specs[reader].inputs if key in store]
         return [(key, store[key], *writers.get(key, (None, None))) for key in keys]
 
     def _run_op(
         self,
-        position: int,
+        index: int,
         store: dict[str, Any],
         state: dict[str, Any],
         stamp: Stamp,
         before: Around | None,
         after: Around | None,
     ) -> None:
-        spec = self._specs[position]
+        spec = self._specs[index]
         for key in spec.inputs:
             if key not in store:
-                raise missing_key(
-                    spec.item, key, store, position, self._deleter(key, before=position)
-                )
+                raise missing_key(spec.item, key, store, index, self._deleter(key, before=index))
         values = [store[key] for key in spec.inputs]
         data = values if spec.in_list else (values[0] if values else None)
         stamp("dispatch")
         if before is not None:
-            before(position)
+            before(index)
             stamp("measuring")
         try:
-            result = self._forwards[position](data, state)
-            stamp("op", position)
+            result = self._forwards[index](data, state)
+            stamp("op", index)
         finally:
             if before is not None and after is not None:
-                after(position)
+                after(index)
         if before is not None:
             stamp("measuring")
         if spec.outputs:
-            parts = (
-                parts_of(spec.outputs, result, spec.item, position) if spec.out_list else [result]
-            )
+            parts = parts_of(spec.outputs, result, spec.item, index) if spec.out_list else [result]
             store.update(zip(spec.outputs, parts, strict=True))
         if spec.deletes:
             for key in set(spec.inputs):
                 del store[key]
         for key in list(store):
-            if not self._is_needed(key, after=position):
+            if not self._is_needed(key, after=index):
                 del store[key]
 
     def _is_needed(self, key: str, after: int) -> bool:
-        """Return whether a value is read again, or wanted back, before it is overwritten."""
+        """Return whether a value is read again or returned before it is overwritten."""
         for spec in self._specs[after + 1 :]:
             if key in spec.inputs:
                 return True
@@ -281,33 +271,33 @@ class Plan:
 
     def _first_reader_from_batch(self, key: str) -> int:
         produced = False
-        for position, spec in enumerate(self._specs):
+        for index, spec in enumerate(self._specs):
             if key in spec.inputs and not produced:
-                return position
+                return index
             produced = (produced or key in spec.outputs) and not (
                 spec.deletes and key in spec.inputs
             )
         raise AssertionError(f"no op reads '{key}' from the batch")
 
     def _deleter(self, key: str, before: int) -> str | None:
-        for position in reversed(range(before)):
-            if self._specs[position].deletes and key in self._specs[position].inputs:
-                return describe_op(self.ops[position], position)
+        for index in reversed(range(before)):
+            if self._specs[index].deletes and key in self._specs[index].inputs:
+                return describe_op(self.ops[index], index)
         return None
 
 
 def parts_of(
-    keys: Sequence[str], result: Any, op: Any, position: int | None, source: str = "forward"
+    keys: Sequence[str], result: Any, op: Any, index: int | None, source: str = "forward"
 ) -> list[Any]:
-    """Return what an op returned for each of its outputs."""
+    """Return the value of each output."""
     if isinstance(result, Mapping):
         if not set(keys) <= set(result):
-            raise other_keys(op, position, keys, result, source)
+            raise other_keys(op, index, keys, result, source)
         return [result[key] for key in keys]
     if not isinstance(result, list | tuple) or hasattr(result, "_fields"):
-        raise not_a_sequence(op, position, keys, result, source)
+        raise not_a_sequence(op, index, keys, result, source)
     if len(result) != len(keys):
-        raise wrong_count(op, position, keys, len(result), source)
+        raise wrong_count(op, index, keys, len(result), source)
     return list(result)
 
 
@@ -326,7 +316,7 @@ def run_deferred(state: dict[str, Any]) -> None:
             clean_up(discards(pending), error)
             raise
         if not pending:
-            # what these functions put off in turn
+            # The functions that these functions have deferred.
             pending = take_deferred(state)
 
 
@@ -348,7 +338,6 @@ def clean_up(functions: list[tuple[Any, Callable[[], None]]], error: BaseExcepti
             try:
                 function()
             except Exception as second:
-                # what made the step fail matters more than what its cleaning up stumbles over
                 add_note(error, f"Discarding {owner!r} failed too: {second!r}")
             except BaseException as interrupt:
                 interrupts.append(interrupt)
@@ -399,8 +388,8 @@ class BoundPlan:
     def _within(self, run: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         if self._make is None:
             return run(self.state)
-        with self._make() as given:
-            return run(self.state if self._key is None else {**self.state, self._key: given})
+        with self._make() as entered:
+            return run(self.state if self._key is None else {**self.state, self._key: entered})
 
 
 def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:
@@ -419,10 +408,10 @@ def get_inputs_by_op(op: Any, store: Any, copy_on_write: bool = False) -> Any:
 
 
 def write_outputs_by_op(
-    op: Any, store: MutableMapping[str, Any], outputs: Any, position: int | None = None
+    op: Any, store: MutableMapping[str, Any], outputs: Any, index: int | None = None
 ) -> None:
     if not op.outputs:
         return
-    parts = parts_of(op.outputs, outputs if op.out_list else [outputs], op, position)
+    parts = parts_of(op.outputs, outputs if op.out_list else [outputs], op, index)
     for key, part in zip(op.outputs, parts, strict=True):
         store[key] = part

@@ -1,4 +1,4 @@
-"""What a container is and how it is made anew; functions over a nest, by plain recursion."""
+"""Maps functions over nested containers by recursion."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def leaves_of(data: Any) -> list[Any]:
 
 
 def parts_of(data: Any) -> list[tuple[Any, Any]] | None:
-    """List the parts of a container, each with its place; None for anything else."""
+    """List the parts of a container, each with its key, index or name; None for other values."""
     if isinstance(data, MutableMapping):
         return list(data.items())
     if isinstance(data, list | tuple | set | frozenset):
@@ -48,15 +48,15 @@ def parts_of(data: Any) -> list[tuple[Any, Any]] | None:
 
 
 def remade(data: Any, parts: list[tuple[Any, Any]], fn: Callable[[Any], Any]) -> Any:
-    """Make a container anew, with a function applied to each of its parts."""
+    """Return a container of the same class with a function applied to each part."""
     if isinstance(data, MutableMapping | list):
         result = own_copy(data)
-        for place, part in parts:
-            result[place] = fn(part)
+        for key, part in parts:
+            result[key] = fn(part)
         return result
     values = [fn(part) for _, part in parts]
     if hasattr(data, "n_sequence_fields"):
-        # the fields that are attributes but not parts travel in the second argument
+        # The second argument has the fields that are attributes but not items.
         return type(data)(values, data.__reduce__()[1][1])
     result = bare(data, values)
     names = {name for cls in type(data).__mro__ for name in getattr(cls, "__slots__", ())}
@@ -70,7 +70,7 @@ def remade(data: Any, parts: list[tuple[Any, Any]], fn: Callable[[Any], Any]) ->
 
 
 def bare(data: Any, values: list[Any]) -> Any:
-    """Make an object of a class of which nothing but the library's own `__new__` is called."""
+    """Create an object by the `__new__` of the built-in class, not of a derived one."""
     cls = type(data)
     if isinstance(data, tuple):
         return tuple.__new__(cls, values)
@@ -84,7 +84,7 @@ def bare(data: Any, values: list[Any]) -> Any:
 
 
 def own_copy(data: Any) -> Any:
-    """Copy a container so that what is put into the copy does not get into the container."""
+    """Return a shallow copy of a container that shares no storage with it."""
     if isinstance(data, dict | list | collections.UserDict):
         result = copy.copy(data)
     else:
@@ -115,8 +115,8 @@ class NestMap:
             values = [self(part) for _, part in parts]
             if all(new is old for new, old in zip(values, data, strict=True)):
                 return data
-            waiting = iter(values)
-            return remade(data, parts, lambda part: next(waiting))
+            remaining = iter(values)
+            return remade(data, parts, lambda part: next(remaining))
         if isinstance(data, dict | list | set) or self._holds_leaf(data):
             return remade(data, parts, self)
         return data

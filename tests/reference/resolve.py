@@ -1,4 +1,4 @@
-"""Key sets as Python sets; the walk over ops as FastEstimator's networks do it."""
+"""Key sets as Python sets, and the resolution of keys as in FastEstimator's networks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ class KeyTable:
             self._names.append(key)
         return self._names.index(key)
 
-    def name(self, key_id: int) -> str:
-        if not 0 <= key_id < len(self._names):
-            raise IndexError(f"no key has the id {key_id}")
-        return self._names[key_id]
-
     def __len__(self) -> int:
         return len(self._names)
 
@@ -43,7 +38,6 @@ class KeySet:
         return set(self._keys)
 
     def __iter__(self) -> Iterator[str]:
-        # in the order of the table
         return iter([key for key in self.table._names if key in self._keys])
 
     def __contains__(self, key: object) -> bool:
@@ -103,10 +97,7 @@ class OpSpec(Spec):
         for key in self.inputs + self.outputs:
             table.intern(key)
 
-    def has_keys_as_read(self) -> bool:
-        return (list(self.item.inputs), list(self.item.outputs)) == (self.inputs, self.outputs)
-
-    def is_as_read(self) -> bool:
+    def is_current(self) -> bool:
         now = OpSpec(self.item, KeyTable(), self.deletes)
         same_models = {id(model) for model in now.models} == {id(model) for model in self.models}
         now.models = self.models
@@ -116,16 +107,13 @@ class OpSpec(Spec):
 class SlicerSpec(Spec):
     def __init__(self, slicer: Any, table: KeyTable) -> None:
         super().__init__(slicer)
-        self.keys = list(slicer.slice_inputs), list(slicer.unslice_inputs)
+        self.keys = set(slicer.slice_inputs), set(slicer.unslice_inputs)
         self.slices = KeySet(table, slicer.slice_inputs)
         self.unslices = KeySet(table, slicer.unslice_inputs)
 
-    def has_keys_as_read(self) -> bool:
-        return (list(self.item.slice_inputs), list(self.item.unslice_inputs)) == self.keys
-
-    def is_as_read(self) -> bool:
-        now = Spec(self.item)
-        return self.has_keys_as_read() and (now.mode, now.ds_id) == (self.mode, self.ds_id)
+    def is_current(self) -> bool:
+        now = SlicerSpec(self.item, KeyTable())
+        return (now.keys, now.mode, now.ds_id) == (self.keys, self.mode, self.ds_id)
 
 
 class Resolution:
@@ -154,7 +142,7 @@ def gather(specs: list[OpSpec]) -> tuple[list[Any], list[Any], list[Any], list[i
         [spec.item for spec in specs],
         [spec.forward for spec in specs],
         models,
-        [place for place, spec in enumerate(specs) if spec.takes_gradients],
+        [index for index, spec in enumerate(specs) if spec.takes_gradients],
     )
 
 
@@ -201,10 +189,10 @@ def resolve(
     outputs = set(produced)
     if desired:
         outputs = (produced & set(desired)) | read_by_pops
-    # what postprocessing reads must be handed to it, even if it then deletes it
+    # Postprocessing must get the keys that it reads, even if it then deletes them.
     returned = outputs | (made_by_ops & read_by_pops)
     if sliced:
-        # what postprocessing makes is made of whole values; what it only drops, it does not use
+        # Postprocessing runs on joined values, and may delete a key that is still in pieces.
         harmless = (made_by_pops | dropped_by_pops) - used_by_pops
         in_pieces = (cut & returned) - unsliced - harmless
         if in_pieces:

@@ -1,4 +1,4 @@
-"""When each part of a step was over."""
+"""Time stamps as a list of tuples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StampLog:
 
     def stamp_at(self, row: int, at: float) -> None:
         if not abs(at) < 9e9:
-            raise ValueError(f"no time: {at!r}")
+            raise ValueError(f"{at!r} is no time")
         latest = self._stamps[-1][0] if self._stamps else at
         self._stamps.append((max(at, latest), row, self.part))
 
@@ -46,14 +46,14 @@ class StampLog:
         seen: list[list[int]] = [[]]
         for (before, _, _), (at, row, part) in pairwise(self._stamps):
             if part < 0:
-                raise ValueError(f"no part: {part}")
+                raise ValueError(f"a negative part: {part}")
             if row == -1:
                 times.append([0.0] * width)
                 parts.append([0.0] * most)
                 seen.append([])
                 continue
             if not 0 <= row < width:
-                raise ValueError(f"no row: {row}")
+                raise ValueError(f"row {row} of {width} rows")
             span = at - before - cost[row]
             times[-1][row] += span
             seen[-1].append(row)

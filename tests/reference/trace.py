@@ -1,4 +1,4 @@
-"""Steps through traced functions: values as lists of places, compared one by one."""
+"""Runs steps by traced functions; compares values as lists of paths and parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastnet.errors import not_a_batch
 from fastnet.snapshots import alike, snapshot_of
 from tests.reference.nest import NestMap, parts_of, remade
 
-MOST_TRACES = 16
+MAX_TRACES = 16
 
 
 class Length:
@@ -98,8 +98,8 @@ class TensorKind:
             return value
         return None if value is None or type(value) is str else self.convert(value)
 
-    def take(self, value: Any, form: Any) -> list[Any]:
-        """List the tensors of a value; raise Misfit where it does not look like the form."""
+    def match(self, value: Any, form: Any) -> list[Any]:
+        """List the tensors of a value; raise Mismatch if it does not match the form."""
         if isinstance(form, Slot):
             tensor = self.tensor_of(value)
             insist(tensor is not None and self.accepts(form, tensor))
@@ -115,17 +115,17 @@ class TensorKind:
             kept = value if isinstance(value, Kept) else None
             if kept is None:
                 insist(type(value) is type(form.form))
-            tensors = self.take(kept.form if kept else value, form.form)
+            tensors = self.match(kept.form if kept else value, form.form)
             insist(alike(kept.state if kept else snapshot_of(value), form.state))
             return tensors
         insist(type(value) is type(form))
-        places = places_of(form)
-        if places is None:
+        items = items_of(form)
+        if items is None:
             insist(value is form or same(value, form))
             return []
-        own = {exactly(place): part for place, part in places_of(value) or ()}
-        insist(list(own) == [exactly(place) for place, _ in places])
-        return [tensor for place, part in places for tensor in self.take(own[exactly(place)], part)]
+        own = {exactly(key): part for key, part in items_of(value) or ()}
+        insist(list(own) == [exactly(key) for key, _ in items])
+        return [tensor for key, part in items for tensor in self.match(own[exactly(key)], part)]
 
     def accepts(self, slot: Slot, tensor: Any) -> bool:
         shape = self.shape_in(tensor)
@@ -143,22 +143,22 @@ class TensorKind:
         return True
 
 
-class Misfit(Exception):
+class Mismatch(Exception):
     pass
 
 
 def insist(fits: bool) -> None:
     if not fits:
-        raise Misfit
+        raise Mismatch
 
 
-def places_of(data: Any) -> list[tuple[Any, Any]] | None:
-    """List the parts of a container that have a place there; None for anything else."""
+def items_of(data: Any) -> list[tuple[Any, Any]] | None:
+    """List the keys and parts of a container; None for a set or any other value."""
     return None if isinstance(data, set | frozenset | Slot) else parts_of(data)
 
 
 def exactly(constant: Any) -> Any:
-    """Spell a constant out, so that what is equal is alike too: 1 and True are not."""
+    """Return a constant with its type, so that 1 and True differ."""
     if isinstance(constant, float | complex):
         return type(constant), repr(constant)
     if isinstance(constant, tuple):
@@ -179,8 +179,8 @@ def same(value: Any, form: Any) -> bool:
 
 
 def form_around(value: Any, fn: Callable[[Any], Any]) -> Any:
-    places = places_of(value)
-    return kept(value) if places is None else remade(value, places, fn)
+    items = items_of(value)
+    return kept(value) if items is None else remade(value, items, fn)
 
 
 def kept(value: Any) -> Any:
@@ -229,7 +229,7 @@ class Trace:
 def kept_of(traces: list[Trace]) -> list[Trace]:
     exact = [trace for trace in traces if not trace.wide]
     wide = [trace for trace in traces if trace.wide]
-    return exact[:MOST_TRACES] + wide[:MOST_TRACES]
+    return exact[:MAX_TRACES] + wide[:MAX_TRACES]
 
 
 class TracedStep:
@@ -262,14 +262,14 @@ class TracedStep:
         values = self._read(batch)
         trace = self._find(values)
         if trace is None and self._is_foreign(values):
-            values = self._adopted(values)
+            values = self._converted(values)
             batch = {**batch, **dict(zip(self.keys, values, strict=True))}
             trace = self._find(values)
         if trace is None:
             trace = self._trace(list(values))
             if not isinstance(trace, Trace):
                 raise TypeError(f"tracing returned a {type(trace).__name__}, not a Trace")
-            self._put_first(trace)
+            self._move_to_front(trace)
             self._check(trace, values)
         context = [state[key] for key in self.context]
         results = list(trace.call(context + self._tensors(trace, values)))
@@ -280,14 +280,14 @@ class TracedStep:
             return False
         values = self._read(batch)
         return self._find(values) is not None or (
-            self._is_foreign(values) and self._find(self._adopted(values)) is not None
+            self._is_foreign(values) and self._find(self._converted(values)) is not None
         )
 
     def _is_foreign(self, values: list[Any]) -> bool:
         adopt = self.kind.adopt
         return adopt is not None and any(map(adopt._holds_leaf, values))
 
-    def _adopted(self, values: list[Any]) -> list[Any]:
+    def _converted(self, values: list[Any]) -> list[Any]:
         assert self.kind.adopt is not None
         return list(map(self.kind.adopt, values))
 
@@ -301,10 +301,9 @@ class TracedStep:
 
     def _tensors(self, trace: Trace, values: list[Any]) -> list[Any]:
         if trace.length is None:
-            return self.kind.take(values, trace.inputs)
+            return self.kind.match(values, trace.inputs)
         trace.length.seen.clear()
-        tensors = self.kind.take(values, trace.inputs)
-        # once all of them are known
+        tensors = self.kind.match(values, trace.inputs)
         insist(len(set(trace.length.seen)) < 2 and all(map(trace.length.admits, trace.length.seen)))
         return tensors
 
@@ -312,13 +311,13 @@ class TracedStep:
         for trace in self._traces:
             try:
                 self._tensors(trace, values)
-            except Misfit:
+            except Mismatch:
                 continue
-            self._put_first(trace)
+            self._move_to_front(trace)
             return trace
         return None
 
-    def _put_first(self, trace: Trace) -> None:
+    def _move_to_front(self, trace: Trace) -> None:
         self._traces = kept_of([trace, *(one for one in self._traces if one is not trace)])
 
     def _check(self, trace: Trace, values: list[Any]) -> None:
@@ -328,27 +327,26 @@ class TracedStep:
             )
         for key, value, form in zip(self.keys, values, trace.inputs, strict=True):
             try:
-                self.kind.take(value, form)
-            except Misfit:
+                self.kind.match(value, form)
+            except Mismatch:
                 raise RuntimeError(
-                    f"The value of '{key}', of type {type(value).__name__}, does not fit what was "
-                    "just traced for it: it changed meanwhile, or does not equal itself."
+                    f"The value of '{key}', of type {type(value).__name__}, does not match the "
+                    "trace that was made for it: it changed meanwhile, or does not equal itself."
                 ) from None
 
     def _outputs(self, trace: Trace, results: list[Any]) -> dict[str, Any]:
-        places: list[Slot | Parts] = []
-        map_form(trace.outputs, places.append)
-        count = sum(len(place.slots) if isinstance(place, Parts) else 1 for place in places)
+        slots: list[Slot | Parts] = []
+        map_form(trace.outputs, slots.append)
+        count = sum(len(part.slots) if isinstance(part, Parts) else 1 for part in slots)
         if len(results) != count:
             raise RuntimeError(
-                f"A traced function returned {len(results)} tensors, but its outputs are made of "
-                f"{count}."
+                f"A traced function returned {len(results)} tensors, but its outputs have {count}."
             )
         tensors: Iterator[Any] = iter(results)
 
-        def put(part: Slot | Parts) -> Any:
+        def replace(part: Slot | Parts) -> Any:
             if isinstance(part, Slot):
                 return next(tensors)
             return self.kind.join(part.kind, [next(tensors) for _ in part.slots])
 
-        return map_form(trace.outputs, put)  # type: ignore[no-any-return]
+        return map_form(trace.outputs, replace)  # type: ignore[no-any-return]

@@ -86,7 +86,7 @@ class ExecutionPlan:
 
     def index_of(self, index: int) -> int:
         """Return the index in the context that an op of this plan, perhaps a part of it, has."""
-        return index if self.kernel.places is None else self.kernel.places[index]
+        return index if self.kernel.op_indices is None else self.kernel.op_indices[index]
 
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""
@@ -105,5 +105,6 @@ class ExecutionPlan:
         ]
         handling = self.handling if handles else ()
         kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution, *handling)
-        kernel.elsewhere, kernel.places = self.kernel.elsewhere, self.kernel.places
+        kernel.find_inactive_writer = self.kernel.find_inactive_writer
+        kernel.op_indices = self.kernel.op_indices
         return kernel

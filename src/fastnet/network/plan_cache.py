@@ -196,18 +196,18 @@ class PlanCache:
         if gradient_indices or items.has_followers or first_deferred < len(ops):
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
         takes_gradients = bool(gradient_indices)
-        abandons = [
+        on_failure = [
             ops[index].abandon for index in gradient_indices if hasattr(ops[index], "abandon")
         ]
         handling = (
             self.handling.move,
             self.handling.release,
             self.handling.setting(takes_gradients),
-            abandons,
+            on_failure,
             self.handling.adopt,
         )
         kernel = Plan(items.table, specs, forwards, resolution, *handling)
-        kernel.elsewhere = partial(describe_inactive_writer, items.ops, ops, mode, ds_id)
+        kernel.find_inactive_writer = partial(describe_inactive_writer, items.ops, ops, mode, ds_id)
         unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
         if unwritten:
             # FastEstimator's traces ask for "*", which stands for all keys.
@@ -321,7 +321,7 @@ class _Items:
         for index in self._snapshot.changed_roots():
             if index < len(specs):
                 key, spec = specs[index]
-                is_resolved = _is_as_read(spec) and not _changed_settings(spec.item)
+                is_resolved = _is_current(spec) and not _changed_settings(spec.item)
                 if not is_resolved or _last_resolved(spec.item) is not self._resolved[key]:
                     found[key] = is_resolved
         return found
@@ -349,10 +349,10 @@ class _Items:
         return ops, after, slicers
 
 
-def _is_as_read(spec: OpSpec | SlicerSpec) -> bool:
+def _is_current(spec: OpSpec | SlicerSpec) -> bool:
     if isinstance(spec, OpSpec) and is_delete(spec.item) != spec.deletes:
         return False
-    return spec.is_as_read()
+    return spec.is_current()
 
 
 def resolve_settings(

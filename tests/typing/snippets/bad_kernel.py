@@ -12,7 +12,6 @@ from fastnet.errors import add_note, describe_op
 table = KeyTable()
 table.intern(3)  # expect: arg-type
 table.intern()  # expect: call-arg
-table.name("x")  # expect: arg-type
 print(table.keys)  # expect: attr-defined
 KeySet(["x"])  # expect: arg-type
 KeySet(table, [1, 2])  # expect: list-item
@@ -39,7 +38,7 @@ Plan(table, [spec], [], resolution, setting=(lambda: 0, lambda value: None))  # 
 plan.run({"x": 1})  # expect: call-arg
 plan.run([1], {})  # expect: arg-type
 plan.predict({"x": 1}, {})  # expect: attr-defined
-plan.keys = ()  # expect: misc
+plan.ops = ()  # expect: misc
 count: int = plan.step({}, {})  # expect: assignment
 
 nest = NestMap(int)  # expect: call-arg

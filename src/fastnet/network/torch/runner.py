@@ -152,7 +152,7 @@ class TorchRunner(Runner):
             return bound.step
         first, log = meter.plan_rows(timed_as), meter.log
         around = -1 if self.around is None else meter.row(*self.around)
-        indices = bound.plan.places
+        indices = bound.plan.op_indices
         # Deferred updates come after the last op.
         ops = None if indices is None else [*indices, len(self.context.plan.ops)]
 

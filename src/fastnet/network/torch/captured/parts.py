@@ -330,7 +330,7 @@ def _plan_part(plan: ExecutionPlan, indices: range, wanted: Iterable[str]) -> Ex
     resolved_with: Any = [], [], frozenset(wanted), plan.resolved_with[3]
     resolution = resolve(plan.table, specs, *resolved_with)
     kernel = Plan(plan.table, specs, forwards, resolution)
-    kernel.places = [plan.index_of(index) for index in indices]
+    kernel.op_indices = [plan.index_of(index) for index in indices]
     return ExecutionPlan(
         kernel=kernel,
         ops=ops,
@@ -358,6 +358,6 @@ def _kernel_of_parts(plan: ExecutionPlan, parts: Iterable[tuple[range, Any]]) ->
         indices[within] = [part.start]
     resolution = resolve(plan.table, specs, *plan.resolved_with)
     kernel = Plan(plan.table, specs, forwards, resolution, *plan.handling)
-    kernel.elsewhere = plan.kernel.elsewhere
-    kernel.places = [plan.index_of(index) for index in indices]
+    kernel.find_inactive_writer = plan.kernel.find_inactive_writer
+    kernel.op_indices = [plan.index_of(index) for index in indices]
     return kernel
