@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastnet._execute import Plan
 from fastnet._nest import NestMap
-from fastnet._resolve import KeyTable, OpSpec
+from fastnet._resolve import KeyTable, OpSpec, SlicerSpec
 from fastnet.errors import describe_op
 from fastnet.types import Forward, Model
 
@@ -57,6 +57,8 @@ class ExecutionPlan:
         selected: The specs of the ops, postprocessing ops and slicers.
         table: The table of the keys.
         forwards: What the kernel calls for each op.
+        resolved_with: The arguments of `resolve` besides the table and the specs of the ops.
+        handling: The arguments of `Plan` besides what is laid out.
         on_exit: Called when a network that runs this plan is left without an error.
         programs: What a framework has traced or compiled of this plan.
     """
@@ -72,6 +74,8 @@ class ExecutionPlan:
     selected: Specs
     table: KeyTable
     forwards: list[Forward]
+    resolved_with: tuple[list[OpSpec], list[SlicerSpec], frozenset[str], str]
+    handling: tuple[Any, ...]
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     programs: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -80,16 +84,26 @@ class ExecutionPlan:
         """The specs of the ops."""
         return self.selected[0]
 
+    def index_of(self, index: int) -> int:
+        """Return the index in the context that an op of this plan, perhaps a part of it, has."""
+        return index if self.kernel.places is None else self.kernel.places[index]
+
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""
-        return describe_op(self.ops[index], index)
+        return describe_op(self.ops[index], self.index_of(index))
 
-    def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
-        """Return a kernel plan with `wrap(op, index, forward)` as each forward, and no handling."""
+    def kernel_with(
+        self, wrap: Callable[[Any, int, Forward], Forward], handles: bool = False
+    ) -> Plan:
+        """Lay the ops out again, with `wrap(op, index, forward)` in the place of each forward.
+
+        `handles` says whether values are moved in and out, as the plan itself does.
+        """
         wrapped = [
             wrap(op, index, forward)
             for index, (op, forward) in enumerate(zip(self.ops, self.forwards, strict=True))
         ]
-        kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution)
-        kernel.elsewhere = self.kernel.elsewhere
+        handling = self.handling if handles else ()
+        kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution, *handling)
+        kernel.elsewhere, kernel.places = self.kernel.elsewhere, self.kernel.places
         return kernel

@@ -183,8 +183,8 @@ class PlanCache:
         specs, after, cutters = selected
         slicers = [spec.item for spec in cutters]
         check_slicers(slicers)
-        where = f"{mode=}, {epoch=}, {ds_id=}"
-        resolution = resolve(items.table, specs, after, cutters, desired, where)
+        resolved_with = after, cutters, desired, f"{mode=}, {epoch=}, {ds_id=}"
+        resolution = resolve(items.table, specs, *resolved_with)
         ops, forwards, models, gradient_indices = gather(specs)
         if items.has_meta_ops:
             # They prepare what is the same in each step.
@@ -199,17 +199,14 @@ class PlanCache:
         abandons = [
             ops[index].abandon for index in gradient_indices if hasattr(ops[index], "abandon")
         ]
-        kernel = Plan(
-            items.table,
-            specs,
-            forwards,
-            resolution,
+        handling = (
             self.handling.move,
             self.handling.release,
             self.handling.setting(takes_gradients),
             abandons,
             self.handling.adopt,
         )
+        kernel = Plan(items.table, specs, forwards, resolution, *handling)
         kernel.elsewhere = partial(describe_inactive_writer, items.ops, ops, mode, ds_id)
         unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
         if unwritten:
@@ -228,6 +225,8 @@ class PlanCache:
             selected=selected,
             table=items.table,
             forwards=forwards,
+            resolved_with=resolved_with,
+            handling=handling,
             on_exit=on_exit,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastnet._execute import BoundPlan
+from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
@@ -20,6 +20,7 @@ from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
+from fastnet.network.metering import op_title
 from fastnet.network.progress import report_if_slow
 from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.lowering import lower
@@ -28,6 +29,7 @@ from fastnet.network.torch.captured.observing import Ran, Uncapturable
 from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
 from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_differ
 from fastnet.network.torch.captured.stand_ins import State
+from fastnet.network.torch.captured.tail import CompiledOps, can_split, split_kernel
 from fastnet.network.torch.captured.updates import waits_for_state
 from fastnet.network.torch.captured.values import KIND
 from fastnet.network.trace_records import Records
@@ -130,12 +132,21 @@ class CapturedStep:
         self._misses = 0
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
+        self._step_of: Callable[[BoundPlan, Plan], RunStep] | None = None
+        # Set if the last ops run eagerly after a program of the first ones.
+        self._first: CompiledOps | None = None
+        self._split: Plan | None = None
+        self._run_split: RunStep | None = None
         self._is_looked_at = False
 
     @property
     def refused(self) -> str | None:
         """Why steps run op by op from now on; None if they need not."""
         return self._refused
+
+    def title_of_first(self) -> str | None:
+        """Return the title in profiles of the ops that are compiled apart from the last ones."""
+        return None if self._first is None else op_title(self._first)
 
     def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
         """Have all steps run op by op.
@@ -150,7 +161,7 @@ class CapturedStep:
 
     def step(
         self,
-        eager: RunStep,
+        step_of: Callable[[BoundPlan, Plan], RunStep],
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
@@ -159,19 +170,23 @@ class CapturedStep:
         """Return the function that runs the steps of a context.
 
         Args:
-            eager: Runs a step eagerly.
+            step_of: Returns the function that runs steps by a plan, timed as those of another plan.
             bound: The plan that runs the ops eagerly.
             make: Makes what is entered around the ops of each step, or None.
             called: Called after a program has run, or None.
             told: Told of what is traced in a step, or None.
         """
-        self._bound, self._make = bound, make
+        self._bound, self._make, self._step_of = bound, make, step_of
         if self._layout.takes_gradients and self._merging is None:
             merging = Merging(self._layout.ops)
             self._merging = merging if merging.updates else None
         # an opening has its own context: what ops find out of it in its first step they find then
         self._current = None
-        if self._refused is not None and not self._programs:
+        eager = step_of(bound, bound.plan)
+        self._run_split = None
+        if self._first is not None:
+            self._open_split()
+        elif self._refused is not None and not self._programs:
             return eager
         return partial(self._run, eager, called, told)
 
@@ -182,6 +197,8 @@ class CapturedStep:
         told: Told | None,
         batch: Mapping[str, Any],
     ) -> dict[str, Any]:
+        if self._run_split is not None:
+            return self._run_in_two(self._run_split, eager, batch)
         program = self._current
         if program is None:
             return self._run_eagerly(eager, told, batch, None)
@@ -366,6 +383,8 @@ class CapturedStep:
                 traced = failed.traced or ended
                 self._programs.clear()
                 self._refused = str(failed)
+                if failed.index and self._make is None and can_split(self._layout, failed.index):
+                    self._split_at(failed.index)
                 seconds = traced - started, ended - traced
                 self._records.add(context, reason, *seconds, fallback=self._refused)
                 return reason, *seconds
@@ -375,6 +394,35 @@ class CapturedStep:
         seconds = traced - started, time.perf_counter() - traced
         self._records.add(context, reason, *seconds)
         return reason, *seconds
+
+    def _run_in_two(self, run: RunStep, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return run(batch)
+        except KeyError:
+            assert self._split is not None
+            if self._split.missing(batch) is not None:
+                return eager(batch)  # This names the op that reads the missing key.
+            raise
+
+    def _split_at(self, count: int) -> None:
+        """Compile the first ops by themselves from the next step on."""
+        what = f"{self._layout.describe(0)} to {self._layout.describe(count - 1)}"
+        records = self._records.of(what)
+
+        def make_steps(plan: ExecutionPlan) -> CapturedStep:
+            return CapturedStep(plan, self._options, records, Handling(), self._device)
+
+        self._first = CompiledOps(self._layout, count, make_steps)
+        self._split = split_kernel(self._layout, self._first, count)
+        self._open_split()
+
+    def _open_split(self) -> None:
+        assert self._first is not None
+        assert self._split is not None
+        assert self._bound is not None
+        assert self._step_of is not None
+        self._first.open(self._bound.state)
+        self._run_split = self._step_of(BoundPlan(self._split, self._bound.state), self._split)
 
     def _rows(self, batch: Mapping[str, Any], values: list[Any]) -> Rows | None:
         """Find the rows of a batch of which its program is to take more and fewer, if any."""
@@ -436,7 +484,7 @@ class CapturedStep:
             text = str(error)
             if error.index is not None and plan.describe(error.index) not in text:
                 text = f"{plan.describe(error.index)}: {text}"
-            raise _Failed(text) from None
+            raise _Failed(text, index=error.index) from None
         except Exception as error:
             raise _Failed(f"capturing has failed: {error!r}") from None
         traced = time.perf_counter()
@@ -471,11 +519,13 @@ class _Failed(Exception):
     Args:
         reason: Why.
         traced: When tracing ended, None if it has failed.
+        index: The index of the op that cannot be captured, None where it is not known.
     """
 
-    def __init__(self, reason: str, traced: float | None = None) -> None:
+    def __init__(self, reason: str, traced: float | None = None, index: int | None = None) -> None:
         super().__init__(reason)
         self.traced = traced
+        self.index = index
 
 
 def _waits(update: Any) -> bool:
