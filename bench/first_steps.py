@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ COLD, WARM, MEMORY = 1.5, 0.5, 1.1
 """The bars: beside `torch.compile` of model and optimizer, beside cold, and beside eager steps."""
 
 _STEPS = 10
-_ROUNDS = 60
 
 
 def _large() -> Any:
@@ -41,16 +39,6 @@ def _large() -> Any:
         nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
     )
 
-
-def _deep() -> Any:
-    from torch import nn
-
-    layers = [nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256)) for _ in range(12)]
-    return nn.Sequential(*layers, nn.Linear(256, 10))
-
-
-DEEP = Compiled("deep_mlp", "12 layers of 256", True, _deep, (512, 256), 10, adam=True)
-BUDGETS = (1.0, 0.5, 0.0)
 
 LARGE = Compiled("large_mlp", "MLP of 1.3 M weights", True, _large, (4096, 256), 10, adam=True)
 
@@ -88,49 +76,6 @@ def _peak_of(step: Callable[[], Any]) -> int:
     for _ in range(_STEPS):
         step()
     return _of_process("VmHWM") - before
-
-
-def _with_budget(budget: float) -> Callable[[], Any]:
-    """Return a step of the deep model that may hold so much of its memory."""
-    from fastnet import CompileOptions
-    from fastnet.network import TorchNetwork, build
-    from fastnet.op.tensorop.loss import CrossEntropy
-    from fastnet.op.tensorop.model import ModelOp, UpdateOp
-
-    model = build(DEEP.model, optimizer_fn=DEEP.optimizer_of)
-    ops = [
-        ModelOp(model, "x", "pred"),
-        CrossEntropy(["pred", "y"], "loss", from_logits=True),
-        UpdateOp(model, "loss"),
-    ]
-    network = TorchNetwork(ops, compile=CompileOptions(memory_budget=budget))
-    network(mode="train", epoch=1, desired_output_keys=["loss"]).__enter__()
-    return partial(network.run_step, DEEP.batch())
-
-
-def _weigh_deep(budget: float) -> dict[str, float]:
-    """Return the bytes that a step of the deep model has allocated at its peak."""
-    from bench.memory import most_memory
-
-    machine.use_one_thread("torch")
-    step = _with_budget(budget)
-    for _ in range(4):
-        step()
-    return {"bytes": most_memory(step)}
-
-
-def _time_deep() -> dict[str, float]:
-    """Return the median milliseconds of the steps of all budgets, in rounds of one each."""
-    machine.use_one_thread("torch")
-    steps = [_with_budget(budget) for budget in BUDGETS]
-    seconds: list[list[float]] = [[] for _ in steps]
-    for _ in range(_ROUNDS):
-        for step, of_step in zip(steps, seconds, strict=True):
-            started = time.perf_counter()
-            step()
-            of_step.append(time.perf_counter() - started)
-    pairs = zip(BUDGETS, seconds, strict=True)
-    return {str(budget): 1e3 * statistics.median(found[5:]) for budget, found in pairs}
 
 
 def _of_process(name: str) -> int:
@@ -193,28 +138,7 @@ def tables(rounds: int) -> list[Table]:
         rows.append(row)
     note = f"{LARGE.title}, batches of {LARGE.shape[0]}, Adam: weights, states and a step's peak."
     columns = ["peer", "MB", "beside eager", "bar", "verdict"]
-    return [first, Table("Peak memory", note, columns, rows), _budgets()]
-
-
-def _budgets() -> Table:
-    with tempfile.TemporaryDirectory() as cache:
-        took = _child(["deep"], cache)
-        peaks = {one: _child(["deep", str(one)], cache)["bytes"] for one in BUDGETS}
-    whole = BUDGETS[0]
-    rows = [
-        [
-            f"{one:g}",
-            f"{peak / 1e6:.1f}",
-            f"{peak / peaks[whole]:.2f}",
-            f"{took[str(one)]:.2f}",
-            f"{took[str(one)] / took[str(whole)]:.2f}",
-        ]
-        for one, peak in peaks.items()
-    ]
-    note = f"{DEEP.title} (Linear, GELU, LayerNorm) on {DEEP.shape[0]} rows, Adam: what a step "
-    note += f"allocates at its peak; medians of {_ROUNDS} rounds in one process."
-    columns = ["memory_budget", "MB", "beside all", "a step, ms", "beside that of all"]
-    return Table("Less memory", note, columns, rows)
+    return [first, Table("Peak memory", note, columns, rows)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -233,10 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.child:
         what, *names = options.child
-        if what == "deep":
-            found = _weigh_deep(float(names[0])) if names else _time_deep()
-        else:
-            found = _time(what, *names) if names else _weigh(what)
+        found = _time(what, *names) if names else _weigh(what)
         print(json.dumps(found))
         return 0
     versions = machine.versions("torch")

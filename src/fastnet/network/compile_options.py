@@ -30,36 +30,27 @@ class CompileOptions:
             the first batch size alone, and a program for any size when a second one comes. True
             compiles for any size at once, if all tensors of the batch have the same length. False
             compiles each size alone. XLA always does that, and accepts only None and False.
-        cuda_graphs: Whether Inductor programs for one batch size are recorded as CUDA graphs.
-        memory_budget: The fraction, from 0 to 1, of the activation memory that a compiled torch
-            step may keep for its backward pass. It recomputes the rest, cheapest first.
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If `most_kinds` is less than 1, or `memory_budget` is not from 0 to 1.
+        ValueError: If `most_kinds` is less than 1.
 
     >>> CompileOptions(backend="eager")
-    CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None,
-                   cuda_graphs=True, memory_budget=1.0)
+    CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None)
     """
 
     backend: str | Callable[[Any, list[Any]], Any] | None = None
     most_kinds: int = 8
     fallback_random: bool = False
     dynamic: bool | None = None
-    cuda_graphs: bool = True
-    memory_budget: float = 1.0
 
     def __post_init__(self) -> None:
         backend: Any = self.backend
-        budget: Any = self.memory_budget
         fits = {
             "backend": isinstance(backend, str | None) or callable(backend),
             "most_kinds": is_int(self.most_kinds),
             "fallback_random": isinstance(self.fallback_random, bool),
             "dynamic": isinstance(self.dynamic, bool | None),
-            "cuda_graphs": isinstance(self.cuda_graphs, bool),
-            "memory_budget": type(budget) in (int, float),
         }
         for field in dataclasses.fields(self):
             if not fits[field.name]:
@@ -67,8 +58,6 @@ class CompileOptions:
                 raise TypeError(f"CompileOptions has {field.name}={value}. Pass {field.type}.")
         if self.most_kinds < 1:
             raise ValueError(f"CompileOptions has most_kinds={self.most_kinds}. Pass at least 1.")
-        if not 0 <= budget <= 1:
-            raise ValueError(f"CompileOptions has memory_budget={budget}. Pass one from 0 to 1.")
 
 
 def read_compile(given: Any) -> CompileOptions | None:
@@ -84,7 +73,7 @@ def require_xla(options: CompileOptions | None) -> None:
     """Check that a TensorFlow network's options fit XLA."""
     if options is None:
         return
-    accepted = {"backend": (None, "xla"), "dynamic": (None, False), "memory_budget": (1,)}
+    accepted = {"backend": (None, "xla"), "dynamic": (None, False)}
     for name, values in accepted.items():
         value = getattr(options, name)
         if value not in values:

@@ -18,7 +18,7 @@ from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.network.context import NetworkContext, Runner
-from fastnet.network.metering import Around, StepMeter, op_title, titles
+from fastnet.network.metering import Around, StepMeter, titles
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
 from fastnet.types import Model, RunStep, State
@@ -172,9 +172,9 @@ class TorchRunner(Runner):
 
     def _titles(self) -> list[str]:
         found = titles(self.context.plan.ops)
-        if self._captured is not None:
-            for place, op in self._captured.at_places().items():
-                found[place] = op_title(op)
+        first = None if self._captured is None else self._captured.title_of_first()
+        if first is not None:
+            found[0] = first
         return found
 
     def synchronizer(self) -> Callable[[], None] | None:

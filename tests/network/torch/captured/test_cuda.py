@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 from fastnet import CompileOptions, build
 from fastnet.network import TorchNetwork
@@ -19,13 +17,11 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.torch.captured.steps import (
     OPTIMIZERS,
-    QUICK,
     assert_same_weights,
     batches,
     built,
     captured,
     cross_entropy,
-    mlp,
     network_of,
 )
 from tests.network.torch.captured.test_inductor import by_inductor
@@ -55,15 +51,6 @@ def by_hand(model: Any, optimizer: Any, batch: dict[str, torch.Tensor]) -> torch
     return loss.detach().cpu()
 
 
-def calls(run: Callable[[], Any]) -> Counter[str]:
-    """Count the calls of CUDA's runtime."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        run()
-        torch.cuda.synchronize()
-    return Counter(event.name for event in profiler.events() or ())
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_trains_as_the_loop_by_hand(name: str, options: CompileOptions) -> None:
     model = built(optimizer=OPTIMIZERS[name])
@@ -81,34 +68,6 @@ def test_trains_as_the_loop_by_hand(name: str, options: CompileOptions) -> None:
         for key, value in state.items():
             assert own[place][key].device == value.device
             torch.testing.assert_close(own[place][key], value, rtol=1e-3, atol=1e-5)
-
-
-def test_a_step_is_one_launch(options: CompileOptions) -> None:
-    network = network_of(built(optimizer=OPTIMIZERS["adam"]), options)
-    with network("train", 1):
-        for batch in batches(4):
-            network.run_step(batch)
-        (batch,) = batches(1)
-        found = calls(lambda: [network.run_step(batch) for _ in range(5)])
-    assert found["cudaGraphLaunch"] == 5
-    # inputs and results are copied; kernels are only in the graph
-    assert found["cudaLaunchKernel"] <= 5 * 4
-    assert found["cudaStreamSynchronize"] + found["cudaDeviceSynchronize"] <= 5 + 2
-
-
-def test_without_graphs(options: CompileOptions) -> None:
-    import dataclasses
-
-    options = dataclasses.replace(options, cuda_graphs=False)
-    model = built(optimizer=OPTIMIZERS["adam"])
-    other, optimizer = twin_of(model, OPTIMIZERS["adam"])
-    network = network_of(model, options)
-    with network("train", 1):
-        for batch in batches(5):
-            loss = network.run_step(batch)["loss"]
-            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), **CLOSE)
-        assert calls(lambda: network.run_step(batch))["cudaGraphLaunch"] == 0
-    assert captured(network) == 1
 
 
 def test_results_of_one_step_are_not_those_of_the_next(options: CompileOptions) -> None:
@@ -158,43 +117,6 @@ def test_a_rate_that_is_set_and_states_that_are_loaded(options: CompileOptions) 
             torch.testing.assert_close(loss, by_hand(other, optimizer, batch), **CLOSE)
     assert captured(network) == 1
     assert_same_weights(model, other, rtol=1e-3)
-
-
-def test_a_graph_draws_anew_in_each_step_and_the_same_of_the_same_seed(
-    options: CompileOptions,
-) -> None:
-    network = TorchNetwork(
-        [LambdaOp(lambda x: nn.functional.dropout(x, 0.5), "x", "y")], compile=options
-    )
-    batch = {"x": torch.ones(1000)}
-    with network("infer", 1):
-        for _ in range(3):
-            network.run_step(batch)
-        torch.manual_seed(3)
-        first = [network.run_step(batch)["y"] for _ in range(3)]
-        torch.manual_seed(3)
-        second = [network.run_step(batch)["y"] for _ in range(3)]
-    assert captured(network) == 1
-    for one, other in zip(first, second, strict=True):
-        assert torch.equal(one, other)
-    assert not torch.equal(first[0], first[1])
-    assert not torch.equal(first[1], first[2])
-    assert {round(float(one.mean()), 0) for one in first} == {1.0}
-
-
-def test_random_numbers_are_those_of_steps_op_by_op() -> None:
-    """Dropout of a graph of torch's own kernels draws what the same kernels draw without one."""
-    make = OPTIMIZERS["sgd"]
-    model = built(lambda: mlp(dropout=0.4), make)
-    other = built(lambda: mlp(dropout=0.4), make)
-    network, eager = network_of(model, QUICK), network_of(other, False)
-    found: list[list[torch.Tensor]] = []
-    for one in (network, eager):
-        torch.manual_seed(5)
-        with one("train", 1):
-            found.append([one.run_step(batch)["loss"] for batch in batches(12)])
-    for mine, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
 def test_tracing_leaves_the_generator_as_it_was(options: CompileOptions) -> None:
@@ -257,26 +179,6 @@ def test_dynamic_rows(options: CompileOptions) -> None:
     assert_same_weights(model, other, rtol=1e-3)
 
 
-def test_several_programs_share_memory_and_take_turns(options: CompileOptions) -> None:
-    model = built(optimizer=OPTIMIZERS["adam"])
-    other, optimizer = twin_of(model, OPTIMIZERS["adam"])
-    network = network_of(model, options)
-    train, evaluate = batches(12), batches(12, seed=4)
-    for epoch in (1, 2):
-        with network("train", epoch):
-            for batch in train:
-                loss = network.run_step(batch)["loss"]
-                torch.testing.assert_close(loss, by_hand(other, optimizer, batch), **CLOSE)
-        other.eval()
-        with network("eval", epoch):
-            for batch in evaluate:
-                found = network.run_step(batch)["loss"]
-                with torch.no_grad():
-                    expected = cross_entropy(other(batch["x"].cuda()), batch["y"].cuda())
-                torch.testing.assert_close(found, expected.cpu(), **CLOSE)
-    assert captured(network) == 2
-
-
 def test_on_streams_of_the_programs_own(options: CompileOptions) -> None:
     network = TorchNetwork([LambdaOp(lambda x: x * 2, "x", "y")], compile=options)
     streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
@@ -284,23 +186,6 @@ def test_on_streams_of_the_programs_own(options: CompileOptions) -> None:
         for place, batch in enumerate(batches(20, size=2000)):
             with torch.cuda.stream(streams[place % 2]):
                 assert torch.equal(network.run_step(batch)["y"], batch["x"] * 2)
-
-
-def test_an_operation_that_waits_runs_without_a_graph() -> None:
-    @torch.library.custom_op("fastnet_cuda_tests::waiting", mutates_args=())
-    def waiting(x: torch.Tensor) -> torch.Tensor:
-        return x * float(x.sum())
-
-    @waiting.register_fake
-    def _(x: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(x)
-
-    network = TorchNetwork([LambdaOp(waiting, "x", "y")], compile=QUICK)
-    with network("infer", 1):
-        for batch in batches(4):
-            found = network.run_step(batch)["y"]
-            torch.testing.assert_close(found, batch["x"] * batch["x"].sum(), **CLOSE)
-    assert any("not torch's own" in one.reason for one in network.traces)
 
 
 def test_memory_does_not_grow(options: CompileOptions) -> None:

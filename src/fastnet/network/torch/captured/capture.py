@@ -72,7 +72,6 @@ class Capture:
         followed: The ops that step schedulers after the updates.
         size: The size of axis 0 that is open, as a symbol; None if there is none.
         device: Where the ops run.
-        fixed: How many of the examples, the first ones, are of `state`.
     """
 
     graph: torch.fx.GraphModule
@@ -84,7 +83,6 @@ class Capture:
     followed: list[LRSchedule]
     size: Any = None
     device: torch.device
-    fixed: int
 
 
 def capture(
@@ -377,8 +375,8 @@ class _Tracer:
                 with mode, tools.dispatcher(), watch, here:
                     graph = tools.make_graph(run, tracing_mode="real")(*taken)
             except Uncapturable as error:
-                if error.place is None:
-                    error.place = self._at
+                if error.index is None:
+                    error.index = self._at
                 raise
             except Exception as error:
                 raise Uncapturable(self._told(error), self._at) from None
@@ -402,7 +400,7 @@ class _Tracer:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
         found.graph = graph
         found.examples = taken
-        found.device, found.fixed = self._state.device, len(reals)
+        found.device = self._state.device
         if self._state.settings_read:
             raise Uncapturable("an op reads, or sets, the settings of an optimizer")
         self._state.require_settled()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,8 @@ import torch
 
 from fastnet.backend.torch._internals import Tools
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.torch.captured.budget import keep_within
 from fastnet.network.torch.captured.capture import Capture
-from fastnet.network.torch.captured.cuda_graphs import Graphed, reason_against, recorder_of
 from fastnet.network.torch.captured.observing import Uncapturable
-from fastnet.network.torch.captured.stages import Stage, runner_of, split
 
 __all__ = ["Lowered", "lower"]
 
@@ -63,7 +60,6 @@ def lower(
     options: CompileOptions,
     tools: Tools,
     size: int | None = None,
-    told: Callable[[str], None] | None = None,
 ) -> Lowered:
     """Compile what was traced.
 
@@ -72,8 +68,6 @@ def lower(
         options: How it is to be compiled.
         tools: What torch has for it.
         size: Where a size is open, how large it is mostly.
-        told: Called if the function goes on without a CUDA graph though it could have one, with the
-            reason; now, or when it is called. None for a function that is to have none.
 
     Returns:
         The function.
@@ -107,8 +101,6 @@ def lower(
             tracing_mode="real",
         )(*sizes, *plain)
     graph.graph.eliminate_dead_code()
-    if options.memory_budget < 1:
-        keep_within(graph, options.memory_budget, partial(_length, tools, size), tools)
     used: list[int] = []
     written: list[int] = []
     examples: list[Any] = [*sizes]
@@ -122,82 +114,13 @@ def lower(
         used.append(place)
         examples.append(plain[place])
     graph.recompile()
-    compile = partial(_compile, mode=mode, options=options, tools=tools, left=left)
-    with mode, torch.no_grad():
-        stages = split(graph, mode)
-    if stages is None:
-        call = compile(graph, examples)
-    else:
-        if stages.device != capture.device:
-            raise Uncapturable(
-                f"the ops run on {capture.device}, and compute on {stages.device} too"
-            )
-        if sizes or not options.cuda_graphs:
-            told = None
-        # all but sizes, numbers, the batch and sums
-        last = len(capture.examples) - len(capture.others)
-        fixed = {
-            at for at, one in enumerate(used, len(sizes)) if one < capture.fixed or one >= last
-        }
-        calls = [_call_of(stage, compile, capture, fixed, options, told) for stage in stages.stages]
-        call = runner_of(stages, calls)
+    call = _compile(graph, examples, mode=mode, options=options, tools=tools, left=left)
     if capture.size is None:
         return Lowered(call, used, written)
     admits = tools.admitted(mode, capture.size)
     if admits is None:
         raise Uncapturable("what the ops do depends on the size of the batch")
     return Lowered(call, used, written, admits)
-
-
-def _call_of(
-    stage: Stage,
-    compile: Callable[[Any, list[Any]], Call],
-    capture: Capture,
-    fixed: Collection[int],
-    options: CompileOptions,
-    told: Callable[[str], None] | None,
-) -> Call:
-    """Compile one stage of a step.
-
-    Args:
-        stage: The stage.
-        compile: Compiles a graph.
-        capture: What was traced.
-        fixed: Which inputs of the step are at the same addresses in most steps.
-        options: How it is compiled.
-        told: As `lower` takes it.
-    """
-    graph = stage.graph
-    if not stage.is_on_device:
-        is_inductor = options.backend in (None, "inductor")
-        # what waits for the device is a few numbers
-        if stage.is_last or not is_inductor:
-            return lambda tensors: graph(*tensors)
-        return compile(graph, stage.examples())
-    device, reason = capture.device, reason_against(graph)
-    call = _brought_to(device, compile(graph, stage.examples()))
-    recorder = recorder_of(device)
-    if told is None or recorder is None or options.backend not in (None, "inductor", "eager"):
-        return call
-    if reason is not None:
-        told(reason)
-        return call
-    own = [at for at, place in enumerate(stage.takes) if place in fixed]
-    return Graphed(call, own, recorder, told)
-
-
-def _brought_to(device: torch.device, call: Call) -> Call:
-    """Bring tensors to a device before a function is called with them."""
-
-    def run(inputs: list[Any]) -> Sequence[torch.Tensor]:
-        return call(
-            [
-                one.to(device, non_blocking=True) if isinstance(one, torch.Tensor) else one
-                for one in inputs
-            ]
-        )
-
-    return run
 
 
 def _length(tools: Tools, usual: int | None, size: Any) -> int:

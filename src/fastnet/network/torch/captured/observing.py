@@ -84,12 +84,12 @@ class Uncapturable(Exception):
 
     Args:
         reason: The text.
-        place: The place of the op that stands in the way, None where it is not known.
+        index: The index of the op that cannot be captured, None where it is not known.
     """
 
-    def __init__(self, reason: str, place: int | None = None) -> None:
+    def __init__(self, reason: str, index: int | None = None) -> None:
         super().__init__(reason)
-        self.place = place
+        self.index = index
 
 
 @contextmanager

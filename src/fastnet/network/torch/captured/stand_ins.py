@@ -133,10 +133,13 @@ class State:
         self.taken: dict[int, int] = {}
         self.settings_read = False
         self._optimizers: list[torch.optim.Optimizer] = []
+        self._recurrent: list[torch.nn.Module] = []
         known: dict[int, torch.Tensor] = {}
         for module in {id(one): one for model in models for one in model.modules()}.values():
             if isinstance(module, torch.jit.ScriptModule):
                 raise Uncapturable(f"{type(module).__name__} is a scripted module")
+            if isinstance(module, torch.nn.RNNBase):
+                self._recurrent.append(module)
             for table in tables_of(module) or [{}]:
                 for name, tensor in table.items():
                     if tensor is not None:
@@ -246,6 +249,9 @@ class State:
         by_id = self.stand_ins(fakes)
         self.taken, self.settings_read = {}, False
         with ExitStack() as stack:
+            for module in self._recurrent:
+                # Its forward replaces the list of its weights where it finds other parameters.
+                stack.callback(vars(module).update, dict(vars(module)))
             for table, name, tensor in self._places:
                 # in its place in the order of the table, too
                 stack.callback(table.__setitem__, name, tensor)

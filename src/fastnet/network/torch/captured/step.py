@@ -20,21 +20,20 @@ from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
+from fastnet.network.metering import op_title
 from fastnet.network.progress import report_if_slow
 from fastnet.network.torch.captured.capture import TRACING, capture
-from fastnet.network.torch.captured.casting import that_cast_alike
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Ran, Uncapturable
-from fastnet.network.torch.captured.parts import Gradients, Parts, stretches
 from fastnet.network.torch.captured.program import NoFit, Program, SharedMemory
 from fastnet.network.torch.captured.rows import Rows, of_all, open_forms, that_differ
 from fastnet.network.torch.captured.stand_ins import State
+from fastnet.network.torch.captured.tail import CompiledOps, can_split, split_kernel
 from fastnet.network.torch.captured.updates import waits_for_state
 from fastnet.network.torch.captured.values import KIND
 from fastnet.network.trace_records import Records
 from fastnet.network.updates import updates_in
-from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import RunStep
 
 __all__ = ["CapturedStep", "never_captured"]
@@ -42,7 +41,6 @@ __all__ = ["CapturedStep", "never_captured"]
 # what changes in each step would have all of them traced
 _MOST_IN_A_ROW = 4
 _MOST_PROGRAMS = 64
-_MOST_GIVEN_UP = 3
 _IN_PROGRAM = (
     "This was in a compiled step, whose ops are one program. Open the network with eager=True to "
     "see in which op."
@@ -135,11 +133,10 @@ class CapturedStep:
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
         self._step_of: Callable[[BoundPlan, Plan], RunStep] | None = None
-        # the place of an op that cannot be captured, while others perhaps can
-        self._alone: int | None = None
-        self._parts: Parts | None = None
-        self._in_parts: RunStep | None = None
-        self._given_up = 0
+        # Set if the last ops run eagerly after a program of the first ones.
+        self._first: CompiledOps | None = None
+        self._split: Plan | None = None
+        self._run_split: RunStep | None = None
         self._is_looked_at = False
 
     @property
@@ -147,20 +144,9 @@ class CapturedStep:
         """Why steps run op by op from now on; None if they need not."""
         return self._refused
 
-    @property
-    def run_op_by_op(self) -> bool:
-        """Whether no step is compiled, nor will be, not even a part of it."""
-        refused = self._refused is not None and not self._programs
-        return refused and self._alone is None and self._parts is None
-
-    def at_places(self) -> dict[int, TensorOp]:
-        """Return what is in the place of ops that are compiled by themselves.
-
-        Returns:
-            It by the place of the first of these ops; nothing where steps are compiled as a whole,
-            or not at all.
-        """
-        return {} if self._parts is None else self._parts.at_places()
+    def title_of_first(self) -> str | None:
+        """Return the title in profiles of the ops that are compiled apart from the last ones."""
+        return None if self._first is None else op_title(self._first)
 
     def refuse(self, reason: str, context: Mapping[str, Any]) -> None:
         """Have all steps run op by op.
@@ -184,14 +170,11 @@ class CapturedStep:
         """Return the function that runs the steps of a context.
 
         Args:
-            step_of: Returns what runs them by a plan, and is timed as another one is.
-            bound: The plan that runs them op by op.
+            step_of: Returns the function that runs steps by a plan, timed as those of another plan.
+            bound: The plan that runs the ops eagerly.
             make: Makes what is entered around the ops of each step, or None.
             called: Called after a program has run, or None.
             told: Told of what is traced in a step, or None.
-
-        Returns:
-            The function.
         """
         self._bound, self._make, self._step_of = bound, make, step_of
         if self._layout.takes_gradients and self._merging is None:
@@ -200,13 +183,10 @@ class CapturedStep:
         # an opening has its own context: what ops find out of it in its first step they find then
         self._current = None
         eager = step_of(bound, bound.plan)
-        self._in_parts = None
-        if self._parts is not None and self._parts.run_op_by_op:
-            self._parts = None
-        if self._parts is not None:
-            inner = self._parts.open(bound.state, make)
-            self._in_parts = step_of(inner, inner.plan)
-        elif self.run_op_by_op:
+        self._run_split = None
+        if self._first is not None:
+            self._open_split()
+        elif self._refused is not None and not self._programs:
             return eager
         return partial(self._run, eager, called, told)
 
@@ -217,9 +197,9 @@ class CapturedStep:
         told: Told | None,
         batch: Mapping[str, Any],
     ) -> dict[str, Any]:
+        if self._run_split is not None:
+            return self._run_in_two(self._run_split, eager, batch)
         program = self._current
-        if self._in_parts is not None:
-            return self._run_in_parts(eager, batch)
         if program is None:
             return self._run_eagerly(eager, told, batch, None)
         moved = batch if self._move is None else self._moved(batch)
@@ -295,7 +275,7 @@ class CapturedStep:
     ) -> dict[str, Any]:
         """Run a step op by op, which settles all that ops work out in it, and see to the next."""
         if self._refused is not None and not self._programs:
-            return self._run_to_divide(eager, batch)
+            return eager(batch)
         ran = Ran()
         # a program is for steps such as this one is, and not such as the next one
         again = nullcontext() if self._merging is None else self._merging.again()
@@ -305,53 +285,6 @@ class CapturedStep:
         with again, TRACING:
             self._get_ready(batch, reason, told, ran)
         return result
-
-    def _run_in_parts(self, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a step some of whose ops are compiled."""
-        parts, run = self._parts, self._in_parts
-        assert parts is not None
-        assert run is not None
-        try:
-            return run(batch)
-        except KeyError:
-            if parts.lacks(batch):
-                return eager(batch)  # which says what is missing
-            raise
-
-    def _run_to_divide(self, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a step op by op, and see which of its ops can be compiled by themselves."""
-        alone = self._alone
-        if alone is None or sys.getprofile() is not None:
-            return eager(batch)
-        assert self._bound is not None
-        assert self._step_of is not None
-        gradients = Gradients()
-        kernel = self._layout.kernel_with(gradients.wrap, handles=True)
-        with gradients.watching():
-            bound = BoundPlan(kernel, self._bound.state, self._make)
-            result = self._step_of(bound, self._bound.plan)(batch)
-        self._alone = None
-        found = stretches(self._layout, alone, gradients)
-        if self._make is not None:
-            found = that_cast_alike(self._layout, found, gradients.codes.__contains__)
-        if found:
-            self._parts = Parts(self._layout, found, self._steps_of, partial(self._give_up, alone))
-            inner = self._parts.open(self._bound.state, self._make)
-            self._in_parts = self._step_of(inner, inner.plan)
-        return result
-
-    def _steps_of(self, plan: ExecutionPlan, places: range) -> CapturedStep:
-        first, last = plan.describe(0), plan.describe(len(places) - 1)
-        what = first if len(places) == 1 else f"{first} to {last}"
-        # what is on its way through a step is where ops run
-        return CapturedStep(plan, self._options, self._records.of(what), Handling(), self._device)
-
-    def _give_up(self, alone: int) -> None:
-        """Run op by op again: gradients go through ops that were compiled by themselves."""
-        self._parts = self._in_parts = None
-        self._given_up += 1
-        if self._given_up <= _MOST_GIVEN_UP:
-            self._alone = alone
 
     def _get_ready(
         self, batch: Mapping[str, Any], reason: str | None, told: Told | None, ran: Ran
@@ -450,7 +383,8 @@ class CapturedStep:
                 traced = failed.traced or ended
                 self._programs.clear()
                 self._refused = str(failed)
-                self._alone = failed.place
+                if failed.index and self._make is None and can_split(self._layout, failed.index):
+                    self._split_at(failed.index)
                 seconds = traced - started, ended - traced
                 self._records.add(context, reason, *seconds, fallback=self._refused)
                 return reason, *seconds
@@ -460,6 +394,35 @@ class CapturedStep:
         seconds = traced - started, time.perf_counter() - traced
         self._records.add(context, reason, *seconds)
         return reason, *seconds
+
+    def _run_in_two(self, run: RunStep, eager: RunStep, batch: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return run(batch)
+        except KeyError:
+            assert self._split is not None
+            if self._split.missing(batch) is not None:
+                return eager(batch)  # This names the op that reads the missing key.
+            raise
+
+    def _split_at(self, count: int) -> None:
+        """Compile the first ops by themselves from the next step on."""
+        what = f"{self._layout.describe(0)} to {self._layout.describe(count - 1)}"
+        records = self._records.of(what)
+
+        def make_steps(plan: ExecutionPlan) -> CapturedStep:
+            return CapturedStep(plan, self._options, records, Handling(), self._device)
+
+        self._first = CompiledOps(self._layout, count, make_steps)
+        self._split = split_kernel(self._layout, self._first, count)
+        self._open_split()
+
+    def _open_split(self) -> None:
+        assert self._first is not None
+        assert self._split is not None
+        assert self._bound is not None
+        assert self._step_of is not None
+        self._first.open(self._bound.state)
+        self._run_split = self._step_of(BoundPlan(self._split, self._bound.state), self._split)
 
     def _rows(self, batch: Mapping[str, Any], values: list[Any]) -> Rows | None:
         """Find the rows of a batch of which its program is to take more and fewer, if any."""
@@ -518,15 +481,16 @@ class CapturedStep:
                 is_open=is_open,
             )
         except Uncapturable as error:
-            raise _Failed(str(error), place=error.place) from None
+            text = str(error)
+            if error.index is not None and plan.describe(error.index) not in text:
+                text = f"{plan.describe(error.index)}: {text}"
+            raise _Failed(text, index=error.index) from None
         except Exception as error:
             raise _Failed(f"capturing has failed: {error!r}") from None
         traced = time.perf_counter()
         try:
             with report_if_slow("compiling a step"):
-                lowered = lower(
-                    captured, self._options, found, rows and rows.usual, self._tell_of_graphs
-                )
+                lowered = lower(captured, self._options, found, rows and rows.usual)
             forms = [KIND.form_of(value) for value in values]
             sized = None
             if rows is not None:
@@ -548,11 +512,6 @@ class CapturedStep:
             raise _Failed(str(error) if isinstance(error, Uncapturable) else text, traced) from None
         return program, traced
 
-    def _tell_of_graphs(self, reason: str) -> None:
-        """Take down why a program goes on without a CUDA graph."""
-        assert self._bound is not None
-        self._records.add(self._bound.state, f"a step has no CUDA graph: {reason}")
-
 
 class _Failed(Exception):
     """There is no program, and its text says why.
@@ -560,13 +519,13 @@ class _Failed(Exception):
     Args:
         reason: Why.
         traced: When tracing ended, None if it has failed.
-        place: The place of the op that stands in the way, None where it is not known.
+        index: The index of the op that cannot be captured, None where it is not known.
     """
 
-    def __init__(self, reason: str, traced: float | None = None, place: int | None = None) -> None:
+    def __init__(self, reason: str, traced: float | None = None, index: int | None = None) -> None:
         super().__init__(reason)
         self.traced = traced
-        self.place = place
+        self.index = index
 
 
 def _waits(update: Any) -> bool:
