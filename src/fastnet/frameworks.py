@@ -42,6 +42,8 @@ def part_of(framework: str, part: str = "", asker: str = "fastnet") -> Any:
     if framework not in _PACKAGES:
         raise ValueError(f"The frameworks are 'torch', 'tf' and 'np', but got {framework!r}.")
     found = import_module(_PACKAGES[framework])
+    if framework == "np":  # which has no modules
+        part = part.rpartition(".")[2]
     path = found.__name__
     for name in part.split(".") if part else ():
         path = f"{path}.{name}"

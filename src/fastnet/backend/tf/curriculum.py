@@ -1,7 +1,4 @@
-"""The weights of learning by a curriculum, on TensorFlow tensors.
-
-Arguments and results are those of `fastnet.backend.numpy.curriculum`.
-"""
+"""Confidence weights of SuperLoss on TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fastnet.backend.numpy.curriculum import LEAST, LEAST_LOG
+from fastnet.backend.numpy.lambertw import LEAST, LEAST_LOG
 from fastnet.backend.tf.lambertw import lambertw
 
 __all__ = ["weigh"]

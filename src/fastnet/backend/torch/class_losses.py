@@ -7,7 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional
 
-from fastnet.backend.torch.losses import row_of, weights_of_indices
+from fastnet.backend.torch.losses import (
+    class_indices,
+    refuse_fractions,
+    row_of,
+    weights_of_indices,
+)
 
 __all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
 
@@ -43,24 +48,28 @@ def sparse_categorical_crossentropy_along_axis(
     """
     if y_true.dim() == y_pred.dim():
         y_true = y_true.squeeze(axis)
-    y_true = y_true.long()
+    labels, y_true = y_true, class_indices(y_true)
     # torch's gradients of images are of none that are stored in another order
     y_pred = y_pred.movedim(axis, 1).contiguous()
     left_out = _PASSED_OVER if ignore_index is None else ignore_index
-    if from_logits:
-        loss = functional.cross_entropy(
-            y_pred,
-            y_true,
-            ignore_index=left_out,
-            reduction="none",
-            label_smoothing=label_smoothing,
-        )
-    else:
-        logs = y_pred.log()
-        loss = functional.nll_loss(logs, y_true, ignore_index=left_out, reduction="none")
-        if label_smoothing:
-            spread = -logs.mean(1).masked_fill(y_true == left_out, 0)
-            loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    try:
+        if from_logits:
+            loss = functional.cross_entropy(
+                y_pred,
+                y_true,
+                ignore_index=left_out,
+                reduction="none",
+                label_smoothing=label_smoothing,
+            )
+        else:
+            logs = y_pred.log()
+            loss = functional.nll_loss(logs, y_true, ignore_index=left_out, reduction="none")
+            if label_smoothing:
+                spread = -logs.mean(1).masked_fill(y_true == left_out, 0)
+                loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    except IndexError as error:
+        refuse_fractions(labels, error)
+        raise
     if class_weights:
         loss = loss * weights_of_indices(y_true, class_weights, y_pred)
     if not average_loss:

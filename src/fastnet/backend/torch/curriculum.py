@@ -1,7 +1,4 @@
-"""The weights of learning by a curriculum, on torch tensors.
-
-Arguments and results are those of `fastnet.backend.numpy.curriculum`.
-"""
+"""Confidence weights of SuperLoss on torch tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastnet.backend.numpy.curriculum import LEAST, LEAST_LOG
+from fastnet.backend.numpy.lambertw import LEAST, LEAST_LOG
 from fastnet.backend.torch.lambertw import lambertw
 
 __all__ = ["weigh"]
