@@ -8,12 +8,8 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.torch._internals import (
-    is_bare_zero_grad,
-    is_torchs,
-    optimizer_hooks,
-    scheduler_has_wrapped,
-)
+from fastnet.backend.torch._internals import hook_tables, scheduler_has_wrapped
+from fastnet.backend.torch.gradients import is_bare_zero_grad, is_torchs
 from fastnet.network.torch.captured import rules
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.rules import Update
@@ -128,7 +124,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
         raise Uncapturable(f"`zero_grad` of {name} was replaced")
     if not is_torchs(kind.step) or not is_bare_zero_grad(optimizer.zero_grad):
         raise Uncapturable(f"`step` or `zero_grad` of the class {name} was replaced")
-    if optimizer_hooks(optimizer):
+    if any(hook_tables(optimizer)):
         raise Uncapturable(f"{name} has hooks around its step")
     for group in optimizer.param_groups:
         for flag in ("capturable", "differentiable"):
