@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import torch
 
-from fastnet.backend.torch._internals import Unpickler, typed_storage
+from fastnet.backend.torch._internals import Unpickler
 
 __all__ = ["require_claims"]
 
@@ -105,7 +105,9 @@ def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -
         storage: Any = torch.UntypedStorage(claimed, device="meta")  # type: ignore[no-untyped-call]
         if storages is not None:
             storages.append((storage, claimed))
-        return typed_storage(storage, dtype)
+        # `_internal` suppresses a warning that is meant for users of the class.
+        make: Any = torch.storage.TypedStorage
+        return make(wrap_storage=storage, dtype=dtype, _internal=True)
 
     reader: Any = Unpickler(file)
     reader.persistent_load = make_storage

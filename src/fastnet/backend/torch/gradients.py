@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from os.path import dirname
 from typing import Any
 
 import torch
@@ -11,7 +10,12 @@ from torch.overrides import has_torch_function
 
 from fastnet.backend.facts import name_of
 from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
-from fastnet.backend.torch._internals import run_backward, transforms_are_active
+from fastnet.backend.torch._internals import (
+    is_bare_zero_grad,
+    is_torchs,
+    run_backward,
+    transforms_are_active,
+)
 from fastnet.backend.torch.averaging import averaged
 from fastnet.backend.torch.engines import engine_of, groups_of
 from fastnet.errors import add_note
@@ -22,9 +26,7 @@ __all__ = [
     "backward",
     "drop_gradients",
     "get_gradient",
-    "is_bare_zero_grad",
     "is_direct",
-    "is_torchs",
     "owned",
     "parameters_of",
     "step_optimizer",
@@ -32,12 +34,6 @@ __all__ = [
     "update_model",
     "watch",
 ]
-
-
-def is_torchs(function: Any) -> bool:
-    """Return whether a function was defined by torch, and not patched by a program."""
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.startswith(dirname(torch.__file__))
 
 
 def _own(function: Any) -> Any:
@@ -48,7 +44,6 @@ def _own(function: Any) -> Any:
 _tensor_backward = _own(torch.Tensor.backward)
 _backward = _own(torch.autograd.backward)
 _grad = _own(torch.autograd.grad)
-_zero_grad = _own(torch.optim.Optimizer.zero_grad)
 
 
 def is_direct(loss: torch.Tensor) -> bool:
@@ -257,14 +252,6 @@ def step_optimizer(optimizer: Any, name: str) -> None:
         raise
     finally:
         drop_gradients(optimizer)
-
-
-def is_bare_zero_grad(zero_grad: Any) -> bool:
-    """Return whether an optimizer's `zero_grad` is torch's own, which only clears gradients.
-
-    Torch's function opens a profiler range, which takes 4 to 6 % of a small training step.
-    """
-    return _zero_grad is not None and getattr(zero_grad, "__func__", None) is _zero_grad
 
 
 def drop_gradients(optimizer: Any) -> None:

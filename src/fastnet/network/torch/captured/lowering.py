@@ -297,7 +297,8 @@ def _compile(
 ) -> Call:
     backend = options.backend
     if backend is None or backend == "inductor":
-        return compile_graph(graph, examples, mode, options.fallback_random, left)
+        compiled: Call = compile_graph(graph, examples, mode, options.fallback_random, left)
+        return compiled
     if backend == "eager":
         return lambda tensors: graph(*tensors)
     make = find_backend(backend) if isinstance(backend, str) else backend

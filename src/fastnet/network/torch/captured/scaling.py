@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.torch._internals import scaler_records, scaler_tensors
-from fastnet.backend.torch.gradients import is_torchs, owned
+from fastnet.backend.torch._internals import is_torchs, scaler_records, scaler_tensors
+from fastnet.backend.torch.gradients import owned
 from fastnet.network.torch.captured.observing import Uncapturable
 
 __all__ = ["RefusedScaler", "ScalerInTrace", "numbers_of", "tensors_of"]

@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.torch._internals import hook_tables, scheduler_has_wrapped
-from fastnet.backend.torch.gradients import is_bare_zero_grad, is_torchs
+from fastnet.backend.torch._internals import (
+    WRAPPED_STEP,
+    hook_tables,
+    is_bare_zero_grad,
+    is_torchs,
+)
 from fastnet.network.torch.captured import rules
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.rules import Update
@@ -118,7 +122,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
             f"the optimizer is {name}{f', {why}' if why else ''}; what can be captured is {known}"
         )
     own = vars(optimizer)
-    if "step" in own and not scheduler_has_wrapped(own["step"]):
+    if "step" in own and not hasattr(own["step"], WRAPPED_STEP):
         raise Uncapturable(f"`step` of {name} was replaced")
     if "zero_grad" in own:
         raise Uncapturable(f"`zero_grad` of {name} was replaced")
