@@ -1,4 +1,4 @@
-"""The weights of learning by a curriculum, on numpy arrays."""
+"""The sample weights of SuperLoss, on numpy arrays."""
 
 from __future__ import annotations
 
