@@ -39,9 +39,9 @@ class SuperLoss(LossOp):
     Revaud, 2020).
     """
 
-    _weigh = OfFramework("curriculum.weigh")
+    _weigh = OfFramework("super_loss.weigh")
     _mean = OfFramework("reduce_mean")
-    _new_average = OfFramework("averages.MovingAverage")
+    _new_average = OfFramework("super_loss.MovingAverage")
 
     calls_user_code = True
     resolved_from = ("threshold", "regularization", "average_loss")
@@ -152,7 +152,7 @@ class SuperLoss(LossOp):
             return self.threshold
         mode = state["mode"]
         if mode not in self._averages:  # an op that was not built for a framework
-            self._averages[mode] = implementation_of(self, losses, "averages.MovingAverage")()
+            self._averages[mode] = implementation_of(self, losses, "super_loss.MovingAverage")()
         mean = self._mean(losses, None, False)
         return self._averages[mode].update(mean, keep=not state["warmup"])
 

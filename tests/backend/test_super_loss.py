@@ -1,4 +1,4 @@
-"""The weights of learning by a curriculum, against forty digits of them."""
+"""The sample weights of SuperLoss, against forty digits of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def exact(excess: Any, regularization: float) -> tuple[Any, Any]:
 
 
 def weigh(framework: str, excess: Any, regularization: float = 1.0) -> Any:
-    return import_module(f"fastnet.backend.{framework}.curriculum").weigh(excess, regularization)
+    return import_module(f"fastnet.backend.{framework}.super_loss").weigh(excess, regularization)
 
 
 @pytest.mark.parametrize("regularization", [1.0, 0.25])
