@@ -271,8 +271,8 @@ register(
         stand_in="__tf_tensor__",
         models=("keras:Model", "tf_keras:Model"),
         network="fastnet.network.tf:TFNetwork",
-        model_pass="fastnet.op.tensorop.model.tf_pass:TFPass",
-        update="fastnet.op.tensorop.model.tf_update:TFUpdate",
+        model_pass="fastnet.backend.tf.models:TFPass",
+        update="fastnet.backend.tf.update:TFUpdate",
     )
 )
 register(

@@ -8,11 +8,11 @@ from typing import Any
 from fastnet._nest import NestMap
 from fastnet.backend.facts import name_of
 from fastnet.backend.foreign import NUMPY, adopter
+from fastnet.backend.model_update import ModelUpdate
 from fastnet.frameworks import Framework
 from fastnet.network import BaseNetwork
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.execution_plan import Handling
-from fastnet.op.tensorop.model.model_update import ModelUpdate
 from tests.network.toy import Model, Tensor, differentiate
 from tests.network.toy.functions import convert
 
