@@ -18,6 +18,7 @@ __all__ = [
     "hinge",
     "huber",
     "l1_loss",
+    "mean_of_losses",
     "mean_squared_error",
     "smooth_l1_loss",
     "sparse_categorical_crossentropy",

@@ -1,134 +1,16 @@
-"""The tensor functions, in TensorFlow."""
+"""The tensor functions, in TensorFlow, under the names that ops and `fastnet.backend` call."""
 
-from fastnet.backend.tf import losses
-from fastnet.backend.tf.images import CHANNEL_AXIS, normalize, resize_3d
-from fastnet.backend.tf.math import (
-    abs,
-    add,
-    argmax,
-    check_nan,
-    clip_by_value,
-    code_probabilities,
-    divide,
-    exp,
-    lambertw,
-    matmul,
-    maximum,
-    multiply,
-    pow,
-    sign,
-    tensor_round,
-    tensor_sqrt,
-    zscore,
-)
-from fastnet.backend.tf.random import random_normal_like, random_uniform_like
-from fastnet.backend.tf.reductions import (
-    extremes,
-    mean_of,
-    percentile,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_std,
-    reduce_sum,
-    settled_axes,
-    sum_of,
-)
-from fastnet.backend.tf.tensors import (
-    CHANNELS_LAST,
-    cast,
-    cast_like,
-    concat,
-    constant,
-    convert,
-    expand_dims,
-    flip,
-    from_numpy,
-    gather,
-    gather_from_batch,
-    get_image_dims,
-    get_shape,
-    is_integral,
-    ones_like,
-    pad_ends,
-    permute,
-    reshape,
-    roll,
-    settled_order,
-    settled_shape,
-    shape_of,
-    slices_along,
-    squeeze,
-    stack,
-    to_numpy,
-    transpose,
-    where,
-    zeros,
-    zeros_like,
-)
-
-__all__ = [
-    "CHANNELS_LAST",
-    "CHANNEL_AXIS",
-    "abs",
-    "add",
-    "argmax",
-    "cast",
-    "cast_like",
-    "check_nan",
-    "clip_by_value",
-    "code_probabilities",
-    "concat",
-    "constant",
-    "convert",
-    "divide",
-    "exp",
-    "expand_dims",
-    "extremes",
-    "flip",
-    "from_numpy",
-    "gather",
-    "gather_from_batch",
-    "get_image_dims",
-    "get_shape",
-    "is_integral",
-    "lambertw",
-    "losses",
-    "matmul",
-    "maximum",
-    "mean_of",
-    "multiply",
-    "normalize",
-    "ones_like",
-    "pad_ends",
-    "percentile",
-    "permute",
-    "pow",
-    "random_normal_like",
-    "random_uniform_like",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_std",
-    "reduce_sum",
-    "reshape",
-    "resize_3d",
-    "roll",
-    "settled_axes",
-    "settled_order",
-    "settled_shape",
-    "shape_of",
-    "sign",
-    "slices_along",
-    "squeeze",
-    "stack",
-    "sum_of",
-    "tensor_round",
-    "tensor_sqrt",
-    "to_numpy",
-    "transpose",
-    "where",
-    "zeros",
-    "zeros_like",
-    "zscore",
-]
+from fastnet.backend.tf.averages import *
+from fastnet.backend.tf.class_losses import *
+from fastnet.backend.tf.control import *
+from fastnet.backend.tf.curriculum import *
+from fastnet.backend.tf.gradients import *
+from fastnet.backend.tf.images import *
+from fastnet.backend.tf.losses import *
+from fastnet.backend.tf.math import *
+from fastnet.backend.tf.mixing import *
+from fastnet.backend.tf.models import *
+from fastnet.backend.tf.random import *
+from fastnet.backend.tf.reductions import *
+from fastnet.backend.tf.taking import *
+from fastnet.backend.tf.tensors import *

@@ -11,10 +11,10 @@ from fastnet.backend.losses import WeightOfEach
 from fastnet.backend.tf.losses import keras_loss, mean_of_losses, weights_of_indices
 from fastnet.backend.tf.tensors import rank_of, shape_of
 
-__all__ = ["categorical", "sparse"]
+__all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
 
 
-def sparse(
+def sparse_categorical_crossentropy_along_axis(
     y_pred: tf.Tensor,
     y_true: tf.Tensor,
     axis: int,
@@ -57,7 +57,7 @@ def sparse(
     return tf.cast(tf.math.divide_no_nan(total, number), loss.dtype)
 
 
-def categorical(
+def categorical_crossentropy_along_axis(
     y_pred: tf.Tensor,
     y_true: tf.Tensor,
     axis: int,
@@ -82,3 +82,7 @@ def _with_classes_last(tensor: tf.Tensor, axis: int) -> tf.Tensor:
     if axis == axes[-1]:
         return tensor
     return tf.transpose(tensor, [*axes[:axis], *axes[axis + 1 :], axis])
+
+
+categorical = categorical_crossentropy_along_axis
+sparse = sparse_categorical_crossentropy_along_axis

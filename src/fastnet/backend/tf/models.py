@@ -377,8 +377,7 @@ def _find_layer(model: Any, layer: str | int) -> Any:
         if not keeps_places(model):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, but this "
-                "version of Keras does not tell their order, or FASTNET_PUBLIC_ONLY=1 in the "
-                f"environment forbids to ask. Name one of {_some(names)}."
+                f"version of Keras does not tell their order. Name one of {_some(names)}."
             )
         if not -len(layers) <= layer < len(layers):
             raise IndexError(

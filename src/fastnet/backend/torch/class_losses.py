@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from fastnet.backend.torch.losses import row_of, weights_of_indices
 
-__all__ = ["categorical", "sparse"]
+__all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
 
 # what torch passes over in every loss of its own
 _PASSED_OVER = -100
 
 
-def sparse(
+def sparse_categorical_crossentropy_along_axis(
     y_pred: torch.Tensor,
     y_true: torch.Tensor,
     axis: int,
@@ -72,7 +72,7 @@ def sparse(
     return (total / (y_true != left_out).sum()).to(loss.dtype)
 
 
-def categorical(
+def categorical_crossentropy_along_axis(
     y_pred: torch.Tensor,
     y_true: torch.Tensor,
     axis: int,
@@ -106,3 +106,7 @@ def categorical(
     if class_weights:
         loss = loss * row_of(class_weights, y_true)[y_true.argmax(1)]
     return loss.mean() if average_loss else loss
+
+
+categorical = categorical_crossentropy_along_axis
+sparse = sparse_categorical_crossentropy_along_axis

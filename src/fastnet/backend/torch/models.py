@@ -13,7 +13,7 @@ from fastnet._watch import Contents
 from fastnet.backend import to_tensor
 from fastnet.backend.facts import name_of, put_fact
 from fastnet.backend.named_values import ByName, check_arguments
-from fastnet.backend.torch._internals import PARTS, parts_of
+from fastnet.backend.torch._internals import SUBMODULES
 from fastnet.backend.torch.engines import is_sharded
 from fastnet.backend.torch.names import unwrap
 from fastnet.errors import MissingKeyError, nearest_name
@@ -64,12 +64,10 @@ class TrainingSwitch:
         self._mode: bool | None = None
         # whether the modules are as `train` left them
         self._are_still: Callable[[], bool] = Contents([], []).are_still
-        # the parts of modules whose tables cannot be had
-        self._unseen: list[tuple[torch.nn.Module, list[torch.nn.Module]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy of the model has flags of its own
-        return {**vars(self), "_mode": None, "_are_still": None, "_unseen": []}
+        return {**vars(self), "_mode": None, "_are_still": None}
 
     def refresh(self) -> None:
         """Ask the model anew at the next call."""
@@ -82,29 +80,19 @@ class TrainingSwitch:
             training: Whether it is training.
         """
         if training is self._mode and self._are_still():
-            for module, parts in self._unseen:
-                if [*module.children()] != parts:
-                    break
-            else:
-                return
+            return
         self._mode = None
         self._model.train(training)
         if training and (self._kept_names or self._kept_classes):
             self._keep()
         modules = list(self._model.modules())
-        if all("training" in vars(module) for module in modules):
-            entries = [(vars(module), "training") for module in modules]
-            tables, self._unseen = [], []
-            for module in modules:
-                table = parts_of(module)
-                if table is None:
-                    self._unseen.append((module, [*module.children()]))
-                else:
-                    entries.append((vars(module), PARTS))
-                    tables.append(table)
+        attributes = ("training", SUBMODULES)
+        if all(name in vars(module) for module in modules for name in attributes):
+            entries = [(vars(module), name) for module in modules for name in attributes]
+            tables = [vars(module)[SUBMODULES] for module in modules]
             self._are_still = Contents(entries, tables, owners=modules).are_still
             self._mode = training
-        # else a scripted module keeps its flag where it cannot be seen
+        # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
     def _keep(self) -> None:
         """Put the layers that stay in evaluation mode back into it."""

@@ -38,12 +38,12 @@ def tensors_of(scaler: Any) -> list[torch.Tensor]:
         raise Uncapturable(f"`{replaced[0]}` of the scaler of the loss was replaced")
     if not scaler.is_enabled():
         raise Uncapturable("the loss is scaled by a scaler that is not enabled")
-    found, unsettled = scaler_tensors(scaler), scaler_records(scaler)
-    if found is None or unsettled is None:
-        raise Uncapturable("what the scaler of the loss remembers is out of reach")
-    if unsettled:
+    if scaler_records(scaler):
         raise Uncapturable("the scaler of the loss has looked at gradients since its last update")
-    return found
+    found = scaler_tensors(scaler)
+    if None in found:
+        raise Uncapturable("the scaler of the loss has scaled nothing yet")
+    return list(found)
 
 
 def numbers_of(scaler: Any) -> list[float]:
