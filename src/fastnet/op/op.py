@@ -7,11 +7,20 @@ from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
 from fastnet.op.copies import get_state, set_state
+from fastnet.types import Forward, State
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 
-__all__ = ["Op", "get_inputs_by_op", "is_delete", "write_outputs_by_op"]
+__all__ = [
+    "Op",
+    "bind_forward",
+    "get_inputs_by_op",
+    "is_delete",
+    "is_overridden",
+    "takes_gradients",
+    "write_outputs_by_op",
+]
 
 
 class Op:
@@ -160,3 +169,38 @@ def is_delete(op: object) -> bool:
     if flag is not None:
         return bool(flag)
     return any(base.__name__ == "Delete" for base in type(op).__mro__)
+
+
+def takes_gradients(op: Any) -> bool:
+    """Return whether an op takes gradients, and so may keep a graph for a later op."""
+    return hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
+
+
+def is_overridden(op: Any, forward: Any) -> bool:
+    """Return whether an op runs another `forward` than the given one of its library class."""
+    return getattr(op.forward, "__func__", None) is not forward
+
+
+def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
+    """Return an op's forward with the settings that a network has for it; the op keeps its own."""
+    bound: Forward | None = op.bind(defer, retain_graph) if hasattr(op, "bind") else None
+    if bound is not None:
+        return bound
+
+    def forward(data: Any, state: State) -> Any:
+        # A forward of the user's own reads the settings from the op, so set them for this call.
+        deferred = getattr(op, "defer", None)
+        retained = op.fe_retain_graph() if hasattr(op, "fe_retain_graph") else None
+        try:
+            if deferred is not None and defer:
+                op.defer = True
+            if retained is not None:
+                op.fe_retain_graph(retain_graph)
+            return op.forward(data, state)
+        finally:
+            if deferred is not None and defer:
+                op.defer = deferred
+            if retained is not None:
+                op.fe_retain_graph(retained)
+
+    return forward

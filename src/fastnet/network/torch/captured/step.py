@@ -16,7 +16,7 @@ from fastnet._trace import Length
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch._internals import COMPILED, grad_hooks
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.gradient_isolation import TRAINED
+from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling

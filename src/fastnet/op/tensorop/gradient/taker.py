@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastnet.op.settings import is_overridden
+from fastnet.op.op import is_overridden
 from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, State

@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fastnet.errors import add_note, describe_op
-from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
-from fastnet.op.settings import bind_settings, takes_gradients
+from fastnet.op.op import (
+    bind_forward,
+    get_inputs_by_op,
+    is_delete,
+    takes_gradients,
+    write_outputs_by_op,
+)
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward, State
 
@@ -87,7 +92,7 @@ def forward_of(op: Any, retain_graph: bool) -> Callable[..., Any]:
         What to call.
     """
     if takes_gradients(op):
-        return bind_settings(op, defer=False, retain_graph=retain_graph)
+        return bind_forward(op, defer=False, retain_graph=retain_graph)
     bound = op.bind(False, retain_graph) if isinstance(op, MetaOp) else None
     forward: Callable[..., Any] = bound or op.forward
     return forward

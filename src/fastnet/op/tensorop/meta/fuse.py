@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.op.op import is_delete
-from fastnet.op.settings import takes_gradients
+from fastnet.op.op import is_delete, takes_gradients
 from fastnet.op.tensorop.meta.chain import chain, step_of
 from fastnet.op.tensorop.meta.meta_op import MetaOp
 from fastnet.types import Forward

@@ -10,7 +10,7 @@ from fastnet.frameworks import part_of
 from fastnet.op.around import AroundOps
 from fastnet.op.checks import check_keys
 from fastnet.op.meta_checks import require_ops
-from fastnet.op.settings import is_overridden, takes_gradients
+from fastnet.op.op import is_overridden, takes_gradients
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Model, State, Tensor, is_tensor_op
 
