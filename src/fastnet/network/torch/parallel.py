@@ -9,7 +9,7 @@ from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange, Exchanges
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.op.settings import takes_gradients
+from fastnet.op.op import takes_gradients
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model

@@ -13,7 +13,7 @@ from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.errors import nearest_name, shorten
 from fastnet.frameworks import framework_named
 from fastnet.op.checks import is_int, is_number
-from fastnet.op.settings import is_overridden
+from fastnet.op.op import is_overridden
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
 from fastnet.op.tensorop.model.model_update import REPORTS, Extras, ModelUpdate
 from fastnet.types import Forward, Model, State
