@@ -1,26 +1,5 @@
-"""Which framework a model belongs to, found out without importing any."""
+"""Which framework a model belongs to."""
 
-from __future__ import annotations
-
-from fastnet.frameworks import FRAMEWORKS
+from fastnet.backend.dispatch import framework_of
 
 __all__ = ["framework_of"]
-
-
-def framework_of(model: object) -> str | None:
-    """Return a model's framework.
-
-    Args:
-        model: Anything.
-
-    Returns:
-        The name of the framework, such as "torch" or "tf"; None for something that is no model of
-        any.
-
-    >>> framework_of("a string") is None
-    True
-    """
-    for framework in reversed(FRAMEWORKS.values()):
-        if framework.has_model(model):
-            return framework.name
-    return None

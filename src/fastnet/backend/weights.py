@@ -6,8 +6,7 @@ import os
 
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import require_weights_file
-from fastnet.backend.models import module_for
-from fastnet.backend.optimizers import require_built
+from fastnet.backend.models import module_for, require_built
 from fastnet.types import Model
 
 __all__ = ["load_model", "save_model"]

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, write_archive
+from fastnet.backend.dispatch import backend_module
 from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.files import write_whole
 from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.tree import array_from, decode, encode
 from fastnet.distributed import processes_of
-from fastnet.frameworks import part_of
 from fastnet.network import random_state as random
 from fastnet.network.rank_states import RANKS, collect_ranks, of_rank
 from fastnet.network.stateful import (
@@ -335,7 +335,7 @@ def _path_of(path: str | os.PathLike[str]) -> str:
 
 
 def _run_of(network: BaseNetwork) -> Any:
-    return part_of(network.target_type, "run_state", "A checkpoint")
+    return backend_module(network.target_type, "run_state")
 
 
 def _things_of(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.frameworks import part_of
+from fastnet.backend.dispatch import backend_module
 from fastnet.network import BaseNetwork
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import is_given, is_scheduler
@@ -40,7 +40,7 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         for held in (getattr(model, "optimizer", None), getattr(model, "current_optimizer", None))
         for one in _values(held)
     }
-    keeping = part_of(network.target_type, "keeping", "A profile")
+    keeping = backend_module(network.target_type, "keeping")
     kept = keeping.Kept(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
     followers: list[tuple[Any, Any]] = [

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fastnet import backend
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch, feed_forward
 from tests.network.programs import Image, line, raising
 

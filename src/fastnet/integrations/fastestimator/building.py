@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 import fastnet
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.facts import fact, name_of, put_fact
-from fastnet.backend.framework import framework_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import ROOT

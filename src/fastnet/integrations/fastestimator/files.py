@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import fastnet.backend
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import write_whole
-from fastnet.backend.framework import framework_of
 from fastnet.integrations.fastestimator.rates import get_lr
 
 __all__ = ["load_model", "save_model"]
