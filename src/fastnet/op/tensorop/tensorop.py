@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import BY_VALUE, get_backend, implementation
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import BY_VALUE, backend_of, framework_of, get_backend
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
 from fastnet.op.op import Op
@@ -99,7 +98,7 @@ class TensorOp(Op):
         """Return the backend, which a tensor decides if the op was not built."""
         if self._framework is not None:
             return self.backend
-        backend = implementation(tensor)
+        backend = backend_of(tensor)
         if not hasattr(backend, function):
             raise TypeError(
                 f"{type(self).__name__} runs on tensors of torch or TensorFlow, but got an array "

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.dispatch import get_backend
-from fastnet.backend.framework import framework_of
-from fastnet.frameworks import part_if_any
+from fastnet.backend.dispatch import backend_module, framework_of, get_backend
 from fastnet.op.tensorop.gradient.taker import GradientTaker
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Keys, Model, Names, State, Tensor
@@ -66,8 +64,10 @@ class GradientOp(HoldsModel, GradientTaker):
         self._count = len(targets)
         framework = None if model is None else framework_of(model)
         self._trainable: Any = framework and get_backend(framework).trainable
-        # Models that are sharded over processes.
-        self._taker_of: Any = framework and part_if_any(framework, "spread_taking.taker_of")
+        # Returns how to differentiate with respect to a model that is sharded over processes.
+        self._taker_of: Any = None
+        if framework == "torch":
+            self._taker_of = backend_module("torch", "spread_taking").taker_of
 
     def _anew(self, own: Any) -> GradientOp:
         count = len(self.inputs) - self._count

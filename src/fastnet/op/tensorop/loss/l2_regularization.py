@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.dispatch import get_backend
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of, get_backend
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.held_model import HoldsModel
