@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.torch._internals import places_of
-
 __all__ = ["Kept"]
 
 
@@ -37,7 +35,10 @@ class Kept:
         self._tensors = [
             (module, name, tensor, _copy(tensor))
             for module in self._modules
-            for name, tensor in places_of(module)
+            for name, tensor in _named_tensors(module)
+        ]
+        self._empty = [
+            (module, name) for module in self._modules for name in _empty_attributes(module)
         ]
         self._gradients = [
             (tensor, tensor.grad, _copy(tensor.grad))
@@ -57,6 +58,9 @@ class Kept:
                 _filled(tensor, value)
                 if getattr(module, name, None) is not tensor:
                     setattr(module, name, tensor)
+            for module, name in self._empty:
+                if getattr(module, name, None) is not None:
+                    setattr(module, name, None)
             for parameter, gradient, value in self._gradients:
                 parameter.grad = _filled(gradient, value)
             for optimizer in self._optimizers:
@@ -97,6 +101,22 @@ class _Optimizer:
 
 def _is_to_come(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
+
+
+def _named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """List the parameters and buffers that a module itself has, by name."""
+    return [
+        *module.named_parameters(recurse=False, remove_duplicate=False),
+        *module.named_buffers(recurse=False, remove_duplicate=False),
+    ]
+
+
+def _empty_attributes(module: torch.nn.Module) -> list[str]:
+    """List the parameters, buffers and submodules that are registered as None."""
+    own = [name for name in dir(module) if name not in vars(module)]
+    return [
+        name for name in own if not hasattr(type(module), name) and getattr(module, name) is None
+    ]
 
 
 def _copy(value: Any) -> Any:

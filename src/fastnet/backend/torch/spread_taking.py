@@ -10,11 +10,16 @@ import torch
 from fastnet.backend.facts import fact
 from fastnet.backend.torch.averaging import average
 from fastnet.backend.torch.engines import engine_of, groups_of
-from fastnet.backend.torch.gradient_isolation import TRAINED, cleared_gradients
-from fastnet.backend.torch.gradients import backward, parameters_of, trainable
 from fastnet.backend.torch.graph import reached
 from fastnet.backend.torch.sharded import gather_no_more
 from fastnet.backend.torch.taking import take
+from fastnet.backend.torch.update import (
+    TRAINED,
+    backward,
+    cleared_gradients,
+    parameters_of,
+    trainable,
+)
 from fastnet.types import State
 
 __all__ = ["taker_of"]

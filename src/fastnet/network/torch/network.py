@@ -10,7 +10,6 @@ import torch
 
 from fastnet._nest import NestMap
 from fastnet.backend.facts import fact, name_of
-from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
 from fastnet.errors import shorten
@@ -248,5 +247,4 @@ class TorchNetwork(BaseNetwork):
 def _no_gradients(gradients: bool) -> Setting | None:
     if gradients:
         return None
-    # what torch.no_grad does
-    return torch.is_grad_enabled, set_grad_enabled, False
+    return torch.is_grad_enabled, torch.set_grad_enabled, False

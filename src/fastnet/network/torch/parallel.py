@@ -80,7 +80,7 @@ def _lone_update(ops: Sequence[Any]) -> UpdateOp | None:
     if len(takers) != 1 or type(takers[0]) is not UpdateOp:
         return None
     update = takers[0]
-    if update.gradients is not None or update.merge_grad > 1:
+    if update.gradients is not None or update.updater().is_merging:
         return None
     runs = [op for op in ops if op is not update and _holds(op, update.model)]
     return update if len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients else None

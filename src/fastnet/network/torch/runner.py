@@ -15,8 +15,8 @@ from fastnet.backend.facts import fact
 from fastnet.backend.precision import Precision
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
+from fastnet.backend.torch.update import TRAINED
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.metering import Around, StepMeter, op_title, titles
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating

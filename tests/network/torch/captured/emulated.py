@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
 
-from fastnet.network.torch.captured import lowering, step
+from fastnet.network.torch.captured import capture, lowering
 from fastnet.network.torch.captured.stages import Stages
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -90,9 +91,7 @@ class Emulated:
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
     found = Emulated()
-    tools = step.tools()
-    assert tools is not None
-    make_mode, open_like = tools.fake_mode, tools.open_like
+    make_mode, open_like = capture.fake_mode, capture.open_like
     split, compile = lowering.split, lowering._compile
 
     def mode_of(opened: bool) -> Any:
@@ -115,10 +114,6 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
         mode.from_tensor = from_tensor
         return mode
 
-    other = tools._replace(
-        fake_mode=mode_of, open_like=lambda mode, one: open_like(mode, one.to(META))
-    )
-
     def split_for_cpu(graph: Any, mode: Any) -> Any:
         stages = split(graph, mode)
         if stages is None:
@@ -140,10 +135,11 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
             inputs = [
                 torch.empty_strided(one.size(), one.stride(), dtype=one.dtype) for one in examples
             ]
-            graph = other.make_graph(graph, tracing_mode="real")(*inputs)
+            graph = make_fx(graph, tracing_mode="real")(*inputs)
         return compile(graph, inputs, **settings)
 
-    monkeypatch.setattr(step, "tools", lambda: other)
+    monkeypatch.setattr(capture, "fake_mode", mode_of)
+    monkeypatch.setattr(capture, "open_like", lambda mode, one: open_like(mode, one.to(META)))
     monkeypatch.setattr(lowering, "split", split_for_cpu)
     monkeypatch.setattr(lowering, "_compile", compiled_for_cpu)
     monkeypatch.setattr(lowering, "recorder_of", lambda device: found.recorder)

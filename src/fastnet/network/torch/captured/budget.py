@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fastnet.backend.torch._internals import Tools
+from fastnet.backend.torch._internals import storage_key, writes
 
 __all__ = ["keep_within"]
 
@@ -27,9 +27,7 @@ _SHARES = 4
 _AGAIN = "fastnet_again"
 
 
-def keep_within(
-    graph: fx.GraphModule, share: float, length: Callable[[Any], int], tools: Tools
-) -> None:
+def keep_within(graph: fx.GraphModule, share: float, length: Callable[[Any], int]) -> None:
     """Have a graph keep less, and work out again what it then lacks.
 
     Args:
@@ -38,13 +36,12 @@ def keep_within(
             results, it may hold at that place, from 0 to 1. It holds more where nothing else can
             be had again, or where having all of it again would take more memory.
         length: Gives the length of an axis.
-        tools: What torch has for graphs.
     """
     tried = []
     for part in range(_SHARES):
         one = _copied(graph)
-        _hold_less(_Values(one, length, tools), share + (1 - share) * part / _SHARES)
-        tried.append((_Values(one, length, tools).most, part, one))
+        _hold_less(_Values(one, length), share + (1 - share) * part / _SHARES)
+        tried.append((_Values(one, length).most, part, one))
     _, _, best = min(tried, key=lambda each: each[:2])
     graph.graph = best
 
@@ -82,18 +79,16 @@ class _Values:
     Args:
         graph: The graph.
         length: Gives the length of an axis.
-        tools: What torch has for graphs.
 
     Attributes:
         most: The bytes that are taken where the most memory is.
         gone: The nodes whose values are not held across the place where the most memory is taken.
     """
 
-    def __init__(self, graph: fx.Graph, length: Callable[[Any], int], tools: Tools) -> None:
+    def __init__(self, graph: fx.Graph, length: Callable[[Any], int]) -> None:
         self.gone: set[fx.Node] = set()
         self._graph = graph
         self._length = length
-        self._tools = tools
         self._nodes = list(graph.nodes)
         self._places = {node: place for place, node in enumerate(self._nodes)}
         # of each node the one whose memory it is in
@@ -101,7 +96,7 @@ class _Values:
         owners: dict[Any, fx.Node] = {}
         for node in self._nodes:
             is_again = node.meta.get(_AGAIN, False)
-            keys = [(tools.storage_key(one), is_again) for one in _tensors(node)]
+            keys = [(storage_key(one), is_again) for one in _tensors(node)]
             self._roots[node] = owners.setdefault(keys[0], node) if keys else node
             for key in keys[1:]:
                 owners.setdefault(key, node)
@@ -111,9 +106,7 @@ class _Values:
             self._ends[root] = max(self._ends[root], last)
         # from there on inputs are written to
         self._last = next(
-            place
-            for place, node in enumerate(self._nodes)
-            if node.op == "output" or _writes(node, tools)
+            place for place, node in enumerate(self._nodes) if node.op == "output" or _writes(node)
         )
         self.most, self._fullest = self._find_fullest()
 
@@ -201,7 +194,7 @@ class _Values:
         return (
             getattr(target, "namespace", None) == "aten"
             and torch.Tag.nondeterministic_seeded not in target.tags
-            and not self._tools.writes(target)
+            and not writes(target)
         )
 
     def _operations(self, node: fx.Node) -> float:
@@ -221,8 +214,8 @@ class _Values:
         return count
 
 
-def _writes(node: fx.Node, tools: Tools) -> bool:
-    return hasattr(node.target, "namespace") and tools.writes(node.target)
+def _writes(node: fx.Node) -> bool:
+    return hasattr(node.target, "namespace") and writes(node.target)
 
 
 def _tensors(node: fx.Node) -> list[torch.Tensor]:

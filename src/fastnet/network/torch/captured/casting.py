@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any
 
 from fastnet.backend.facts import fact
-from fastnet.backend.torch.gradients import parameters_of
+from fastnet.backend.torch.update import parameters_of
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.torch.captured.held import Held, TooMuch
 from fastnet.network.torch.captured.parts import Stretch

@@ -137,13 +137,11 @@ class State:
         for module in {id(one): one for model in models for one in model.modules()}.values():
             if isinstance(module, torch.jit.ScriptModule):
                 raise Uncapturable(f"{type(module).__name__} is a scripted module")
-            for table in tables_of(module) or [{}]:
+            for table in tables_of(module):
                 for name, tensor in table.items():
                     if tensor is not None:
                         self._places.append((table, name, tensor))
                         known[id(tensor)] = tensor
-            if tables_of(module) is None:
-                raise Uncapturable(f"the parameters of {type(module).__name__} are out of reach")
         self._holders = [holder_of(model, "current_optimizer") for model in models if training]
         self._in_force = self._optimizers_now()
         for optimizer in self._in_force:

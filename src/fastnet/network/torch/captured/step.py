@@ -14,15 +14,16 @@ import torch
 from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
 from fastnet.backend.facts import fact, name_of
-from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
+from fastnet.backend.torch._internals import COMPILED, grad_hooks
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.gradient_isolation import TRAINED
+from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.progress import report_if_slow
 from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.casting import that_cast_alike
+from fastnet.network.torch.captured.environment import environment
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Ran, Uncapturable
@@ -73,8 +74,6 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
     Returns:
         The reason; None if steps can perhaps be captured.
     """
-    if tools() is None or grad_hooks is None:
-        return "this torch has not what it takes, or only its public names may be used"
     if device.type not in ("cpu", "cuda"):
         return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
     if spread:
@@ -497,15 +496,13 @@ class CapturedStep:
         Raises:
             _Failed: Whatever it is, the step has been run.
         """
-        plan, found = self._layout, tools()
-        assert found is not None
+        plan = self._layout
         assert self._bound is not None
         is_open = () if rows is None else rows.is_open
         try:
             models = {id(one): one for one in (*plan.models, *context.get(TRAINED, ()))}
             state = State(list(models.values()), plan.takes_gradients, self._device)
             for one in state.parameters:
-                assert grad_hooks is not None
                 _, gradient, *hooks = grad_hooks(one)
                 if any(hooks):
                     raise Uncapturable("a parameter has hooks")
@@ -513,7 +510,7 @@ class CapturedStep:
                     raise Uncapturable("a parameter has a gradient that no op has left there")
             phase = None if self._merging is None else Phase(self._merging, state.parameters)
             captured = capture(
-                *(plan, self._bound, self._make, self._keys, values, state, found, ran),
+                *(plan, self._bound, self._make, self._keys, values, state, ran),
                 phase=phase,
                 is_open=is_open,
             )
@@ -524,9 +521,7 @@ class CapturedStep:
         traced = time.perf_counter()
         try:
             with report_if_slow("compiling a step"):
-                lowered = lower(
-                    captured, self._options, found, rows and rows.usual, self._tell_of_graphs
-                )
+                lowered = lower(captured, self._options, rows and rows.usual, self._tell_of_graphs)
             forms = [KIND.form_of(value) for value in values]
             sized = None
             if rows is not None:
