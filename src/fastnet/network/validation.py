@@ -11,7 +11,6 @@ from fastnet._resolve import Spec
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import advise_on_batch, advise_on_op, describe_op
-from fastnet.op.checks import check_keys
 from fastnet.types import (
     OP_ATTRIBUTES,
     SLICER_ATTRIBUTES,
@@ -63,7 +62,8 @@ def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 
 def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
     """Check the keys of an op, and once for each Python function that it takes data and state."""
-    check_keys([op])
+    if hasattr(op, "check_keys"):
+        op.check_keys()
     forward = op.forward
     function = getattr(forward, "__func__", forward)
     if not isinstance(function, FunctionType) or function in checked:

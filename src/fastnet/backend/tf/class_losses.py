@@ -88,7 +88,3 @@ def _with_classes_last(tensor: tf.Tensor, axis: int) -> tf.Tensor:
     if axis == axes[-1]:
         return tensor
     return tf.transpose(tensor, [*axes[:axis], *axes[axis + 1 :], axis])
-
-
-categorical = categorical_crossentropy_along_axis
-sparse = sparse_categorical_crossentropy_along_axis

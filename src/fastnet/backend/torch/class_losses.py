@@ -87,7 +87,3 @@ def categorical_crossentropy_along_axis(
     if class_weights:
         loss = loss * row_of(class_weights, y_true)[y_true.argmax(1)]
     return loss.mean() if average_loss else loss
-
-
-categorical = categorical_crossentropy_along_axis
-sparse = sparse_categorical_crossentropy_along_axis

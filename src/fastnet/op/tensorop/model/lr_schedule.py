@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, signature
 from typing import Any, Literal
 
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.facts import fact, name_of
-from fastnet.backend.framework import framework_of
 from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.errors import shorten
 from fastnet.op.tensorop.model.following import FollowsUpdates

@@ -7,8 +7,8 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal
 
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.facts import fact, name_of, put_fact
-from fastnet.backend.framework import framework_of
 from fastnet.backend.model_update import REPORTS, Followers, ModelUpdate
 from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.errors import nearest_name, shorten
