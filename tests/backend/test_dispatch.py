@@ -74,9 +74,32 @@ def test_models() -> None:
     assert framework_of(torch.ones(1)) is None
 
 
-def test_a_value_of_another_type() -> None:
-    with pytest.raises(ValueError, match=r"Unrecognized tensor type str.*'text'"):
-        backend.exp("text")
+class TorchSubclass(torch.Tensor):
+    """A subclass of a torch tensor."""
+
+
+class NumpySubclass(np.ndarray[Any, Any]):
+    """A subclass of a numpy array."""
+
+
+def test_subclasses() -> None:
+    assert backend_of(torch.ones(2).as_subclass(TorchSubclass)) is get_backend("torch")
+    assert backend_of(X.view(NumpySubclass)) is get_backend("np")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "dice_score", "focal_loss", "iwd", "get_gradient"])
+def test_a_value_of_another_type(name: str) -> None:
+    function = getattr(backend, name)
+    required = [
+        one for one in inspect.signature(function).parameters.values() if one.default is one.empty
+    ]
+    values = [["x" * 1000]] * len(required)
+    with pytest.raises(ValueError, match=r"Unrecognized tensor type (list|str)") as caught:
+        function(*(values if name != "percentile" else [values[0], 50]))
+    assert len(str(caught.value)) < 200
+
+
+def test_values_of_two_frameworks() -> None:
     with pytest.raises(ValueError, match="do not match: ndarray and Tensor"):
         backend.matmul(X, torch.ones(3, 2))
 

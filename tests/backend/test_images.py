@@ -202,15 +202,3 @@ def test_graphs_of_any_size(mode: str) -> None:
 def test_normalize_in_a_graph_of_any_batch_size() -> None:
     result = in_graph(backend.normalize, IMAGES)
     np.testing.assert_allclose(read(result), (IMAGES / 255 - MEAN) / STD, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    "call", [backend.normalize, lambda value: backend.resize_3d(value, (1, 1, 1))]
-)
-def test_values_of_no_framework(call: Any) -> None:
-    with raising(
-        ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
-        "[1, 2].",
-    ):
-        call([1, 2])
