@@ -29,7 +29,10 @@ def test_implementations_take_the_parameters_of_the_public_function(
     if framework == "tf":
         pytest.importorskip("tensorflow")
     own = list(inspect.signature(getattr(backend, name)).parameters)
-    theirs = inspect.signature(getattr(get_backend(framework), name)).parameters
+    function = getattr(get_backend(framework), name)
+    if not getattr(function, "__module__", "").startswith("fastnet"):
+        return  # a function of numpy, which is called by position
+    theirs = inspect.signature(function).parameters
     assert list(theirs)[: len(own)] == own
     assert all(one.default is not one.empty for one in list(theirs.values())[len(own) :])
 

@@ -150,12 +150,9 @@ class TestDispatch:
         ],
     )
     def test_unknown_types(self, call: Callable[[Any], Any]) -> None:
-        with pytest.raises(ValueError, match="Unrecognized") as caught:
-            call("x" * 100)
-        assert str(caught.value) == (
-            "Unrecognized tensor type str: expected a tensor of torch, tensorflow or numpy, but "
-            "got '" + "x" * 56 + "...."
-        )
+        with pytest.raises(ValueError, match="Unrecognized tensor type str") as caught:
+            call("x" * 1000)
+        assert len(str(caught.value)) < 200
 
 
 @MAKERS

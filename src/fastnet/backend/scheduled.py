@@ -1,4 +1,4 @@
-"""The optimizers that a model has, one for each part of its schedule, and the one in force."""
+"""The optimizers of a model: all of its scheduler's, and the current one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ __all__ = [
 
 
 def optimizers_of(model: Model) -> list[Any]:
-    """List the optimizers of a model, whichever is in force.
-
-    Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        Each optimizer once, in the order of its scheduler, if it has one.
-    """
+    """List the optimizers of a model, each once, in the order of its scheduler."""
     source = fact(model, "optimizer")
     found: dict[int, Any] = {}
     for one in source.get_all_values() if is_scheduler(source) else [source]:
@@ -34,14 +27,7 @@ def optimizers_of(model: Model) -> list[Any]:
 
 
 def every_optimizer_of(model: Model) -> list[Any]:
-    """List the optimizers of a model, and the one in force if somebody has put another one there.
-
-    Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        Each optimizer once.
-    """
+    """List the optimizers of a model, and the current one if it was assigned by the user."""
     current = fact(model, "current_optimizer")
     optimizers = optimizers_of(model)
     is_other = current is not None and all(one is not current for one in optimizers)
@@ -49,27 +35,14 @@ def every_optimizer_of(model: Model) -> list[Any]:
 
 
 def current_place(model: Model) -> int | None:
-    """Return which of its optimizers a model is updated by now.
-
-    Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        Its place in `optimizers_of`, None if there is none in force or it is none of them.
-    """
+    """Return the index of the current optimizer in `optimizers_of`, or None."""
     current = fact(model, "current_optimizer")
     places = (place for place, one in enumerate(optimizers_of(model)) if one is current)
     return next(places, None)
 
 
 def optimizer_of(model: Model) -> Any:
-    """Look up the optimizer in force.
-
-    Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        Its current optimizer.
+    """Return the current optimizer of a model.
 
     Raises:
         AssertionError: If the model was not built.
@@ -90,14 +63,7 @@ def optimizer_of(model: Model) -> Any:
 
 
 def nowhere_to_defer(model: Model) -> ValueError:
-    """Word the error of an update that is to be deferred, without a place to defer it to.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The error.
-    """
+    """Return the error of a deferred update without a dict to defer it into."""
     return ValueError(
         f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it into "
         "was given. Pass `deferred`, or defer=False."

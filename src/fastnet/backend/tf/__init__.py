@@ -1,16 +1,14 @@
 """The tensor functions, in TensorFlow, under the names that ops and `fastnet.backend` call."""
 
-from fastnet.backend.tf.averages import *
 from fastnet.backend.tf.class_losses import *
 from fastnet.backend.tf.control import *
-from fastnet.backend.tf.curriculum import *
 from fastnet.backend.tf.gradients import *
 from fastnet.backend.tf.images import *
 from fastnet.backend.tf.losses import *
 from fastnet.backend.tf.math import *
 from fastnet.backend.tf.mixing import *
 from fastnet.backend.tf.models import *
-from fastnet.backend.tf.random import *
 from fastnet.backend.tf.reductions import *
+from fastnet.backend.tf.super_loss import *
 from fastnet.backend.tf.taking import *
 from fastnet.backend.tf.tensors import *

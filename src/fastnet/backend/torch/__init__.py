@@ -1,16 +1,14 @@
 """The tensor functions, in PyTorch, under the names that ops and `fastnet.backend` call."""
 
-from fastnet.backend.torch.averages import *
 from fastnet.backend.torch.class_losses import *
 from fastnet.backend.torch.control import *
-from fastnet.backend.torch.curriculum import *
 from fastnet.backend.torch.gradients import *
 from fastnet.backend.torch.images import *
 from fastnet.backend.torch.losses import *
 from fastnet.backend.torch.math import *
 from fastnet.backend.torch.mixing import *
 from fastnet.backend.torch.models import *
-from fastnet.backend.torch.random import *
 from fastnet.backend.torch.reductions import *
+from fastnet.backend.torch.super_loss import *
 from fastnet.backend.torch.taking import *
 from fastnet.backend.torch.tensors import *

@@ -1,4 +1,4 @@
-"""Running torch models."""
+"""Running torch models, their training mode and weight penalty."""
 
 from __future__ import annotations
 
@@ -30,31 +30,17 @@ __all__ = [
 
 
 def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
-    """Run a model.
-
-    Args:
-        model: The model.
-        x: Its inputs; numpy arrays become tensors.
-        training: Whether layers such as dropout act as in training.
-
-    Returns:
-        What the model returns.
-    """
+    """Run a model in training or evaluation mode; numpy arrays are converted to tensors."""
     model.train(mode=training)
     return model(*[to_tensor(value, "torch") for value in x])
 
 
 class TrainingSwitch:
-    """Puts a model into training or evaluation mode, at the least cost that is always right.
+    """Puts a model into training or evaluation mode.
 
-    `model.train()` walks the whole model in Python. This calls it once, takes down the flags that
-    it left on the modules, and calls it again only if the mode, one of the flags, or a module has
-    changed: what somebody switched or replaced between steps is set right, and a model that
-    overrides `train`, to keep some layers as they are, has its way.
-
-    Args:
-        model: The model.
-        eval_layers: Names and classes of layers that stay in evaluation mode, with all in them.
+    `model.train()` visits all modules in Python. It is called once, and again only if the mode, the
+    `training` flag of a module, or a module has changed since. `eval_layers` are names and classes
+    of layers that stay in evaluation mode.
     """
 
     def __init__(self, model: torch.nn.Module, eval_layers: Sequence[str | type] = ()) -> None:
@@ -62,23 +48,19 @@ class TrainingSwitch:
         self._kept_names = {one for one in eval_layers if isinstance(one, str)}
         self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
         self._mode: bool | None = None
-        # whether the modules are as `train` left them
+        # Tells whether flags and modules are those that `train` left.
         self._are_still: Callable[[], bool] = Contents([], []).are_still
 
     def __getstate__(self) -> dict[str, Any]:
-        # a copy of the model has flags of its own
+        # A copied model has flags of its own.
         return {**vars(self), "_mode": None, "_are_still": None}
 
     def refresh(self) -> None:
-        """Ask the model anew at the next call."""
+        """Call `model.train()` in the next step."""
         self._mode = None
 
     def set(self, training: bool) -> None:
-        """Set the mode.
-
-        Args:
-            training: Whether it is training.
-        """
+        """Set training mode, or evaluation mode."""
         if training is self._mode and self._are_still():
             return
         self._mode = None
@@ -95,7 +77,7 @@ class TrainingSwitch:
         # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
     def _keep(self) -> None:
-        """Put the layers that stay in evaluation mode back into it."""
+        """Put the layers that stay in evaluation mode into it."""
         model = unwrap(self._model)
         for name, module in model.named_modules():
             if name in self._kept_names or isinstance(module, self._kept_classes):
@@ -103,16 +85,7 @@ class TrainingSwitch:
 
 
 class InputSpec:
-    """What a model was last fed with: enough to make a dummy of it.
-
-    Args:
-        data: The model's input: a tensor or a nest of them.
-
-    Attributes:
-        shape: The shapes, as a nest like the input.
-        dtype: The dtypes, likewise.
-        device: The device of the first tensor.
-    """
+    """The shapes and dtypes of a model's last input, as nests, and its device."""
 
     def __init__(self, data: Any) -> None:
         self.shape = _map(data, lambda tensor: tuple(tensor.shape))
@@ -120,49 +93,28 @@ class InputSpec:
         self.device = _first_device(data)
 
     def get_dummy_input(self) -> Any:
-        """Make an input of this shape.
-
-        Returns:
-            A nest of tensors of ones.
-        """
+        """Return a nest of tensors of ones with these shapes and dtypes."""
         return _dummy(self.shape, self.dtype, self.device)
 
 
 def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
-    """Add up the squares of a model's trainable weights, halved and times `beta`."""
+    """Return half the sum of a model's squared trainable weights, times `beta`."""
     squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
     if any(map(is_sharded, squares)):
-        squares = _joined(squares)
+        # All sharded sums are reduced in one collective.
+        sharded: Any = torch.stack([one for one in squares if is_sharded(one)]).sum()
+        squares = [*(one for one in squares if not is_sharded(one)), sharded.full_tensor()]
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
 
 
-def _joined(sums: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Add up what is spread over processes, in one collective."""
-    sharded: Any = torch.stack([one for one in sums if is_sharded(one)]).sum()
-    return [*(one for one in sums if not is_sharded(one)), sharded.full_tensor()]
-
-
 class SquaredWeights:
-    """Adds the squares of a model's trainable weights to a loss, step by step.
-
-    Args:
-        model: The model.
-    """
+    """Adds `l2_regularization` of a model to a loss."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
 
     def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
-        """Add the squares to a loss.
-
-        Args:
-            loss: The loss.
-            beta: What to multiply the squares by, once they are halved.
-            state: Not used: the weights are those that the model has now.
-
-        Returns:
-            The sum, of the wider type of the loss and the weights.
-        """
+        """Return the sum; `state` is for TensorFlow."""
         return l2_regularization(self._model, beta) + loss
 
 

@@ -27,7 +27,7 @@ def set_lr(model: torch.nn.Module, lr: float, weight_decay: float | None) -> Non
     lr = float(lr)
     for group in groups:
         if isinstance(group["lr"], torch.Tensor):
-            # what a captured graph reads stays the same tensor
+            # Captured graphs read this tensor, so it must not be replaced.
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr

@@ -11,7 +11,7 @@ import torch
 from fastnet._nest import NestMap
 from fastnet.backend.facts import fact, name_of
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.foreign import ARRAYS, FOREIGN
+from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models

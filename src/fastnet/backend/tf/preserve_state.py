@@ -1,4 +1,4 @@
-"""Keras models and their optimizers, kept as they are while something runs them."""
+"""Saves the state of Keras models and their optimizers in memory, to restore it later."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Kept"]
+__all__ = ["PreservedState"]
 
 
-class Kept:
-    """What training changes, as it is now.
+class PreservedState:
+    """The variables of models and optimizers, and the global generator, at the time of the call.
 
-    Args:
-        models: The models: of each all variables, those of seed generators among them.
-        optimizers: The optimizers, with their variables made.
-
-    Raises:
-        ValueError: If a model or an optimizer has no variables yet, which could not be taken back.
+    A model without variables raises ValueError, because creating them could not be undone.
     """
 
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
@@ -35,7 +30,7 @@ class Kept:
         self._state = self._generator.numpy()
 
     def restore(self) -> None:
-        """Put all of it back."""
+        """Restore all of it."""
         for variable, value in self._values:
             variable.assign(value)
         self._generator.assign(self._state)

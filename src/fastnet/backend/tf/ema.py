@@ -1,4 +1,4 @@
-"""Moving averages of the weights of Keras models."""
+"""Exponential moving averages of the weights of Keras models."""
 
 from __future__ import annotations
 
@@ -11,22 +11,11 @@ from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import all_layers
 
-__all__ = ["Mover", "copy_for_average"]
+__all__ = ["WeightAverager", "copy_for_average"]
 
 
 def copy_for_average(model: Any, name: str) -> Any:
-    """Copy a model, to hold an average of its weights.
-
-    Args:
-        model: A model from `fastnet.build`, which knows the shape of its inputs.
-        name: The name of the copy.
-
-    Returns:
-        A model that is ready for a network, without an optimizer.
-
-    Raises:
-        ValueError: If the model has no variables yet.
-    """
+    """Copy a model, without its optimizer, to hold an average of its weights."""
     if not model.built:
         raise ValueError(
             f"EMA averages the weights of model '{name_of(model)}', which has none before it knows "
@@ -49,15 +38,10 @@ def copy_for_average(model: Any, name: str) -> Any:
     return averaged
 
 
-class Mover:
-    """Moves averages towards the weights that they are of.
+class WeightAverager:
+    """Updates averages of a model's weights, which a copy of it holds.
 
-    Args:
-        model: The model.
-        averaged: A copy of it, which holds the averages.
-        decay: The part of an average that stays in an update.
-        use_buffers: Whether weights that are not trained, of real numbers, are averaged too; else
-            they are copied.
+    Non-trainable floating-point weights are averaged if `use_buffers`, else copied.
     """
 
     def __init__(self, model: Any, averaged: Any, decay: float, use_buffers: bool) -> None:
@@ -92,11 +76,7 @@ class Mover:
         self._begun.assign(begun)
 
     def move(self, stepped: Any = True) -> None:
-        """Take an update of the model in; the first one is copied.
-
-        Args:
-            stepped: Whether there was one, a boolean or a tensor.
-        """
+        """Update the averages if the model has `stepped`; the first time, copy the weights."""
         trained = {id(one) for one in self._trainable()}
         pairs = []
         for mean, value in zip(self._averaged.weights, self._model.weights, strict=True):

@@ -1,4 +1,4 @@
-"""Moving averages of the weights of torch models."""
+"""Exponential moving averages of the weights of torch models."""
 
 from __future__ import annotations
 
@@ -13,33 +13,22 @@ from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.names import unwrap
 
-__all__ = ["Mover", "copy_for_average"]
+__all__ = ["WeightAverager", "copy_for_average"]
 
 
 def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
-    """Copy a model, to hold an average of its weights.
-
-    Args:
-        model: A model from `fastnet.build`; of one in DistributedDataParallel what is in it.
-        name: The name of the copy.
-
-    Returns:
-        A model that is ready for a network, without an optimizer, and trains nothing.
-
-    Raises:
-        ValueError: If the model is sharded.
-    """
+    """Copy a model, unwrapped and without its optimizer, to hold an average of its weights."""
     if engine_of(model) == "fsdp":
         raise ValueError(
             f"EMA cannot average model '{name_of(model)}', which is sharded (parallel='fsdp'). "
             "Build it with parallel='ddp'."
         )
     inner = unwrap(model)
-    # what updates the model is no part of the copy
+    # Optimizers refer to the model, and must not be copied with it.
     sources = [fact(model, "optimizer"), *every_optimizer_of(model)]
     memo: dict[int, Any] = {id(one): None for one in sources if one is not None}
     averaged = copy.deepcopy(inner, memo)
-    # as it is run, so that nothing of it changes when it is
+    # ModelOp runs the copy in evaluation mode; setting it here avoids a change in the first step.
     averaged.eval()
     for parameter in averaged.parameters():
         parameter.requires_grad_(False)
@@ -57,14 +46,10 @@ def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
     return averaged
 
 
-class Mover:
-    """Moves averages towards the weights that they are of.
+class WeightAverager:
+    """Updates averages of a model's weights, which a copy of it holds.
 
-    Args:
-        model: The model.
-        averaged: A copy of it, which holds the averages.
-        decay: The part of an average that stays in an update.
-        use_buffers: Whether buffers are averaged, too; else they are copied.
+    Buffers are averaged if `use_buffers`, else copied.
     """
 
     def __init__(
@@ -79,11 +64,7 @@ class Mover:
 
     @torch.no_grad()
     def move(self, stepped: bool = True) -> None:
-        """Take an update of the model in; the first one is copied.
-
-        Args:
-            stepped: Not used: it is only called if there was one.
-        """
+        """Update the averages; the first time, copy the weights. `stepped` is for TensorFlow."""
         inner = unwrap(self._model)
         means: list[torch.Tensor] = [*self._averaged.parameters()]
         values: list[torch.Tensor] = [*inner.parameters()]

@@ -1,4 +1,4 @@
-"""Torch models and their optimizers, kept as they are while something runs them."""
+"""Saves the state of torch models and their optimizers in memory, to restore it later."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from typing import Any
 
 import torch
 
-__all__ = ["Kept"]
+__all__ = ["PreservedState"]
 
 
-class Kept:
-    """What training changes, as it is now.
+class PreservedState:
+    """Everything that training changes, at the time of the call.
 
-    Args:
-        models: The models: of each the parameters with their gradients, the buffers, and whether
-            its modules train.
-        optimizers: The optimizers: of each the state, the settings of its groups, and its scaler.
-
-    Raises:
-        ValueError: If a parameter has no value yet, which could not be taken back.
+    Of models these are parameters, gradients, buffers and training flags; of optimizers their
+    state, groups and scalers. A lazy parameter raises ValueError, because its initialization could
+    not be undone.
     """
 
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
         self._modules = [module for model in models for module in model.modules()]
         for module in self._modules:
-            if any(map(_is_to_come, module.parameters(recurse=False))):
+            if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
                 raise ValueError(
                     f"A {type(module).__name__} creates its parameters in its first forward pass, "
                     "which cannot be undone. Run the model once beforehand."
@@ -50,7 +46,7 @@ class Kept:
         self._on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def restore(self) -> None:
-        """Put all of it back."""
+        """Restore all of it."""
         with torch.no_grad():
             for module, flag in zip(self._modules, self._flags, strict=True):
                 module.training = flag
@@ -71,7 +67,7 @@ class Kept:
 
 
 class _Optimizer:
-    """What an optimizer holds, as it is now."""
+    """The state of an optimizer at the time of the call."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -99,10 +95,6 @@ class _Optimizer:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-def _is_to_come(parameter: Any) -> bool:
-    return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
-
-
 def _named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """List the parameters and buffers that a module itself has, by name."""
     return [
@@ -124,7 +116,7 @@ def _copy(value: Any) -> Any:
 
 
 def _filled(value: Any, copy: Any) -> Any:
-    """Return the very tensor that was there, with what it held; of anything else the copy."""
+    """Fill the original tensor with its copied values; return other values as copies."""
     if not isinstance(value, torch.Tensor):
         return deepcopy(copy)
     value.detach().copy_(copy)
