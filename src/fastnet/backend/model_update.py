@@ -17,8 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from fastnet.backend.facts import holder_of, name_of
-from fastnet.backend.scheduled import optimizer_of
+from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
 from fastnet.types import Model, State
 
 __all__ = ["REPORTS", "Followers", "ModelUpdate"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.errors import describe_op
 from fastnet.op.op import bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates

@@ -9,8 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
+from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.tf._internals import is_recording
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from fastnet.backend import to_tensor
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.backend.named_values import ByName, check_arguments
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf._keras_internals import keeps_places, sublayers

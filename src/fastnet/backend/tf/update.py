@@ -11,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet._resolve import same_items
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.model_update import Followers, ModelUpdate
-from fastnet.backend.scheduled import optimizer_of
 from fastnet.backend.tf.gradients import (
     apply_gradients,
     map_values,

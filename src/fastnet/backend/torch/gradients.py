@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
+from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
 from fastnet.backend.torch.averaging import averaged
 from fastnet.backend.torch.engines import engine_of, groups_of

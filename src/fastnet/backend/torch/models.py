@@ -11,7 +11,7 @@ import torch
 
 from fastnet._watch import Contents
 from fastnet.backend import to_tensor
-from fastnet.backend.facts import name_of, put_fact
+from fastnet.backend.model_metadata import name_of, set_metadata
 from fastnet.backend.named_values import ByName, check_arguments
 from fastnet.backend.torch._internals import SUBMODULES
 from fastnet.backend.torch.engines import is_sharded
@@ -242,7 +242,7 @@ class TorchPass:
         """Prepare the model in the first step of a context."""
         self._switch.refresh()
         if state["epoch"] != self._epoch:
-            put_fact(self._model, "fe_input_spec", InputSpec(data))
+            set_metadata(self._model, "fe_input_spec", InputSpec(data))
             self._epoch = state["epoch"]
         self._opened = state
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import has_torch_function
 
-from fastnet.backend.facts import fact, holder_of, name_of
+from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, holder_of, name_of
 from fastnet.backend.model_update import Followers, ModelUpdate
-from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch._internals import (
     OVERWRITTEN,
     is_torchs,
@@ -644,6 +643,6 @@ def parameters_of_others(
     return [
         parameter
         for other in others
-        for parameter in parameters_of(other, fact(other, "current_optimizer"))
+        for parameter in parameters_of(other, get_metadata(other, "current_optimizer"))
         if id(parameter) not in own
     ]

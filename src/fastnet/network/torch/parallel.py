@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange, Exchanges
 from fastnet.network.execution_plan import ExecutionPlan
@@ -65,7 +65,7 @@ def require_communicating(plan: ExecutionPlan) -> None:
                 "processes, but the model has no engine that communicates its gradients. Build it "
                 "with parallel='ddp' or 'fsdp', or use merge_grad=1."
             )
-        if not fact(op.model, "fe_alone"):
+        if not get_metadata(op.model, "fe_alone"):
             raise ValueError(
                 f"UpdateOp of '{name}' updates a model in one of {process_count()} processes, but "
                 "the model has no engine that communicates its gradients. Build it with "

@@ -36,7 +36,7 @@ class MetaOp(Op):
     """Returns the function of the inputs and the state that runs the inner ops, for an option."""
 
     chain: Callable[..., Forward]
-    """Returns a function that runs all inner ops in order. Takes the keys of the inputs and outputs,
+    """Returns a function that runs all inner ops in order. Takes the keys of inputs and outputs,
     an option, `times`, and `again`: whether the ops may run again after it."""
 
     forward_of: Callable[[Any, Any], Forward]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module, framework_of
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.following import FollowsUpdates

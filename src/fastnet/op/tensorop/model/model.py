@@ -8,7 +8,7 @@ from typing import Any
 
 from fastnet._execute import split_outputs
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.backend.named_values import names_in
 from fastnet.errors import shorten
 from fastnet.op.op import Op

@@ -8,9 +8,8 @@ from inspect import Parameter, signature
 from typing import Any, Literal
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of, set_metadata
 from fastnet.backend.model_update import REPORTS, Followers, ModelUpdate
-from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.errors import nearest_name, shorten
 from fastnet.op.checks import is_int, is_number
 from fastnet.op.op import is_overridden
@@ -119,7 +118,7 @@ class UpdateOp(HoldsModel):
         require_built("UpdateOp", model)
         if self.loss_name is not None and not isinstance(self.loss_name, str):
             raise _not_one_key(model, "loss_name", self.loss_name)
-        if self.gradients is not None and fact(model, "mixed_precision"):
+        if self.gradients is not None and get_metadata(model, "mixed_precision"):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
                 "has mixed precision, where the loss is scaled before its gradients are taken. "
@@ -148,11 +147,11 @@ class UpdateOp(HoldsModel):
             raise ValueError(
                 f"UpdateOp of '{name}' has rest={shorten(rest)}; it is one of {list(RESTS)}."
             )
-        names = fact(model, "loss_name")
+        names = get_metadata(model, "loss_name")
         if isinstance(names, set):
             names.update(to_set(self.loss_name))
         elif names is None:
-            put_fact(model, "loss_name", to_set(self.loss_name))
+            set_metadata(model, "loss_name", to_set(self.loss_name))
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
         """Check the settings that were changed, and get ready to update the model.
