@@ -73,10 +73,9 @@ def framework_of(model: object) -> str | None:
     """
     # A model exists only if its framework has been imported. Keras comes first, because with
     # Keras's torch backend its models are modules of torch as well.
-    for name in ("keras", "tf_keras"):
-        if name in sys.modules and isinstance(model, sys.modules[name].Model):
-            return "tf"
-    torch = sys.modules.get("torch")
+    keras, tf_keras, torch = map(sys.modules.get, ("keras", "tf_keras", "torch"))
+    if any(one is not None and isinstance(model, one.Model) for one in (keras, tf_keras)):
+        return "tf"
     return "torch" if torch is not None and isinstance(model, torch.nn.Module) else None
 
 
