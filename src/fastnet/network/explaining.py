@@ -73,10 +73,8 @@ def explain(
 
 
 def _describe_parallelism(network: Any) -> dict[str, str]:
-    """Describe how torch models are distributed, by name."""
-    if network.target_type != "torch":
-        return {}
-    describe = backend_module("torch", "processes").told_spread
+    """Describe how models are distributed, by name."""
+    describe = backend_module(network.target_type, "processes").told_spread
     spread = {name_of(model): describe(model) for model in network.models}
     return {name: how for name, how in spread.items() if how is not None}
 
