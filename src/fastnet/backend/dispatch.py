@@ -9,13 +9,7 @@ from typing import Any
 from fastnet.errors import shorten
 from fastnet.util.lazy import import_module
 
-__all__ = [
-    "BY_VALUE",
-    "backend_module",
-    "backend_of",
-    "framework_of",
-    "get_backend",
-]
+__all__ = ["BY_VALUE", "backend_module", "backend_of", "framework_of", "get_backend"]
 
 _PACKAGES = {
     "torch": "fastnet.backend.torch",
