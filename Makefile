@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-tf demo-distributed setup test test-slow test-fast test-public test-fe lint typecheck build
+.PHONY: help demo demo-tf demo-distributed setup test test-slow test-fast test-fe lint typecheck build
 .PHONY: fe-packages bench-packages bench bench-quick instructions annotate sanitize docs dist clean
 
 help:  ## list the targets
@@ -63,9 +63,6 @@ test-slow: setup  ## run the tests that build, install, train or start processes
 
 test-fast: setup  ## run the tests that touch every public name, within a minute
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m fast $(call marked,fast)
-
-test-public: setup  ## run the tests of conformance without any private name of torch, TensorFlow or Keras
-	FASTNET_PUBLIC_ONLY=1 $(ONE_THREAD) $(BIN)/python $(PYTEST) tests/conformance
 
 lint: setup typecheck  ## check style and types
 	$(BIN)/ruff check --quiet

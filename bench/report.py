@@ -18,10 +18,7 @@ from bench.workloads import BY_NAME, TOGETHER
 
 FE_PYTHON = "FASTNET_BENCH_FE_PYTHON"
 OWN = "main"
-PUBLIC = "main, public names"
 FE = "FastEstimator's"
-# what shows most of what fastnet saves by names that are not public
-_FOR_PUBLIC = ["mlp_train", "mlp_infer", "tf_mlp_train", "tf_mlp_infer"]
 
 # The groups of workloads that show how a cost grows, and a name for all of them.
 GROWTH = "growth"
@@ -38,11 +35,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only these; {GROWTH} stands for {', '.join(_GROUPS[GROWTH])}",
     )
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="only these, and the baselines")
-    parser.add_argument(
-        "--public",
-        action="store_true",
-        help=f"fastnet by public names of the frameworks alone, by default at {_FOR_PUBLIC}",
-    )
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a rough look")
     parser.add_argument("--rounds", type=int, help="rounds of each program")
     parser.add_argument(
@@ -86,12 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
         settings = runner.QUICK if options.quick else runner.Settings()
         if options.rounds:
             settings = replace(settings, rounds=options.rounds)
-        pythons = {PUBLIC if options.public else OWN: sys.executable}
-        if options.public:
-            os.environ["FASTNET_PUBLIC_ONLY"] = "1"
+        pythons = {OWN: sys.executable}
         if options.fe_python:
             pythons[FE] = options.fe_python
-        named = options.workloads or (_FOR_PUBLIC if options.public else TOGETHER)
+        named = options.workloads or TOGETHER
         workloads = [one for name in named for one in _GROUPS.get(name, [name])]
         report = _measure(pythons, workloads, settings, options.peers)
     _write(report, options)

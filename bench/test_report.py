@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench import plot, runner, tables
-from bench import report as report_module
+from bench import plot, tables
 from bench.results import Report, from_json, rows, sections
 from bench.worker import Measured
 
@@ -214,21 +212,3 @@ def test_the_plot_is_a_picture(request: pytest.FixtureRequest, name: str, tmp_pa
     path = tmp_path / "plots" / "report.png"
     plot.draw(request.getfixturevalue(name), path)
     assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_by_public_names_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes that measure are told, and the report says so."""
-    seen: list[tuple[tuple[str, ...], str | None]] = []
-
-    def run(python: str, names: list[str], *settings: Any) -> list[Measured]:
-        seen.append((tuple(names), runner.environment().get("FASTNET_PUBLIC_ONLY")))
-        return [Measured(name, times={}) for name in names]
-
-    shown: list[Report] = []
-    monkeypatch.setattr(runner, "run", run)
-    monkeypatch.setattr(tables, "to_markdown", lambda report: shown.append(report) or "")
-    monkeypatch.setenv("FASTNET_PUBLIC_ONLY", "")
-    assert report_module.main(["--public", "--plain"]) == 0
-    assert {told for _, told in seen} == {"1"}
-    assert {"mlp_train", "tf_mlp_infer"} <= {name for names, _ in seen for name in names}
-    assert [list(one.environments) for one in shown] == [["main, public names"]]

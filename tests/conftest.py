@@ -22,7 +22,6 @@ hypothesis.settings.load_profile("fastnet")
 # The files that keep a core busy for longest: from minutes to a third of one.
 LONGEST = (
     "network/torch/captured/test_random.py",
-    "backend/test_internals.py",
     "network/tf/test_workers.py",
     "network/tf/replicas/test_compiled.py",
     "docs/test_programs.py",

@@ -32,7 +32,6 @@ MODULES = (
     "fastnet.profiling",
     "fastnet.types",
     "fastnet.errors",
-    "fastnet.frameworks",
     "fastnet.network",
     "fastnet.compat.v1",
     "fastnet.integrations.fastestimator",
@@ -125,9 +124,11 @@ def exported(module: str) -> list[str]:
         if isinstance(node, ast.Assign)
     }
     names = assigned.get("__all__")
-    # such as `list(EXPORTS)`
-    if isinstance(names, ast.Call) and ast.unparse(names.func) == "list":
-        names = assigned.get(ast.unparse(names.args[0]))
+    # such as `__all__ += math.__all__`
+    added = [node.value for node in _tree(module).body if isinstance(node, ast.AugAssign)]
+    if added:
+        parts = [ast.unparse(one).removesuffix(".__all__") for one in added]
+        return [name for part in parts for name in exported(f"{module}.{part}")]
     if names is not None:
         return list(ast.literal_eval(names))
     raise ValueError(f"{module} has no __all__ that can be read without importing it.")
@@ -155,6 +156,9 @@ def _imported(module: str) -> dict[str, tuple[str, str]]:
         if node.module is None or not node.module.startswith("fastnet"):
             continue
         for alias in node.names:
+            if alias.name == "*":
+                found.update({name: (node.module, name) for name in exported(node.module)})
+                continue
             # a module that is imported is no name of another one
             if _file(f"{node.module}.{alias.name}") is None or _has(node.module, alias.name):
                 found[alias.asname or alias.name] = (node.module, alias.name)

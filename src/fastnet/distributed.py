@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import RankError, add_note
-from fastnet.frameworks import FRAMEWORKS, MissingPart, part_of
 from fastnet.util.launchers import tf_workers, torch_processes
+from fastnet.util.lazy import import_module
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,8 +37,8 @@ __all__ = [
     "world_size",
 ]
 
-_PART = "processes"
-# what `init` has started, by the name of its framework; `compare` is what it was told
+_LIBRARIES = {"torch": "torch", "tf": "tensorflow"}
+# The framework of the processes that `init` has started, and its `compare_ranks`.
 _started: str | None = None
 _compares = True
 
@@ -77,7 +77,7 @@ def init(
         return
     settings = {"backend": backend, "device": device, "timeout": timeout}
     given = {key: value for key, value in settings.items() if value is not None}
-    part_of(name, _PART, "fastnet.distributed").start(**given)
+    _module_for(name).start(**given)
     _started = name
 
 
@@ -160,11 +160,8 @@ def seed_ranks(seed: int) -> None:
     import numpy as np
 
     own = seed + rank()
-    for framework in list(FRAMEWORKS.values()):
-        if framework.library in sys.modules:
-            part = _part_if_there(framework.name)
-            if part is not None and hasattr(part, "seed"):
-                part.seed(own)
+    for framework in _imported_frameworks():
+        _module_for(framework).seed(own)
     # last: a framework that is asked for its generators may draw from these to make them
     random.seed(own)
     np.random.seed(own)
@@ -219,7 +216,7 @@ class run:
         init(**self._settings)
         try:
             part = _processes()
-            if part is not None and hasattr(part, "watch"):
+            if part is not None:
                 self._watch = part.watch()
             if self._seed is not None:
                 seed_ranks(self._seed)
@@ -263,8 +260,8 @@ def compares_ranks() -> bool:
 
 def _chosen() -> str | None:
     """Return the framework whose launcher has started this process as one of several."""
-    for name in FRAMEWORKS:
-        if FRAMEWORKS[name].library in sys.modules and processes_of(name) is not None:
+    for name in _imported_frameworks():
+        if processes_of(name) is not None:
             return name  # the program has come together with the others by itself
     if torch_processes() > 1:
         return "torch"
@@ -274,23 +271,22 @@ def _chosen() -> str | None:
 def _processes() -> Any:
     """Find what there is for processes in the framework that has several; None for a single one."""
     if _started is not None:
-        return part_of(_started, _PART, "fastnet.distributed")
-    for framework in list(FRAMEWORKS.values()):
-        # what was never imported has brought nobody together
-        part = processes_of(framework.name) if framework.library in sys.modules else None
-        if part is not None:
-            return part
-    return None
+        return _module_for(_started)
+    return next(filter(None, map(processes_of, _imported_frameworks())), None)
 
 
 def processes_of(framework: str) -> Any:
     """Return the framework's module for communicating processes, or None in a single process."""
-    part = _part_if_there(framework)
-    return part if part is not None and part.world_size() > 1 else None
+    module = _module_for(framework)
+    return module if module.world_size() > 1 else None
 
 
-def _part_if_there(framework: str) -> Any:
-    try:
-        return part_of(framework, _PART, "fastnet.distributed")
-    except MissingPart:
-        return None
+def _imported_frameworks() -> list[str]:
+    # A framework that was never imported has started no processes.
+    return [name for name, library in _LIBRARIES.items() if library in sys.modules]
+
+
+def _module_for(framework: str) -> Any:
+    if framework not in _LIBRARIES:
+        raise ValueError(f"The framework must be 'torch' or 'tf', but got {framework!r}.")
+    return import_module(f"fastnet.backend.{framework}.processes")

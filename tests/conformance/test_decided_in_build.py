@@ -61,10 +61,8 @@ def test_no_step_looks_at_types(name: str, row: Row, monkeypatch: pytest.MonkeyP
             return super().__getitem__(cls)
 
     with fw.opened(network, "train"):
-        monkeypatch.setattr(dispatch, "_by_type", Watched(dispatch._by_type))
-        for found in dispatch._found:
-            found.clear()  # so that they ask again
-        dispatch.implementation(next(iter(batch.values())))
+        monkeypatch.setattr(dispatch, "_package_of_type", Watched(dispatch._package_of_type))
+        dispatch.backend_of(next(iter(batch.values())))
         assert len(asked) == 1, "asking is seen"
         network.run_step(batch)
     assert len(asked) == 1

@@ -10,7 +10,6 @@ pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet import CompileOptions
-from fastnet.backend.private_names import PUBLIC_ONLY
 from tests.conformance.agreement import assert_same
 from tests.conformance.frameworks import FRAMEWORKS
 from tests.conformance.shared_parameters import (
@@ -45,8 +44,6 @@ WAYS = {
 )
 def test_weights_are_those_of_a_hand_written_loop(way: str, case: Case) -> None:
     name, compiled = WAYS[way]
-    if way == "torch-compiled" and PUBLIC_ONLY:
-        pytest.skip("steps are captured by private names of torch")
     fw = FRAMEWORKS[name]
     models: Any = TorchModels() if fw.target == "torch" else TFModels()
     ops = make_ops(fastnet, fw.mean, models, case)

@@ -127,6 +127,25 @@ def test_every_tensor_is_the_very_same() -> None:
     assert all(one is other for one, other in zip(moments, later, strict=True))
 
 
+def test_a_buffer_that_the_step_fills_is_empty_again() -> None:
+    class Filling(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", None)
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Any) -> Any:
+            if self.mean is None:
+                self.mean = x.mean()
+            return (x - self.mean) * self.weight
+
+    model: Any = fastnet.build(Filling, adam)
+    network = TorchNetwork([ModelOp(model, "x", "y")])
+    fastnet.profile(network, batch(), steps=3, mode="eval", update=False)
+    assert model.mean is None
+    assert "mean" not in model.state_dict()
+
+
 def test_steps_are_real_ones_meanwhile() -> None:
     network = make()
     (model,) = network.models

@@ -1,4 +1,4 @@
-"""Conversions of whole batches: to tensors, to shapes, to types."""
+"""Conversion of tensors, and of nests of tensors, to frameworks, shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -6,70 +6,64 @@ from functools import partial
 from typing import Any
 
 from fastnet._nest import map_leaves
-from fastnet.frameworks import FRAMEWORKS, part_of
+from fastnet.backend.dispatch import backend_of, get_backend
+from fastnet.backend.precision import compute_precision
 from fastnet.util.tensors import to_number
 
-__all__ = ["to_shape", "to_tensor", "to_type"]
+__all__ = ["cast", "convert_tensor_precision", "to_shape", "to_tensor", "to_type"]
 
 
 def to_tensor(data: Any, target_type: str, shared_memory: bool = False) -> Any:
-    """Convert the tensors, arrays and numbers of a nest to the tensors of one framework.
+    """Convert the tensors, arrays and numbers of a nest to tensors of one framework.
 
     Args:
-        data: A value, or values in dicts, lists, tuples, namedtuples, sets and dataclasses, to any
-            depth. It is not changed.
+        data: A value, or values in dicts, lists, tuples, namedtuples, sets and dataclasses, nested
+            to any depth. It is not changed.
         target_type: "torch" or "tf" for tensors of PyTorch or TensorFlow, "np" for numpy arrays.
-        shared_memory: Whether to put torch tensors where other processes can read them. Tensors
-            that `data` already holds are moved there themselves.
+        shared_memory: Whether to put torch tensors into shared memory. Torch tensors in `data` are
+            moved there in place.
 
     Returns:
-        The same structure, with new containers. What is of the framework already is used as it is;
-        anything else is copied. Strings and None stay, and so do arrays of strings for "torch",
-        which has no tensors of them. For "np" a bfloat16 tensor becomes float32.
+        The same structure, with new containers. Values of the framework are not copied. Strings and
+        None stay, and so do arrays of strings for "torch", which has no tensors of strings. For
+        "np" a bfloat16 tensor becomes float32.
 
     Raises:
-        ValueError: If `target_type` is none of these.
-        TypeError: If a value cannot be made into a tensor.
+        ValueError: If there is no such `target_type`.
+        TypeError: If a value cannot be converted.
 
     >>> to_tensor({"x": [1.5, None], "name": "a"}, target_type="np")
     {'x': [array(1.5), None], 'name': 'a'}
     """
-    if target_type not in FRAMEWORKS:
-        raise ValueError(
-            f"target_type must be one of {', '.join(map(repr, FRAMEWORKS))}, but got "
-            f"{target_type!r}."
-        )
-    convert = part_of(target_type, "convert", "to_tensor")
-    if target_type == "torch":  # no other framework has memory that processes share
+    convert = get_backend(target_type).convert
+    if target_type == "torch":
         convert = partial(convert, shared_memory=shared_memory)
     return map_leaves(data, convert)
 
 
 def copy_to_arrays(data: Any) -> Any:
-    """Copy the tensors, arrays and numbers of a nest into numpy arrays.
-
-    Args:
-        data: A value, or values in containers, to any depth. It is not changed.
-
-    Returns:
-        The same structure, which shares no memory with `data`. Strings and None stay.
+    """Copy the tensors, arrays and numbers of a nest to numpy arrays.
 
     >>> copy_to_arrays([1.5, "a"])
     [array(1.5), 'a']
     """
-    return map_leaves(data, lambda value: value if _stays(value) else to_number(value))
+
+    def copy(value: Any) -> Any:
+        return value if value is None or isinstance(value, (str, bytes)) else to_number(value)
+
+    return map_leaves(data, copy)
 
 
 def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> Any:
     """Replace the tensors of a nest by their shapes.
 
     Args:
-        data: A tensor, or tensors in containers, to any depth.
-        add_batch: Whether to put a None for the batch in front of each shape.
-        exact_shape: Whether to tell the length of each axis; otherwise None stands for each.
+        data: A tensor, or tensors in containers, nested to any depth.
+        add_batch: Whether to prepend None for the batch to each shape.
+        exact_shape: Whether to return the length of each axis, rather than None.
 
     Returns:
-        The same structure of shapes. What is no tensor has the shape that numpy gives it.
+        The same structure of shapes. Other values have the shape that numpy gives them.
 
     >>> import numpy as np
     >>> to_shape({"x": np.ones((2, 3)), "y": [np.ones(4), 7]})
@@ -79,7 +73,7 @@ def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> An
     """
 
     def shape_of(value: Any) -> Any:
-        shape = value.shape if hasattr(value, "shape") else _array(value).shape
+        shape = _as_array(value, "shape").shape
         if not exact_shape:
             shape = [None] * len(shape)
         return [None, *shape] if add_batch else shape
@@ -88,31 +82,76 @@ def to_shape(data: Any, add_batch: bool = False, exact_shape: bool = True) -> An
 
 
 def to_type(data: Any) -> Any:
-    """Replace the tensors of a nest by their types.
+    """Replace the tensors of a nest by their dtypes.
 
     Args:
-        data: A tensor, or tensors in containers, to any depth.
+        data: A tensor, or tensors in containers, nested to any depth.
 
     Returns:
-        The same structure of types, each as its framework tells it. What is no tensor has the type
-        that numpy gives it.
+        The same structure of dtypes. Other values have the dtype that numpy gives them.
 
     >>> import numpy as np
     >>> to_type({"x": np.ones(2, dtype="float32"), "y": [7]})
     {'x': dtype('float32'), 'y': [dtype('int64')]}
     """
-
-    def type_of(value: Any) -> Any:
-        return value.dtype if hasattr(value, "dtype") else _array(value).dtype
-
-    return map_leaves(data, type_of)
+    return map_leaves(data, lambda value: _as_array(value, "dtype").dtype)
 
 
-def _stays(value: Any) -> bool:
-    return value is None or isinstance(value, (str, bytes))
+def cast(data: Any, dtype: Any) -> Any:
+    """Cast tensors to another dtype.
+
+    Args:
+        data: A tensor, or tensors in dicts, lists, tuples, namedtuples, sets and dataclasses,
+            nested to any depth.
+        dtype: A name, such as "float32", a dtype of the framework, or a tensor whose dtype,
+            framework and device the result is to have.
+
+    Returns:
+        The same structure. Other values become numpy arrays, except None. With a tensor as `dtype`,
+        a list or tuple of numbers becomes one tensor.
+
+    Raises:
+        ValueError: If there is no such dtype.
+
+    >>> import numpy as np
+    >>> cast({"x": np.array([1.5, 0.0])}, "bool"), cast([1, 2], np.array(0.5))
+    ({'x': array([ True, False])}, array([1., 2.]))
+    """
+    # The scalar types of numpy are classes that have a `dtype`, too.
+    if hasattr(dtype, "dtype") and not isinstance(dtype, type):
+        like = backend_of(dtype).cast_like
+        if hasattr(data, "dtype") or isinstance(data, (list, tuple)):
+            return like(data, dtype)
+        return map_leaves(data, lambda value: like(value, dtype))
+    if hasattr(data, "dtype"):
+        return backend_of(data).cast(data, dtype)
+    return map_leaves(data, lambda value: _cast_leaf(value, dtype))
 
 
-def _array(value: Any) -> Any:
+def convert_tensor_precision(tensor: Any) -> Any:
+    """Cast tensors to the compute dtype of Keras's precision policy.
+
+    Args:
+        tensor: A tensor, or tensors in containers, nested to any depth.
+
+    Returns:
+        The same structure in float16 if Keras's policy computes in it, else in float32.
+
+    >>> import numpy as np
+    >>> convert_tensor_precision(np.array([1, 2]))
+    array([1., 2.], dtype=float32)
+    """
+    return cast(tensor, compute_precision())
+
+
+def _cast_leaf(value: Any, dtype: Any) -> Any:
+    if value is None:
+        return None
+    package = backend_of(value) if hasattr(value, "dtype") else get_backend("np")
+    return package.cast(value, dtype)
+
+
+def _as_array(value: Any, attribute: str) -> Any:
     import numpy as np
 
-    return np.array(value)
+    return value if hasattr(value, attribute) else np.array(value)

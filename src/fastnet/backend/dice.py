@@ -1,4 +1,6 @@
-"""How well predicted masks overlap true ones, for the tensors of any framework."""
+"""The Dice score."""
+
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.types import Tensor
 
 __all__ = ["dice_score"]
@@ -25,36 +27,33 @@ def dice_score(
     empty_nan: bool = False,
     epsilon: float = 1e-6,
 ) -> Tensor:
-    """Score predicted masks by their overlap with the true ones.
+    """Compute the Dice score of predicted masks, ``2 * |A & B| / (|A| + |B| + epsilon)``.
 
     Args:
-        y_pred: Predictions, shape (batch, channels, ...) in torch and (batch, ..., channels)
-            elsewhere, from 0 to 1.
-        y_true: Truth, of the same shape, 0 or 1.
-        soft_dice: Whether to square in the denominator.
+        y_pred: Predictions from 0 to 1, shape (batch, channels, ...) in torch and (batch, ...,
+            channels) elsewhere.
+        y_true: Labels, 0 or 1, of the same shape.
+        soft_dice: Whether to square the terms of the denominator.
         sample_average: Whether to average over the batch.
         channel_average: Whether to average over the channels.
-        channel_weights: What each channel's score is multiplied by, shape (channels,) or one that
-            goes with (batch, channels).
-        mask_overlap: Whether a position can be in the masks of several channels; otherwise only
-            its largest prediction counts.
-        threshold: Where a prediction counts as 1, else 0. None to take predictions as they are.
-        empty_nan: Whether the score is NaN, rather than 0, where nothing is predicted nor true.
-        epsilon: What is added to the denominator.
+        channel_weights: The weight of each channel, of a shape that broadcasts to (batch,
+            channels).
+        mask_overlap: Whether masks may overlap. If not, only the largest prediction at each
+            position counts.
+        threshold: The threshold above which a prediction becomes 1, and else 0. None for none.
+        empty_nan: Whether the score is NaN rather than 0 where both masks are empty.
+        epsilon: Added to the denominator.
 
     Returns:
-        Scores from 0 to 1, shape (batch, channels), less the axes that were averaged. Half
-        precision is added up in float32.
-
-    Raises:
-        ValueError: If the predictions are of no framework that fastnet knows.
+        Scores from 0 to 1, shape (batch, channels) without the averaged axes. Half precision is
+        summed in float32.
 
     >>> import numpy as np
     >>> dice_score(np.array([[[1.0], [0.5]]]), np.array([[[1.0], [0.0]]])).round(3)
     array([[0.8]])
     """
     return score(
-        implementation(y_pred),
+        backend_of(y_pred),
         y_pred,
         y_true,
         soft_dice,
@@ -81,27 +80,10 @@ def score(
     threshold: float | None = None,
     empty_nan: bool = False,
 ) -> Tensor:
-    """Do what `dice_score` does, in a framework that is known.
-
-    Args:
-        functions: The package of `fastnet.backend` that speaks it.
-        y_pred: Predictions.
-        y_true: Truth.
-        soft_dice: Whether to square in the denominator.
-        sample_average: Whether to average over the batch.
-        channel_average: Whether to average over the channels.
-        channel_weights: What each channel's score is multiplied by.
-        epsilon: What is added to the denominator.
-        mask_overlap: Whether a position can be in the masks of several channels.
-        threshold: Where a prediction counts as 1.
-        empty_nan: Whether the score is NaN where nothing is predicted nor true.
-
-    Returns:
-        The scores.
-    """
-    own = y_pred
-    half, axes, places, total = _settle(functions, own.dtype, len(functions.shape_of(own)))
-    if half:
+    """Compute the Dice score with the functions of a framework's package."""
+    dtype_source = y_pred
+    is_half, axes, spatial, total = _plan(functions, y_pred.dtype, len(functions.shape_of(y_pred)))
+    if is_half:
         y_pred = functions.cast(y_pred, "float32")
     y_true = functions.cast_like(y_true, y_pred)
     if not mask_overlap:
@@ -110,11 +92,11 @@ def score(
     if threshold is not None:
         y_pred = functions.cast_like(y_pred > threshold, y_pred)
     add, multiply = functions.add, functions.multiply
-    common = total(multiply(y_pred, y_true), places)
+    common = total(multiply(y_pred, y_true), spatial)
     if soft_dice:
-        both = add(total(y_pred**2, places), total(y_true**2, places))
+        both = add(total(y_pred**2, spatial), total(y_true**2, spatial))
     else:
-        both = add(total(y_pred, places), total(y_true, places))
+        both = add(total(y_pred, spatial), total(y_true, spatial))
     dice = functions.divide(multiply(common, 2.0), add(both, epsilon))
     if channel_weights is not None:
         dice = multiply(dice, functions.cast_like(channel_weights, y_pred))
@@ -125,23 +107,18 @@ def score(
         dice = functions.mean_of(dice, -1)
     if sample_average:
         dice = functions.mean_of(dice, 0)
-    return functions.cast_like(dice, own) if half else dice
+    return functions.cast_like(dice, dtype_source) if is_half else dice
 
 
 @lru_cache(maxsize=32)
-def _settle(
+def _plan(
     functions: Any, dtype: Any, rank: int
 ) -> tuple[bool, tuple[int, ...], Any, Callable[..., Tensor]]:
-    """Settle what masks of a type and a rank have in common.
-
-    Returns:
-        Whether they are of half precision, which of their axes are places, and these as they are
-        given to what adds up, and that.
-    """
+    """Return whether masks are in half precision, their spatial axes, and how to sum over these."""
     channels = functions.CHANNEL_AXIS % rank
     axes = tuple(axis for axis in range(1, rank) if axis != channels)
-    half = "float16" in str(dtype)  # or bfloat16
+    is_half = "float16" in str(dtype)  # or bfloat16
     if not axes:
-        return half, axes, axes, partial(functions.reduce_sum, keepdims=False)
-    places = axes[0] if len(axes) == 1 else functions.settled_axes(axes)
-    return half, axes, places, functions.sum_of
+        return is_half, axes, axes, partial(functions.reduce_sum, keepdims=False)
+    spatial = axes[0] if len(axes) == 1 else functions.settled_axes(axes)
+    return is_half, axes, spatial, functions.sum_of

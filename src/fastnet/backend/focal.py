@@ -1,17 +1,18 @@
-"""The focal loss, for the tensors of any framework."""
+"""Focal loss."""
+
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from typing import Any
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
 from fastnet.types import Tensor
 
 __all__ = ["focal_loss"]
-
-REDUCTIONS = ("sum", "mean", "none", None)
 
 
 def focal_loss(
@@ -25,35 +26,45 @@ def focal_loss(
     sample_reduction: str | None = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Compare yes-or-no predictions with the truth, those that are nearly right counting less.
+    """Compute the focal loss: binary cross-entropy that down-weights well-classified examples.
+
+    From "Focal Loss for Dense Object Detection" (Lin, Goyal, Girshick, He and Dollar, 2017).
 
     Args:
-        y_true: Truth, shape (batch, ...), 0 or 1.
+        y_true: Labels, 0 or 1, shape (batch, ...).
         y_pred: Predictions, of the same shape.
-        gamma: How much less, 0 or more.
-        alpha: What a truth of 1 weighs, from 0 to 1; a truth of 0 weighs the rest.
+        gamma: The focusing parameter, at least 0.
+        alpha: The weight of positive examples, from 0 to 1; negative ones weigh ``1 - alpha``.
         from_logits: Whether `y_pred` are logits rather than probabilities.
-        normalize: Whether to divide each sample's losses by how many of its truths are 1.
-        shape_reduction: What to do with the losses of each sample: "sum", "mean" or "none".
-        sample_reduction: What to do with those of all samples: "mean", "sum" or "none".
-        label_smoothing: How far to move the truth towards 0.5, out of 1.
+        normalize: Whether to divide the losses of each sample by its number of positive examples.
+        shape_reduction: The reduction over each sample: "sum", "mean" or "none".
+        sample_reduction: The reduction over the batch: "mean", "sum" or "none".
+        label_smoothing: The amount of label smoothing, from 0 to 1, which moves labels towards 0.5.
 
     Returns:
-        A scalar, or losses of the shape (batch,) or (batch, ...).
+        A scalar, or losses of shape (batch,) or (batch, ...).
 
     Raises:
-        ValueError: If a setting is none of these, or the truth is of no framework that fastnet
-            knows.
-
-    Source: "Focal Loss for Dense Object Detection" (Lin, Goyal, Girshick, He and Dollar, 2017).
+        ValueError: If a parameter is out of range, or there is no such reduction.
 
     >>> import torch
     >>> focal_loss(torch.tensor([[1.0]]), torch.tensor([[0.5]]))
     tensor(0.0433)
     """
-    _check(gamma, alpha, shape_reduction, sample_reduction)
+    numbers: list[tuple[str, Any, float]] = [("gamma", gamma, math.inf), ("alpha", alpha, 1)]
+    for name, number, most in numbers:
+        if not isinstance(number, Real) or not 0 <= float(number) <= most:
+            raise ValueError(
+                f"The focal loss's {name} is a number from 0 to {most}, but got {shorten(number)}."
+            )
+    reductions = {"shape_reduction": shape_reduction, "sample_reduction": sample_reduction}
+    for name, value in reductions.items():
+        if value not in ("sum", "mean", "none", None):
+            raise ValueError(
+                f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shorten(value)}."
+            )
     return compute(
-        implementation(y_true),
+        backend_of(y_true),
         y_true,
         y_pred,
         gamma,
@@ -78,37 +89,20 @@ def compute(
     sample_reduction: str | None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Do what `focal_loss` does, with settings that are checked and a framework that is known.
-
-    Args:
-        functions: The package of `fastnet.backend` that speaks it.
-        y_true: Truth.
-        y_pred: Predictions.
-        gamma: How much less what is nearly right counts.
-        alpha: What a truth of 1 weighs.
-        from_logits: Whether `y_pred` are logits.
-        normalize: Whether to divide each sample's losses by how many of its truths are 1.
-        shape_reduction: What to do with the losses of each sample.
-        sample_reduction: What to do with those of all samples.
-        label_smoothing: How far to move the truth towards 0.5.
-
-    Returns:
-        The loss.
-    """
+    """Compute the focal loss with the functions of a framework's package."""
     y_true = functions.cast_like(y_true, y_pred)
     smooth = y_true
     if label_smoothing:
         smooth = y_true * (1.0 - label_smoothing) + 0.5 * label_smoothing
-    loss = functions.losses.focal(smooth, y_pred, gamma, alpha, from_logits)
+    loss = functions.focal(smooth, y_pred, gamma, alpha, from_logits)
     axes = tuple(range(1, len(functions.shape_of(loss))))
-    add = functions.sum_of if axes else functions.reduce_sum
-    places = axes[0] if len(axes) == 1 else axes
+    total = functions.sum_of if axes else functions.reduce_sum
+    inner = axes[0] if len(axes) == 1 else axes
     if normalize:
-        # the truth has as many axes as the loss
-        count = functions.clip_by_value(add(y_true, places, keepdims=True), 1, None)
+        count = functions.clip_by_value(total(y_true, inner, keepdims=True), 1, None)
         loss = functions.divide(loss, count)
     if shape_reduction == "sum":
-        loss = add(loss, places, keepdims=False)
+        loss = total(loss, inner, keepdims=False)
     elif shape_reduction == "mean":
         loss = functions.reduce_mean(loss, axes, False)
     if sample_reduction == "mean":
@@ -116,24 +110,3 @@ def compute(
     elif sample_reduction == "sum":
         loss = functions.sum_of(loss)
     return loss
-
-
-def _check(
-    gamma: Any, alpha: Any, shape_reduction: str | None, sample_reduction: str | None
-) -> None:
-    if not isinstance(gamma, Real) or gamma < 0:
-        raise ValueError(
-            f"The focal loss's gamma is a number of 0 or more, but got {shorten(gamma)}."
-        )
-    if not isinstance(alpha, Real) or not 0 <= float(alpha) <= 1:
-        raise ValueError(
-            f"The focal loss's alpha is a number from 0 to 1, but got {shorten(alpha)}."
-        )
-    for name, value in (
-        ("shape_reduction", shape_reduction),
-        ("sample_reduction", sample_reduction),
-    ):
-        if value not in REDUCTIONS:
-            raise ValueError(
-                f"The focal loss's {name} is 'sum', 'mean' or 'none', but got {shorten(value)}."
-            )

@@ -1,23 +1,48 @@
-"""Images and volumes of any framework."""
+"""Functions of images and volumes."""
 
-# mypy: disable-error-code="empty-body"
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from fastnet.backend.dispatch import dispatched, implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
 
-__all__ = ["normalize", "resize_3d"]
+__all__ = ["get_image_dims", "normalize", "resize_3d"]
 
 T = TypeVar("T")
 
 RESIZE_MODES = ("nearest", "area")
 
 
-@dispatched
+def get_image_dims(tensor: Any) -> tuple[int, int, int]:
+    """Return the size of an image.
+
+    Args:
+        tensor: One image or a batch, shape (..., channels, height, width) in torch, and
+            (..., height, width, channels) elsewhere.
+
+    Returns:
+        The channels, height and width. In a TensorFlow graph, a tensor for each unknown length.
+
+    Raises:
+        AssertionError: If the tensor has neither three nor four axes.
+
+    >>> import numpy as np
+    >>> get_image_dims(np.ones((8, 28, 30, 3)))
+    (3, 28, 30)
+    """
+    functions = backend_of(tensor)
+    if len(tensor.shape) not in (3, 4):
+        raise AssertionError(
+            f"An image has three axes, a batch of them four, but got the shape "
+            f"{tuple(tensor.shape)}."
+        )
+    return functions.get_image_dims(tensor)
+
+
 def normalize(
     tensor: T,
     mean: float | Sequence[float] = (0.485, 0.456, 0.406),
@@ -25,27 +50,27 @@ def normalize(
     max_pixel_value: float = 255.0,
     epsilon: float = 1e-7,
 ) -> T:
-    """Shift and scale images by a mean and a standard deviation of each channel.
+    """Normalize images by the mean and standard deviation of each channel.
+
+    Computes ``(tensor - mean * max_pixel_value) / (std * max_pixel_value + epsilon)``.
 
     Args:
         tensor: Images, shape (..., channels, height, width) in torch, and (..., height, width,
             channels) elsewhere.
-        mean: The mean, one for all channels or one a channel; as it is, that of ImageNet.
+        mean: The mean, for all channels or for each; by default that of ImageNet.
         std: The standard deviation, likewise.
-        max_pixel_value: What the two were divided by: the largest value that a pixel can have.
-        epsilon: What is added to the standard deviation.
+        max_pixel_value: The largest possible value of a pixel.
+        epsilon: Added to the standard deviation.
 
     Returns:
-        Images of the same shape, in float32; in float16 where Keras's precision policy is so.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        Images of the same shape, in float32, or in float16 if that is Keras's precision policy.
 
     >>> import numpy as np
     >>> normalize(np.array([[[0.5], [1.0]]]), mean=0.5, std=0.25, max_pixel_value=1.0).round(3)
     array([[[0.],
             [2.]]], dtype=float32)
     """
+    return backend_of(tensor).normalize(tensor, mean, std, max_pixel_value, epsilon)
 
 
 def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "nearest") -> T:
@@ -55,14 +80,15 @@ def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "neares
         tensor: Volumes, shape (batch, channels, height, width, depth) in torch, and (batch, height,
             width, depth, channels) elsewhere.
         output_shape: The new height, width and depth.
-        resize_mode: "nearest", for values of the old volume, or "area", for averages of them.
+        resize_mode: "nearest" for nearest-neighbor interpolation, or "area" for averages, which
+            numpy arrays do not support.
 
     Returns:
-        Volumes of the new size; outside of torch averages are float32.
+        The resized volumes; in TensorFlow averages are float32.
 
     Raises:
-        AssertionError: If `resize_mode` is neither.
-        ValueError: If the tensor is of no framework that fastnet knows.
+        AssertionError: If there is no such `resize_mode`.
+        ValueError: If `resize_mode` is "area" for a numpy array.
 
     >>> import torch
     >>> resize_3d(torch.ones(1, 1, 4, 4, 4), output_shape=(2, 2, 3)).shape
@@ -72,5 +98,4 @@ def resize_3d(tensor: T, output_shape: Sequence[int], resize_mode: str = "neares
         raise AssertionError(
             f"resize_mode must be one of {list(RESIZE_MODES)}, but got {shorten(resize_mode)}."
         )
-    resized: T = implementation(tensor).resize_3d(tensor, output_shape, resize_mode)
-    return resized
+    return backend_of(tensor).resize_3d(tensor, output_shape, resize_mode)

@@ -1,13 +1,13 @@
-"""Losses on the tensors of any framework."""
+"""Loss functions."""
 
-# mypy: disable-error-code="empty-body"
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from fastnet.backend.dispatch import dispatched_to, implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
 from fastnet.types import Tensor
 
@@ -28,7 +28,6 @@ __all__ = [
 WeightOfEach: TypeAlias = "Mapping[int, float] | tf.lookup.StaticHashTable"
 
 
-@dispatched_to("losses", by="y_pred")
 def binary_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -36,26 +35,28 @@ def binary_crossentropy(
     average_loss: bool = True,
     class_weights: WeightOfEach | None = None,
 ) -> Tensor:
-    """Compare yes-or-no predictions with the truth.
+    """Compute the binary cross-entropy loss.
 
     Args:
-        y_pred: Predictions, shape (batch, ...), floating point.
-        y_true: Truth, of as many elements, 0 or 1 (or between).
+        y_pred: Predictions, floating point, shape (batch, ...).
+        y_true: Labels from 0 to 1, with as many elements.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean over the batch.
-        class_weights: Weights of the classes 0 and 1; a class without one weighs 1. In TensorFlow
-            a lookup table as well.
+        class_weights: The weights of the classes 0 and 1, by default 1. In TensorFlow also a lookup
+            table.
 
     Returns:
-        A scalar, or a loss for each sample, shape (batch,).
+        A scalar, or one loss per sample, shape (batch,).
 
     >>> import torch
     >>> binary_crossentropy(torch.tensor([[0.5]]), torch.tensor([[1.0]]))
     tensor(0.6931)
     """
+    return backend_of(y_pred).binary_crossentropy(
+        y_pred, y_true, from_logits, average_loss, class_weights
+    )
 
 
-@dispatched_to("losses", by="y_pred")
 def categorical_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -63,26 +64,28 @@ def categorical_crossentropy(
     average_loss: bool = True,
     class_weights: WeightOfEach | None = None,
 ) -> Tensor:
-    """Compare class predictions with one-hot truth.
+    """Compute the cross-entropy loss for one-hot labels.
 
     Args:
-        y_pred: Predictions, a probability (or logit) for each class.
-        y_true: Truth, of the same shape.
+        y_pred: Predictions, shape (batch, classes, ...) in torch, and (..., classes) elsewhere.
+        y_true: One-hot labels, or probabilities of the classes, of the same shape.
         from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1. In TensorFlow a
-            lookup table as well.
+        average_loss: Whether to return the mean of all losses.
+        class_weights: The weights of classes by index, by default 1. In TensorFlow also a lookup
+            table.
 
     Returns:
-        A scalar, or a loss for each sample.
+        A scalar, or the losses, of the shape of `y_pred` without the class axis.
 
     >>> import torch
     >>> categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.6931)
     """
+    return backend_of(y_pred).categorical_crossentropy(
+        y_pred, y_true, from_logits, average_loss, class_weights
+    )
 
 
-@dispatched_to("losses", by="y_pred")
 def sparse_categorical_crossentropy(
     y_pred: Tensor,
     y_true: Tensor,
@@ -90,129 +93,133 @@ def sparse_categorical_crossentropy(
     average_loss: bool = True,
     class_weights: WeightOfEach | None = None,
 ) -> Tensor:
-    """Compare class predictions with class indices.
+    """Compute the cross-entropy loss for class indices.
 
     Args:
-        y_pred: Predictions, a probability (or logit) for each class.
-        y_true: Class indices, of the predictions' shape without its class axis.
+        y_pred: Predictions, shape (batch, classes, ...) in torch, and (..., classes) elsewhere.
+        y_true: Class indices, of the shape of `y_pred` without the class axis. A floating point
+            dtype is accepted if every label is a whole number.
         from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1. In TensorFlow a
-            lookup table as well.
+        average_loss: Whether to return the mean of all losses.
+        class_weights: The weights of classes by index, by default 1. In TensorFlow also a lookup
+            table.
 
     Returns:
-        A scalar, or a loss for each sample.
+        A scalar, or the losses, of the shape of `y_true`.
+
+    Raises:
+        ValueError: If a label has a fraction. On a GPU, in a compiled step and in a TensorFlow
+            graph, it is handled as an index out of range instead, which is never truncated.
 
     >>> import torch
     >>> sparse_categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
     tensor(0.6931)
     """
+    return backend_of(y_pred).sparse_categorical_crossentropy(
+        y_pred, y_true, from_logits, average_loss, class_weights
+    )
 
 
-@dispatched_to("losses", by="y_pred")
 def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = False) -> Tensor:
-    """Average squared differences over the last axis.
+    """Compute the mean squared error along the last axis.
 
     Args:
-        y_true: Truth, shape (batch, ...).
+        y_true: Labels, shape (batch, ...).
         y_pred: Predictions, of the same shape.
-        average_loss: Whether to average over all axes.
+        average_loss: Whether to return the mean of all losses.
 
     Returns:
-        Means, of the shape without its last axis, or a scalar.
+        The losses, of the shape without the last axis, or a scalar.
 
     >>> import torch
     >>> mean_squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))
     tensor([2.])
     """
+    return backend_of(y_pred).mean_squared_error(y_true, y_pred, average_loss)
 
 
-@dispatched_to("losses", by="y_pred")
 def hinge(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    """Average over the last axis how far predictions are from the right side of the margin.
+    """Compute the hinge loss, ``mean(max(1 - y_true * y_pred, 0))``, along the last axis.
 
     Args:
-        y_true: Truth, -1 or 1, shape (batch, ...).
+        y_true: Labels, -1 or 1, shape (batch, ...).
         y_pred: Predictions, of the same shape.
 
     Returns:
-        Means, of the shape without its last axis.
-
-    Raises:
-        ValueError: If the predictions are of no framework that fastnet knows.
+        The losses, of the shape without the last axis.
 
     >>> import torch
     >>> hinge(torch.tensor([[1, -1]]), torch.tensor([[0.5, -2.0]]))
     tensor([0.2500])
     """
+    return backend_of(y_pred).hinge(y_true, y_pred)
 
 
 def huber(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
-    """Average differences over the last axis: small ones squared, large ones as they are.
+    """Compute the Huber loss along the last axis.
+
+    An error ``e`` contributes ``0.5 * e**2`` up to `beta`, ``beta * (|e| - 0.5 * beta)`` above.
 
     Args:
-        y_true: Truth, shape (batch, ...).
+        y_true: Labels, shape (batch, ...).
         y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small, and what large ones are multiplied by.
+        beta: The error at which the loss becomes linear.
 
     Returns:
-        Means, of the shape without its last axis. In TensorFlow, losses of one axis stay as they
-        are.
+        The mean losses, of the shape without the last axis. In TensorFlow, losses with one axis are
+        not averaged.
 
     Raises:
-        ValueError: If `beta` is not above 0, or the predictions are of no framework that fastnet
-            knows.
+        ValueError: If `beta` is not positive.
 
     >>> import torch
     >>> huber(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 4.0]]), beta=2.0)
     tensor([3.2500])
     """
     _check_beta("huber", beta)
-    return implementation(y_pred).losses.huber(y_true, y_pred, beta)
+    return backend_of(y_pred).huber(y_true, y_pred, beta)
 
 
-@dispatched_to("losses", by="y_pred")
 def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    """Average absolute differences over the last axis.
+    """Compute the mean absolute error along the last axis.
 
     Args:
-        y_true: Truth, shape (batch, ...).
+        y_true: Labels, shape (batch, ...).
         y_pred: Predictions, of the same shape.
 
     Returns:
-        Means, of the shape without its last axis. In TensorFlow, losses of one axis stay as they
-        are.
-
-    Raises:
-        ValueError: If the predictions are of no framework that fastnet knows.
+        The losses, of the shape without the last axis. In TensorFlow, losses with one axis are not
+        averaged.
 
     >>> import torch
     >>> l1_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, -4.0]]))
     tensor([2.5000])
     """
+    return backend_of(y_pred).l1_loss(y_true, y_pred)
 
 
 def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
-    """Average differences over the last axis: small ones squared and divided by `beta`.
+    """Compute the smooth L1 loss along the last axis.
+
+    An error ``e`` contributes ``0.5 * e**2 / beta`` below `beta`, ``|e| - 0.5 * beta`` above.
 
     Args:
-        y_true: Truth, shape (batch, ...).
+        y_true: Labels, shape (batch, ...).
         y_pred: Predictions, of the same shape.
-        beta: Up to where differences are small.
+        beta: The error at which the loss becomes linear.
 
     Returns:
-        Means, of the shape without its last axis.
+        The mean losses, of the shape without the last axis.
 
     Raises:
-        ValueError: If `beta` is not above 0, or the predictions are of no framework that fastnet
-            knows.
+        ValueError: If `beta` is not positive.
 
     >>> import torch
     >>> smooth_l1_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 4.0]]), beta=2.0)
     tensor([1.6250])
     """
     _check_beta("smooth_l1_loss", beta)
-    return implementation(y_pred).losses.smooth_l1_loss(y_true, y_pred, beta)
+    return backend_of(y_pred).smooth_l1_loss(y_true, y_pred, beta)
 
 
 def _check_beta(loss: str, beta: float) -> None:

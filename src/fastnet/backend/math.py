@@ -1,14 +1,13 @@
-"""Functions of the elements of tensors of any framework, and products."""
+"""Elementwise functions, matrix products and normalization."""
 
-# mypy: disable-error-code="empty-body"
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
 import math
 from typing import Any, TypeVar
 
-from fastnet.backend.dispatch import dispatched, implementation
-from fastnet.frameworks import part_of
+from fastnet.backend.dispatch import backend_of, get_backend
 from fastnet.types import Tensor
 
 __all__ = [
@@ -32,111 +31,94 @@ __all__ = [
 T = TypeVar("T")
 
 
-@dispatched
 def abs(tensor: T) -> T:
-    """Take the absolute value of each element of a tensor.
+    """Compute the absolute value elementwise.
 
     Args:
         tensor: A tensor of any shape.
 
     Returns:
-        The absolute values.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        The absolute values, of the same shape and dtype.
 
     >>> import numpy as np
     >>> abs(np.array([-2.0, 0.0, 3.0]))
     array([2., 0., 3.])
     """
+    return backend_of(tensor).abs(tensor)
 
 
-@dispatched
 def argmax(tensor: T, axis: int = 0) -> T:
-    """Find where along an axis the largest values are.
+    """Return the indices of the maximum along an axis.
 
     Args:
         tensor: A tensor of any shape.
-        axis: The axis, which may be counted from the end.
+        axis: The axis; negative values count from the end.
 
     Returns:
-        The places, int64, of the shape without the axis. Of several equal values the first counts.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        int64 indices, of the tensor's shape without the axis. Of equal values, the first counts.
 
     >>> import numpy as np
     >>> argmax(np.array([[0.1, 0.9], [0.8, 0.2]]), axis=1)
     array([1, 0])
     """
+    return backend_of(tensor).argmax(tensor, axis)
 
 
 def check_nan(val: Any) -> Any:
-    """Return whether any value is NaN or infinite.
+    """Return whether any element is NaN or infinite.
 
     Args:
-        val: A tensor of any shape, or a number.
+        val: A tensor of any shape, or a Python number.
 
     Returns:
-        Yes or no: a boolean scalar of the tensor's framework, of numpy for a number.
-
-    Raises:
-        ValueError: If the value is no number, and of no framework that fastnet knows.
+        A boolean scalar of the tensor's framework, for a number of numpy.
 
     >>> bool(check_nan(float("inf"))), bool(check_nan(1))
     (True, False)
     """
-    if isinstance(val, (int, float)):
-        return part_of("np").check_nan(val)
-    return implementation(val).check_nan(val)
+    package = get_backend("np") if isinstance(val, (int, float)) else backend_of(val)
+    return package.check_nan(val)
 
 
 def clip_by_value(
     tensor: T, min_value: float | T | None = None, max_value: float | T | None = None
 ) -> T:
-    """Move values that lie outside an interval to its ends.
+    """Clip the elements of a tensor to an interval.
 
     Args:
         tensor: A tensor of any shape.
-        min_value: The least value, a number or a tensor. None for no such end.
-        max_value: The largest value, likewise. In torch no gradients go through these two.
+        min_value: The lower bound, a number or a tensor, or None for no lower bound.
+        max_value: The upper bound, likewise. In torch no gradients flow to the bounds.
 
     Returns:
         A tensor of the same shape.
 
     Raises:
-        AssertionError: If both ends are None.
-        ValueError: If the tensor is of no framework that fastnet knows.
+        AssertionError: If both bounds are None.
 
     >>> import numpy as np
     >>> clip_by_value(np.array([-1.0, 0.5, 2.0]), min_value=0, max_value=1)
     array([0. , 0.5, 1. ])
     """
     if min_value is None and max_value is None:
-        raise AssertionError(
-            "clip_by_value has nothing to do: give it a min_value, a max_value, or both."
-        )
-    result: T = implementation(tensor).clip_by_value(tensor, min_value, max_value)
-    return result
+        raise AssertionError("clip_by_value needs a min_value, a max_value, or both.")
+    return backend_of(tensor).clip_by_value(tensor, min_value, max_value)
 
 
-@dispatched
 def exp(tensor: T) -> T:
-    """Raise e to each element of a tensor.
+    """Compute the exponential elementwise.
 
     Args:
         tensor: A tensor of any shape.
 
     Returns:
-        The powers.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        e to the power of each element, of the same shape.
 
     >>> import numpy as np
     >>> exp(np.array([0.0, 1.0])).round(3)
     array([1. , 2.718])
     """
+    return backend_of(tensor).exp(tensor)
 
 
 def iwd(
@@ -146,133 +128,119 @@ def iwd(
     pairwise_distance: float = 1.0,
     eps: Tensor | None = None,
 ) -> Tensor:
-    """Turn distances into probabilities: the nearer the likelier.
+    """Convert distances to class probabilities by inverse distance weighting.
 
     Args:
-        tensor: The distance of each sample from each class, shape (batch, classes).
-        power: How much more a nearer class counts.
-        max_prob: The probability of a class that is met exactly, where the others are
-            `pairwise_distance` away.
-        pairwise_distance: How far classes are from each other.
-        eps: The least distance there is. None for the one that gives `max_prob`.
+        tensor: The distance of each sample to each class, shape (batch, classes).
+        power: The exponent of the inverse distances.
+        max_prob: The probability of a class at distance 0, where the others are at
+            `pairwise_distance`.
+        pairwise_distance: The distance between two classes.
+        eps: The lower bound of the distances. None for the one that gives `max_prob`.
 
     Returns:
-        Probabilities that add up to 1 for each sample, of the same shape.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        Probabilities that sum to 1 for each sample, of the same shape.
 
     >>> import numpy as np
     >>> iwd(np.array([[0.5, 0.5], [1.0, 3.0]]))
     array([[0.5 , 0.5 ],
            [0.75, 0.25]])
     """
-    functions = implementation(tensor)
+    functions = backend_of(tensor)
     if eps is None:
         others = max(tensor.shape[-1] - 1, 1)
         least = pairwise_distance * math.pow((1.0 - max_prob) / (max_prob * others), 1 / power)
-        near = functions.clip_by_value(tensor, least, None)
+        distances = functions.clip_by_value(tensor, least, None)
     else:
-        near = functions.maximum(tensor, functions.cast_like(eps, tensor))
-    closeness = 1.0 / near
+        distances = functions.maximum(tensor, functions.cast_like(eps, tensor))
+    weights = 1.0 / distances
     if power != 1.0:
-        closeness = functions.pow(closeness, power)
-    return closeness / functions.reduce_sum(closeness, [-1], True)
+        weights = functions.pow(weights, power)
+    return weights / functions.reduce_sum(weights, [-1], True)
 
 
-@dispatched
 def lambertw(tensor: T) -> T:
-    """Solve w * exp(w) = z for w, on the upper real branch.
+    """Compute the principal branch of the Lambert W function elementwise.
 
     Args:
-        tensor: The z, of any shape, floating point.
+        tensor: A floating point tensor z of any shape.
 
     Returns:
-        The w, of the same shape, -1 or more. NaN where z is below -1/e, and so has none.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        The w >= -1 with w * exp(w) = z, of the same shape; NaN where z < -1/e.
 
     >>> import numpy as np
     >>> lambertw(np.array([0.0, np.e, 2 * np.e**2]))
     array([0., 1., 2.])
     """
+    return backend_of(tensor).lambertw(tensor)
 
 
 def matmul(a: T, b: T) -> T:
-    """Multiply matrices.
+    """Multiply two matrices, or two batches of matrices.
 
     Args:
-        a: A matrix, or a stack of them, shape (..., n, k).
-        b: Likewise, shape (..., k, m).
+        a: A tensor of shape (..., n, k).
+        b: A tensor of shape (..., k, m).
 
     Returns:
-        The products, shape (..., n, m).
+        The product, shape (..., n, m).
 
     Raises:
-        ValueError: If the tensors are of two frameworks, or of none that fastnet knows.
+        ValueError: If the tensors are of different frameworks.
 
     >>> import numpy as np
     >>> matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[11.]])
     """
-    result: T = _common(a, b).matmul(a, b)
-    return result
+    return _backend_of_both(a, b).matmul(a, b)
 
 
 def maximum(tensor1: T, tensor2: T) -> T:
-    """Take the larger of each two elements.
+    """Compute the maximum of two tensors elementwise.
 
     Args:
         tensor1: A tensor.
-        tensor2: A tensor of the same framework, of a shape that goes with that of the other.
+        tensor2: A tensor of the same framework, of a shape that broadcasts with the first.
 
     Returns:
         The larger elements.
 
     Raises:
-        ValueError: If the tensors are of two frameworks, or of none that fastnet knows.
+        ValueError: If the tensors are of different frameworks.
 
     >>> import numpy as np
     >>> maximum(np.array([1.0, 5.0]), np.array([2.0, 3.0]))
     array([2., 5.])
     """
-    result: T = _common(tensor1, tensor2).maximum(tensor1, tensor2)
-    return result
+    return _backend_of_both(tensor1, tensor2).maximum(tensor1, tensor2)
 
 
-@dispatched
 def pow(tensor: T, power: float | T) -> T:
-    """Raise each element of a tensor to a power.
+    """Raise each element to a power.
 
     Args:
         tensor: A tensor of any shape.
-        power: The power, a number or a tensor.
+        power: The exponent, a number or a tensor.
 
     Returns:
-        The powers.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        The powers, of the same shape.
 
     >>> import numpy as np
     >>> pow(np.array([1.0, 2.0, 3.0]), 2)
     array([1., 4., 9.])
     """
+    return backend_of(tensor).pow(tensor, power)
 
 
 def tensor_pow(tensor: T, power: float) -> T:
-    """Raise each element of a tensor to a power; another name of `pow`.
+    """Raise each element to a power; an alias of `pow`.
 
     Args:
         tensor: A tensor of any shape.
-        power: The power.
+        power: The exponent.
 
     Returns:
-        The powers.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        The powers, of the same shape.
 
     >>> import numpy as np
     >>> tensor_pow(np.array([4.0, 9.0]), 0.5)
@@ -281,89 +249,76 @@ def tensor_pow(tensor: T, power: float) -> T:
     return pow(tensor, power)
 
 
-@dispatched
 def sign(tensor: T) -> T:
-    """Return the sign of each element of a tensor.
+    """Compute the sign elementwise.
 
     Args:
         tensor: A tensor of any shape.
 
     Returns:
-        -1, 0 or 1 for each.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        -1, 0 or 1 for each element, of the same shape.
 
     >>> import numpy as np
     >>> sign(np.array([-2.0, 0.0, 3.0]))
     array([-1., 0., 1.])
     """
+    return backend_of(tensor).sign(tensor)
 
 
-@dispatched
 def tensor_round(tensor: T) -> T:
-    """Round each element of a tensor to a whole number.
+    """Round to the nearest integer elementwise.
 
     Args:
         tensor: A tensor of any shape.
 
     Returns:
-        The nearest whole numbers, of the same type; halves go to the even one.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        The rounded values, of the same shape and dtype; halves are rounded to even.
 
     >>> import numpy as np
     >>> tensor_round(np.array([0.5, 1.25, 1.5]))
     array([0., 1., 2.])
     """
+    return backend_of(tensor).tensor_round(tensor)
 
 
-@dispatched
 def tensor_sqrt(tensor: T) -> T:
-    """Take the square root of each element of a tensor.
+    """Compute the square root elementwise.
 
     Args:
         tensor: A tensor of any shape.
 
     Returns:
-        The roots.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        The square roots, of the same shape.
 
     >>> import numpy as np
     >>> tensor_sqrt(np.array([4.0, 9.0]))
     array([2., 3.])
     """
+    return backend_of(tensor).tensor_sqrt(tensor)
 
 
-@dispatched
 def zscore(data: T, epsilon: float = 1e-7) -> T:
-    """Shift and scale a tensor to mean 0 and standard deviation 1.
+    """Standardize a tensor to mean 0 and standard deviation 1.
 
     Args:
         data: A tensor of any shape.
-        epsilon: The least standard deviation to divide by.
+        epsilon: The lower bound of the standard deviation.
 
     Returns:
-        A tensor of the same shape; of torch and TensorFlow in float32.
-
-    Raises:
-        ValueError: If the tensor is of no framework that fastnet knows.
+        A tensor of the same shape, in torch and TensorFlow float32.
 
     >>> import numpy as np
     >>> zscore(np.array([1.0, 3.0]))
     array([-1., 1.])
     """
+    return backend_of(data).zscore(data, epsilon)
 
 
-def _common(one: object, other: object) -> Any:
-    """Find the functions for two tensors, which must be of one framework."""
-    functions = implementation(one)
-    if implementation(other) is not functions:
+def _backend_of_both(one: object, other: object) -> Any:
+    package = backend_of(one)
+    if backend_of(other) is not package:
         raise ValueError(
             f"Tensor types do not match: {type(one).__name__} and {type(other).__name__}. Convert "
             "one of them with to_tensor."
         )
-    return functions
+    return package

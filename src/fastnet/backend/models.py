@@ -1,20 +1,20 @@
-"""Running, differentiating and updating models of any framework."""
+"""Running, differentiating and updating models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastnet.backend.dispatch import implementation
-from fastnet.backend.framework import framework_of
-from fastnet.frameworks import part_in, part_of
+from fastnet.backend.dispatch import backend_module, backend_of, framework_of
+from fastnet.backend.model_metadata import get_metadata, is_built, name_of
 from fastnet.types import Model, Tensor
 
 __all__ = [
     "feed_forward",
     "get_gradient",
+    "get_lr",
     "l2_regularization",
-    "module_for",
+    "set_lr",
     "update_model",
     "watch",
 ]
@@ -24,15 +24,15 @@ def feed_forward(model: Model, *x: Tensor, training: bool = True) -> Any:
     """Run a model.
 
     Args:
-        model: The model.
-        x: Its inputs; numpy arrays become tensors.
-        training: Whether layers such as dropout act as in training.
+        model: A `torch.nn.Module` or Keras model.
+        x: Its inputs; numpy arrays are converted to tensors.
+        training: Whether to run in training mode, which matters to layers such as dropout.
 
     Returns:
-        What the model returns.
+        The output of the model.
 
     Raises:
-        ValueError: If the model is of no known framework.
+        ValueError: If `model` is no model of torch or Keras.
     """
     return module_for(model, "models").feed_forward(model, *x, training=training)
 
@@ -44,28 +44,31 @@ def get_gradient(
     tape: Any = None,
     retain_graph: bool = True,
 ) -> Any:
-    """Differentiate.
+    """Compute the gradient of a tensor with respect to others.
 
     Args:
-        target: What to differentiate; of any shape, whose elements count alike.
-        sources: What to differentiate by: a tensor, or several.
+        target: The tensor to differentiate. If it is no scalar, the sum of its elements is
+            differentiated.
+        sources: One tensor, or several.
         higher_order: Whether the gradients can be differentiated in turn.
-        tape: What recorded the target (TensorFlow only).
-        retain_graph: Whether the graph can be walked again (torch only).
+        tape: The `tf.GradientTape` that recorded `target` (TensorFlow only).
+        retain_graph: Whether to keep the graph for another backward pass (torch only).
 
     Returns:
-        A gradient of the shape of its source, or several, with None for a source that has no part
-        in the target.
+        A gradient of the shape of its source, or one for each source, with None for a source that
+        `target` does not depend on.
 
     Raises:
-        ValueError: If the target is no tensor of torch or TensorFlow.
+        ValueError: If `target` is no tensor of torch or TensorFlow, or there is no tape in
+            TensorFlow.
 
     >>> import torch
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> get_gradient(x**2, x)
     tensor([2., 4.])
     """
-    return _gradients_of(target).get_gradient(target, sources, higher_order, tape, retain_graph)
+    functions = backend_of(target)
+    return functions.get_gradient(target, sources, higher_order, tape, retain_graph)
 
 
 def update_model(
@@ -74,54 +77,55 @@ def update_model(
     defer: bool = False,
     deferred: dict[str, list[Callable[[], None]]] | None = None,
 ) -> None:
-    """Update a model's weights.
+    """Update the weights of a model by a step of its optimizer.
 
     Args:
         model: A model from `fastnet.build`.
-        gradients: A gradient for each of its trainable parameters, in order; None for none.
-        defer: Whether to put the optimizer's step off.
-        deferred: Where to put it: lists of functions by the model's name.
+        gradients: The gradient of each trainable parameter, in order, or None for no gradient.
+        defer: Whether to append the step to `deferred` instead.
+        deferred: Lists of deferred functions by model name.
 
     Raises:
-        AssertionError: If the model has no `current_optimizer`.
-        ValueError: If the model is of no known framework or has no optimizer now, or there is
-            nowhere to defer to.
+        AssertionError: If the model does not come from `fastnet.build`.
+        ValueError: If `model` is no model of torch or Keras, has no optimizer now, or `defer` is
+            true without `deferred`.
     """
     module_for(model, "gradients").update_model(model, gradients, defer, deferred)
 
 
 def watch(tensor: Tensor, tape: Any = None) -> Tensor:
-    """Make gradients by a tensor possible.
+    """Track gradients with respect to a tensor.
 
     Args:
-        tensor: A tensor, floating point.
-        tape: What is to record (TensorFlow only).
+        tensor: A floating point tensor.
+        tape: The `tf.GradientTape` to record with (TensorFlow only).
 
     Returns:
-        The tensor to go on with: in torch another one, unless gradients can be taken by it anyway.
+        The tensor to continue with: in torch a new one, unless `tensor` requires gradients already.
 
     Raises:
-        ValueError: If it is no tensor of torch or TensorFlow, or TensorFlow has no tape.
+        ValueError: If `tensor` is no tensor of torch or TensorFlow, or there is no tape in
+            TensorFlow.
 
     >>> import torch
     >>> watch(torch.ones(2))
     tensor([1., 1.], requires_grad=True)
     """
-    return _gradients_of(tensor).watch(tensor, tape)
+    return backend_of(tensor).watch(tensor, tape)
 
 
 def l2_regularization(model: Model, beta: float = 0.01) -> Tensor:
-    """Add up the squares of a model's trainable weights.
+    """Compute the L2 norm penalty ``beta / 2 * sum(w**2)`` of a model's trainable weights.
 
     Args:
-        model: The model.
-        beta: What half of the sum is multiplied by.
+        model: A `torch.nn.Module` or Keras model.
+        beta: The factor of the penalty.
 
     Returns:
         A scalar.
 
     Raises:
-        ValueError: If the model is of no known framework.
+        ValueError: If `model` is no model of torch or Keras.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -132,18 +136,55 @@ def l2_regularization(model: Model, beta: float = 0.01) -> Tensor:
     return module_for(model, "models").l2_regularization(model, beta)
 
 
-def module_for(model: Model, part: str) -> Any:
-    """Find what a framework has to do with models.
+def get_lr(model: Model) -> float:
+    """Return the learning rate of a model's current optimizer.
 
     Args:
-        model: A model.
-        part: The name of a module in the framework's package.
+        model: A model from `fastnet.build`.
 
     Returns:
-        The module of the model's framework.
+        The learning rate: of the first parameter group, and of a schedule the current value.
 
     Raises:
-        ValueError: If the model is of no known framework.
+        AssertionError: If the model does not come from `fastnet.build`.
+        ValueError: If `model` is no model of torch or Keras, or has no optimizer now.
+
+    >>> import torch, fastnet
+    >>> get_lr(fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd"))
+    0.01
+    """
+    rate: float = _optimizers_for(model, "get_lr").get_lr(model)
+    return rate
+
+
+def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:
+    """Set the learning rate of a model's current optimizer.
+
+    Args:
+        model: A model from `fastnet.build`.
+        lr: The learning rate of all parameter groups.
+        weight_decay: The weight decay, for an optimizer that has one. None leaves it unchanged in
+            torch, and scales it with the learning rate in TensorFlow.
+
+    Raises:
+        AssertionError: If the model does not come from `fastnet.build`.
+        ValueError: If `model` is no model of torch or Keras, has no optimizer now, or one whose
+            learning rate follows a schedule, or one without weight decay where it is given.
+
+    >>> import torch, fastnet
+    >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd")
+    >>> set_lr(model, 0.5)
+    >>> get_lr(model)
+    0.5
+    """
+    _optimizers_for(model, "set_lr").set_lr(model, lr, weight_decay)
+
+
+def module_for(model: Model, name: str) -> Any:
+    """Import a module of the package for a model's framework, such as "saving".
+
+    Raises:
+        ValueError: If `model` is no model of torch or Keras.
     """
     framework = framework_of(model)
     if framework is None:
@@ -151,9 +192,24 @@ def module_for(model: Model, part: str) -> Any:
             f"Unrecognized model instance {type(model).__name__}: expected a torch.nn.Module or a "
             "Keras model."
         )
-    return part_of(framework, part)
+    return backend_module(framework, name)
 
 
-def _gradients_of(tensor: Tensor) -> Any:
-    package = implementation(tensor).__name__
-    return part_in(package, "gradients", "framework", "fastnet.backend")
+def require_built(model: Model, function: str) -> None:
+    """Check that a model comes from `build`."""
+    if not is_built(model):
+        raise AssertionError(
+            f"{function} takes a model from fastnet.build, but this {type(model).__name__} was not "
+            "made by it."
+        )
+
+
+def _optimizers_for(model: Model, function: str) -> Any:
+    module = module_for(model, "optimizers")
+    require_built(model, function)
+    if get_metadata(model, "current_optimizer") is None:
+        raise ValueError(
+            f"{function} is about an optimizer's learning rate, but model '{name_of(model)}' has "
+            "no optimizer now. Give fastnet.build an optimizer_fn."
+        )
+    return module

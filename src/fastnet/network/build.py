@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
 
-from fastnet.backend.facts import put_fact
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.errors import shorten
-from fastnet.frameworks import part_of
 from fastnet.network.context import note_optimizers
 from fastnet.schedule import get_current_items
 from fastnet.schedule.schedule import map_scheduler
@@ -170,7 +169,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
     frameworks = list(map(framework_of, existing))
     if existing and None not in frameworks:
         if "tf" in frameworks:
-            part_of("tf", "setup").require_as_made(existing, mixed_precision)
+            backend_module("tf", "setup").require_as_made(existing, mixed_precision)
         return existing
     if not callable(model_fn):
         raise TypeError(
@@ -192,7 +191,7 @@ def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
                 "Let it return a torch.nn.Module or a Keras model, or a sequence of them."
             )
     if "tf" in map(framework_of, models):
-        setup = part_of("tf", "setup")
+        setup = backend_module("tf", "setup")
         if mixed_precision and setup.keras_names(models) - packages:
             # model_fn imported Keras itself, so the precision policy was not set before.
             setup.restart_names(models)
@@ -211,8 +210,8 @@ def _prepare_model(
 ) -> Any:
     """Attach the optimizer, weights and name to one model, and place it on its device."""
     framework = str(framework_of(model))
-    setup = part_of(framework, "setup", "build")
-    if hasattr(setup, "spread"):
+    setup = backend_module(framework, "setup")
+    if framework == "torch":
         if path:
             # Every process reads the whole file before it keeps only its shard.
             setup.load_weights(model, path)
@@ -234,7 +233,7 @@ def _prepare_model(
         setup.reserve_names(model, source)
         if path:
             setup.load_weights(model, path)
-    put_fact(model, "mixed_precision", mixed_precision)
+    set_metadata(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:
         return setup.make_optimizer(one, model, name, mixed_precision)
@@ -244,11 +243,11 @@ def _prepare_model(
         current = optimizer.get_current_value(1)
     else:
         optimizer = current = None if source is None else make(source)
-    put_fact(model, "optimizer", optimizer)
-    put_fact(model, "current_optimizer", current)
+    set_metadata(model, "optimizer", optimizer)
+    set_metadata(model, "current_optimizer", current)
     note_optimizers(model)
-    put_fact(model, "model_name", name)
-    put_fact(model, "fe_compiled", True)
+    set_metadata(model, "model_name", name)
+    set_metadata(model, "fe_compiled", True)
     if framework == "tf":
-        part_of("tf", "copying").let_pickle(model)
+        backend_module("tf", "copying").let_pickle(model)
     return model

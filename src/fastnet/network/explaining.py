@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Collection
 from typing import Any
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.dispatch import backend_module
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
-from fastnet.frameworks import MissingPart, part_of
 from fastnet.network.context import check_request
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import is_scheduler
@@ -35,7 +35,7 @@ def explain(
         plan = plans.draft(mode, epoch, ds_id, desired or network._wanted)
         for model in plan.models:
             # Choosing the optimizer of the epoch may fail.
-            optimizer: Any = fact(model, "optimizer")
+            optimizer: Any = get_metadata(model, "optimizer")
             if is_scheduler(optimizer):
                 optimizer.get_current_value(epoch)
         network._check_ops(plan)
@@ -73,12 +73,10 @@ def explain(
 
 
 def _describe_parallelism(network: Any) -> dict[str, str]:
-    """Describe how models are distributed, by name, as far as the framework can tell."""
-    with contextlib.suppress(MissingPart):
-        describe = part_of(network.target_type, "processes.told_spread")
-        spread = {name_of(model): describe(model) for model in network.models}
-        return {name: how for name, how in spread.items() if how is not None}
-    return {}
+    """Describe how models are distributed, by name."""
+    describe = backend_module(network.target_type, "processes").told_spread
+    spread = {name_of(model): describe(model) for model in network.models}
+    return {name: how for name, how in spread.items() if how is not None}
 
 
 def _describe_compilation(network: Any, mode: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.framework import framework_of
-from fastnet.frameworks import framework_named
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
 from fastnet.network.compile_options import CompileOptions
+from fastnet.util.lazy import import_module
 
 if TYPE_CHECKING:
     from fastnet.network.tf.open_axes import Axes
@@ -73,8 +73,12 @@ def Network(
         "compile": (compile, False),
     }
     options = {name: value for name, (value, default) in given.items() if value != default}
-    network_class: type[BaseNetwork] = framework_named(framework_for(ops)).load("network")
-    return network_class(ops, pops, slicers, **options)
+    network: BaseNetwork
+    if framework_for(ops) == "tf":
+        network = import_module("fastnet.network.tf").TFNetwork(ops, pops, slicers, **options)
+    else:
+        network = import_module("fastnet.network.torch").TorchNetwork(ops, pops, slicers, **options)
+    return network
 
 
 def framework_for(ops: Any) -> str:

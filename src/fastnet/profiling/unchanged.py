@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.frameworks import part_of
+from fastnet.backend.dispatch import backend_module
 from fastnet.network import BaseNetwork
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import is_given, is_scheduler
@@ -40,8 +40,8 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         for held in (getattr(model, "optimizer", None), getattr(model, "current_optimizer", None))
         for one in _values(held)
     }
-    keeping = part_of(network.target_type, "keeping", "A profile")
-    kept = keeping.Kept(network.models, list(optimizers.values()))
+    module = backend_module(network.target_type, "preserve_state")
+    preserved = module.PreservedState(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
     followers: list[tuple[Any, Any]] = [
         (op, copy.deepcopy(op.state_dict()))
@@ -53,7 +53,7 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         yield
     finally:
         network._skip_exit_calls()
-        kept.restore()
+        preserved.restore()
         for follower, state in followers:
             follower.load_state_dict(state)
         for update, merged in updates:
@@ -78,4 +78,4 @@ def _each(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _merges(op: Any) -> bool:
-    return hasattr(op, "_update") and getattr(op, "merge_grad", 1) > 1
+    return hasattr(op, "_update") and op._update.is_merging

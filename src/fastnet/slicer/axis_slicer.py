@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
 from fastnet.slicer.slicer import Slicer
 
@@ -54,7 +54,7 @@ class AxisSlicer(Slicer):
         self.axis = axis
 
     def _slice_batch(self, batch: Any) -> list[Any]:
-        tensors = implementation(batch)
+        tensors = backend_of(batch)
         shape = tuple(tensors.get_shape(batch))
         if not -len(shape) <= self.axis < len(shape):
             raise IndexError(
@@ -65,7 +65,7 @@ class AxisSlicer(Slicer):
         return pieces
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        tensors = implementation(slices[0])
+        tensors = backend_of(slices[0])
         shape = tuple(tensors.get_shape(slices[0]))
         if not -len(shape) - 1 <= self.axis <= len(shape):
             raise IndexError(

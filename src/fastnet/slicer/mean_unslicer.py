@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.slicer.slicer import Slicer
 
 __all__ = ["MeanUnslicer"]
@@ -37,7 +37,7 @@ class MeanUnslicer(Slicer):
         super().__init__(slice=None, unslice=unslice, mode=mode, ds_id=ds_id)
 
     def _unslice_batch(self, slices: tuple[Any, ...], key: str) -> Any:
-        tensors = implementation(slices[0])
+        tensors = backend_of(slices[0])
         if tensors.is_integral(slices[0]):
             if hasattr(tensors, "to_numpy"):
                 # TensorFlow does not add tensors of different types, so numpy averages them.

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.errors import shorten
 from fastnet.slicer.slicer import Slicer
 from fastnet.util.collections import to_list
@@ -174,7 +174,7 @@ class SlidingSlicer(Slicer):
         return pieces
 
     def _slice_batch(self, batch: Any) -> list[Any]:
-        tensors = implementation(batch)
+        tensors = backend_of(batch)
         shape = _shape_of(batch)
         if len(shape) != len(self.window_size):
             raise ValueError(
@@ -197,7 +197,7 @@ class SlidingSlicer(Slicer):
                 f"SlidingSlicer cannot un-slice '{key}', because it has not sliced anything in "
                 "this thread. Slice a batch first, or give it an unslice_shape."
             )
-        tensors = implementation(slices[0])
+        tensors = backend_of(slices[0])
         if -1 in shape:
             shape = self._fill_shape(shape, _shape_of(slices[0]))
         tiling = self._tiling(shape, tensors)
@@ -237,7 +237,7 @@ class SlidingSlicer(Slicer):
                 f"SlidingSlicer cannot un-slice '{key}': its slices are of type "
                 f"{slices[0].dtype}, not numbers. Leave the key out of `unslice`."
             )
-        tensors = implementation(slices[0])
+        tensors = backend_of(slices[0])
         padded = [size + growth for size, growth in zip(shape, tiling.padding, strict=True)]
         average = self.unslice_mode == "avg"
         merged = tensors.zeros(padded, slices[0], "float32" if average else None)
@@ -282,7 +282,7 @@ class SlidingSlicer(Slicer):
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
-    return tuple(implementation(tensor).get_shape(tensor))
+    return tuple(backend_of(tensor).get_shape(tensor))
 
 
 def _window_counts(tiling: Tiling) -> NDArray[Any]:

@@ -11,7 +11,6 @@ tf = pytest.importorskip("tensorflow")
 
 from tensorflow.python.eager import context
 
-from fastnet.backend.private_names import PUBLIC_ONLY
 from fastnet.backend.tf import graph
 from fastnet.backend.tf.graph import caller
 
@@ -40,8 +39,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
             if request.param == "public":
                 patch.setattr(graph, "direct_call", lambda concrete: None)
             call = caller(concrete, explain)
-        shortest = request.param == "shortest" and not PUBLIC_ONLY
-        assert call.__name__ == ("call" if shortest else "call_publicly")
+        assert call.__name__ == ("call" if request.param == "shortest" else "call_publicly")
         return call
 
     return make_caller

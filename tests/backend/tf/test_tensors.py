@@ -12,7 +12,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet.backend as backend
-from fastnet.backend.dispatch import implementation
+from fastnet.backend.dispatch import backend_of
 from fastnet.op.numpyop import LambdaOp, forward_numpyop
 from fastnet.util import get_batch_size, to_number
 from tests.network.keras_models import line
@@ -115,14 +115,14 @@ class TestDispatch:
         ids=["tensor", "variable", "string"],
     )
     def test_tensors_and_variables(self, value: Any) -> None:
-        assert implementation(value).__name__ == "fastnet.backend.tf"
+        assert backend_of(value).__name__ == "fastnet.backend.tf"
 
     def test_symbolic_tensors(self) -> None:
         seen: list[str] = []
 
         @tf.function
         def look(x: Any) -> Any:
-            seen.append(implementation(x).__name__)
+            seen.append(backend_of(x).__name__)
             return x
 
         look(tf.constant(1.0))

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from fastnet import backend
 from fastnet.backend.torch import losses
-from tests.network.programs import raising
 from tests.op.tensorop.loss import numpy_losses
 
 NAMES = (
@@ -161,9 +160,5 @@ class TestDtypes:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_values_of_no_framework(name: str) -> None:
-    with raising(
-        ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
-        "[0.5].",
-    ):
+    with pytest.raises(ValueError, match=r"list.*\[0\.5\]"):
         getattr(backend, name)(y_pred=[0.5], y_true=[1.0])

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fastnet import backend
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch, feed_forward
-from tests.network.programs import Image, line, raising
+from tests.network.programs import Image, line
 
 
 class Counting(nn.Sequential):
@@ -171,10 +171,7 @@ class TestFeedForward:
         assert torch.equal(backend.feed_forward(model, a, b), expected)
 
     def test_what_is_no_model(self) -> None:
-        with raising(
-            ValueError,
-            "Unrecognized model instance function: expected a torch.nn.Module or a Keras model.",
-        ):
+        with pytest.raises(ValueError, match="function"):
             backend.feed_forward(line, torch.ones(1, 2))
 
 
@@ -203,11 +200,6 @@ class TestInputSpec:
         spec = InputSpec(data)
         assert spec.device is None
         spec.get_dummy_input()
-
-    def test_holds_no_tensor(self) -> None:
-        spec = InputSpec([torch.zeros(1)])
-        assert not any(isinstance(value, torch.Tensor) for value in vars(spec).values())
-        assert not any(isinstance(value, torch.Tensor) for value in spec.shape)
 
 
 class TestFramework:

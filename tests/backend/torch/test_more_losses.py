@@ -11,7 +11,6 @@ from torch import nn
 
 from fastnet import backend
 from tests.backend.loss_oracles import CASES, DICE, IDS, data, dice_score, masks, slopes
-from tests.network.programs import raising
 
 TYPES = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
@@ -90,9 +89,7 @@ class TestWatch:
         assert backend.get_gradient(inside**2, leaf).tolist() == [18.0, 36.0]
 
     def test_an_array(self) -> None:
-        with raising(
-            ValueError, "numpy has no gradients, but got ndarray. Convert it with to_tensor."
-        ):
+        with pytest.raises(ValueError, match="ndarray"):
             backend.watch(np.ones(2))
 
 
@@ -100,19 +97,19 @@ class TestErrors:
     @pytest.mark.parametrize("name", ["huber", "smooth_l1_loss"])
     @pytest.mark.parametrize("beta", [0, -1.0])
     def test_beta(self, name: str, beta: float) -> None:
-        with raising(ValueError, f"The beta of {name} is a number above 0, but got {beta!r}."):
+        with pytest.raises(ValueError, match=f"beta of {name}.*{beta!r}"):
             getattr(backend, name)(torch.ones(1, 2), torch.ones(1, 2), beta)
 
     @pytest.mark.parametrize(
-        ("settings", "text"),
+        ("name", "value"),
         [
-            ({"gamma": -1}, "gamma is a number of 0 or more, but got -1."),
-            ({"gamma": "x"}, "gamma is a number of 0 or more, but got 'x'."),
-            ({"alpha": 2}, "alpha is a number from 0 to 1, but got 2."),
-            ({"shape_reduction": "x"}, "shape_reduction is 'sum', 'mean' or 'none', but got 'x'."),
-            ({"sample_reduction": 3}, "sample_reduction is 'sum', 'mean' or 'none', but got 3."),
+            ("gamma", -1),
+            ("gamma", "x"),
+            ("alpha", 2),
+            ("shape_reduction", "x"),
+            ("sample_reduction", 3),
         ],
     )
-    def test_focal(self, settings: Any, text: str) -> None:
-        with raising(ValueError, f"The focal loss's {text}"):
-            backend.focal_loss(torch.ones(1, 2), torch.ones(1, 2), **settings)
+    def test_focal(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"{name}.*{value!r}"):
+            backend.focal_loss(torch.ones(1, 2), torch.ones(1, 2), **{name: value})

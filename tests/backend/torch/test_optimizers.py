@@ -10,7 +10,7 @@ from torch import nn
 
 import fastnet
 from fastnet.backend import get_lr, set_lr
-from tests.network.programs import batches, line, mlp, raising, same_weights, supervised, twins
+from tests.network.programs import batches, line, mlp, same_weights, supervised, twins
 
 
 def build(optimizer: Any, make: Any = line) -> Any:
@@ -77,11 +77,7 @@ class TestSet:
 
     def test_no_weight_decay(self) -> None:
         model = build(lambda parameters: torch.optim.Rprop(parameters, 0.5))
-        with raising(
-            ValueError,
-            "A weight decay was given for model 'net', but its optimizer, Rprop, has none. Leave "
-            "weight_decay out.",
-        ):
+        with pytest.raises(ValueError, match=r"'net'.*Rprop"):
             set_lr(model, 0.1, weight_decay=0.1)
         assert get_lr(model) == 0.5
 
@@ -90,19 +86,9 @@ class TestSet:
     ("name", "call"), [("get_lr", get_lr), ("set_lr", lambda model: set_lr(model, 0.1))]
 )
 def test_errors(name: str, call: Any) -> None:
-    with raising(
-        ValueError,
-        f"{name} is about an optimizer's learning rate, but model 'net' has no optimizer now. "
-        "Give fastnet.build an optimizer_fn.",
-    ):
+    with pytest.raises(ValueError, match=rf"{name}.*'net'"):
         call(build(None))
-    with raising(
-        AssertionError,
-        f"{name} takes a model from fastnet.build, but this Linear was not made by it.",
-    ):
+    with pytest.raises(AssertionError, match=f"{name}.*fastnet.build.*Linear"):
         call(line())
-    with raising(
-        ValueError,
-        "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
-    ):
+    with pytest.raises(ValueError, match="int"):
         call(3)

@@ -18,7 +18,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
 from fastnet.errors import UnknownNameError, WrongOptimizerError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build

@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import fastnet
-from fastnet.backend.private_names import PUBLIC_ONLY
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import Batch, mlp, run, seeded, sgd, supervised
@@ -78,8 +77,6 @@ def test_a_plain_step_communicates_what_the_loop_by_hand_does(engine: str) -> No
 @pytest.mark.parametrize("name", ["Merged", "MergedTwice"])
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 def test_merged_steps_communicate_in_the_last_one_alone(name: str, engine: str) -> None:
-    if PUBLIC_ONLY and engine == "fsdp":
-        pytest.skip("where FSDP2 keeps gradients cannot be told, so they are communicated")
     merge = 3 if name == "Merged" else 2
     for counts in ranks(2)(count_steps, name, engine):
         own = [reductions(names) for names in counts["fastnet"]]
@@ -337,7 +334,7 @@ def overlapped(change: str) -> tuple[int, bool, list[Any]]:
 def test_hooks_of_the_user_are_called_where_the_engine_communicates(change: str) -> None:
     for count, hooked, weights in ranks(2)(overlapped, change):
         assert count == 2
-        assert hooked == (change == "none" and not PUBLIC_ONLY)
+        assert hooked == (change == "none")
         expected = seeded(mlp, 0)[0].weight
         assert torch.equal(weights[0]["0.weight"], expected) == (change == "frozen")
 

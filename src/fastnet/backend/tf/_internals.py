@@ -1,13 +1,14 @@
 """Every name of TensorFlow that is not part of its public API, and what is done where it is gone.
 
 The rest of fastnet takes from here what these names stand for; those of Keras are in
-`_keras_internals.py`. None of them is needed: with ``FASTNET_PUBLIC_ONLY=1`` in the environment,
-or in a version of TensorFlow that has no such name or another thing under it, results are the same.
+`_keras_internals.py`. None of them is needed: in a version of TensorFlow that has no such name, or
+another thing under it, results are the same.
 """
 
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -17,8 +18,6 @@ from operator import methodcaller
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-
-from fastnet.backend.private_names import look_up, read
 
 __all__ = [
     "COMPOSITES",
@@ -33,6 +32,7 @@ __all__ = [
     "is_composite",
     "is_recording",
     "launch_call",
+    "look_up",
     "messages",
     "profiler_is_on",
     "recording",
@@ -44,6 +44,15 @@ __all__ = [
     "unregister_gradients",
     "variable_spec",
 ]
+
+
+def look_up(path: str, fits: Callable[[Any], bool]) -> Any:
+    """Return the object that a private name stands for, or None where it is missing or unfit."""
+    try:
+        found = pkgutil.resolve_name(path)
+        return found if fits(found) else None
+    except Exception:  # `fits` may call the object, which can raise anything in another version
+        return None
 
 
 class _NoTensor:
@@ -347,8 +356,8 @@ def deferred_captures(graph: Any) -> list[tuple[Callable[[], tf.Tensor], tf.Tens
         What is called for each value, and what stands for that in the graph. Where it cannot be
         told there is nothing, and steps that have it are not compiled.
     """
-    calls = read(graph, "deferred_external_captures") or ()
-    inside = read(graph, "deferred_internal_captures") or ()
+    calls = getattr(graph, "deferred_external_captures", None) or ()
+    inside = getattr(graph, "deferred_internal_captures", None) or ()
     if len(calls) != len(inside) or not all(map(tf.is_tensor, inside)):
         return []
     return [(partial(_only_tensor, call), one) for call, one in zip(calls, inside, strict=True)]
@@ -426,7 +435,7 @@ def launch_call(
     )
     execute, context = _execute, _find_context()
     captured, count = direct.captured, direct.results
-    handle = read(context, "_handle")
+    handle = getattr(context, "_handle", None)
     names = (_wraps_ops, _set_wrapping, _python_functions, handle)
     can_set, set_wrapping = None not in names, _set_wrapping
 
@@ -463,7 +472,7 @@ def variable_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
     Returns:
         The type and the shape; None of what is no variable.
     """
-    data = read(handle, "_handle_data")
+    data = getattr(handle, "_handle_data", None)
     if data is None or not getattr(data, "is_set", False) or len(data.shape_and_type) != 1:
         return None
     (found,) = data.shape_and_type
@@ -483,7 +492,7 @@ def is_recording(tape: tf.GradientTape | None) -> bool | None:
     """
     if tape is None:
         return False
-    found = read(tape, "_recording")
+    found = getattr(tape, "_recording", None)
     return found if isinstance(found, bool) else None
 
 
@@ -607,7 +616,8 @@ class CollectiveKeys:
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        table = read(read(strategy.extended, "_collective_keys"), "_instance_key_table")
+        keys = getattr(strategy.extended, "_collective_keys", None)
+        table: Any = getattr(keys, "_instance_key_table", None)
         known = isinstance(table, dict) and all(isinstance(one, dict) for one in table.values())
         self._table: dict[Any, dict[Any, int]] = table if known else {}
 

@@ -1,9 +1,8 @@
 """Every name of Keras, 2 and 3, that is not part of its public API.
 
-The rest of fastnet takes from here what these names stand for. With ``FASTNET_PUBLIC_ONLY=1`` in
-the environment, or in a version of Keras that has no such name, there is another way for each, or,
-where Keras has none, an error that says so. Keras 2 has had its last release: what it alone has
-will not change.
+The rest of fastnet takes from here what these names stand for. In a version of Keras that has no
+such name there is another way for each, or, where Keras has none, an error that says so. Keras 2
+has had its last release: what it alone has will not change.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from fastnet.backend.private_names import look_up, read
+from fastnet.backend.tf._internals import look_up
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 
 __all__ = [
@@ -52,9 +51,8 @@ _MISSING = object()
 def _refusal(name: str, purpose: str) -> RuntimeError:
     """Word the error of a name that there is no other way around."""
     return RuntimeError(
-        f"To {purpose}, fastnet needs '{name}' of Keras, which this version does not have, or "
-        "which FASTNET_PUBLIC_ONLY=1 in the environment forbids. Use a version of Keras that "
-        "fastnet was tested with, or unset FASTNET_PUBLIC_ONLY."
+        f"To {purpose}, fastnet needs '{name}' of Keras, which this version does not have. Use a "
+        "version of Keras that fastnet was tested with."
     )
 
 
@@ -72,7 +70,7 @@ def sublayers(layer: Any, recursive: bool) -> list[Any]:
         Each layer once. Where Keras's own list cannot be had, these are the layers that models list
         and those that other layers have as attributes, in the order of these.
     """
-    flatten = read(layer, "_flatten_layers")
+    flatten = getattr(layer, "_flatten_layers", None)
     if flatten is not None:
         return list(flatten(include_self=False, recursive=recursive))
     found: dict[int, Any] = {}
@@ -91,7 +89,7 @@ def keeps_places(model: Any) -> bool:
     Args:
         model: The model.
     """
-    if read(model, "_flatten_layers") is not None:
+    if getattr(model, "_flatten_layers", None) is not None:
         return True
     layers = [model, *sublayers(model, recursive=True)]
     return all(isinstance(one, keras_of(one).Model) or not list(_parts(one)) for one in layers)
@@ -133,10 +131,8 @@ def updatable(model: Any) -> list[Any]:
     trained = list(model.trainable_variables)
     if not frozen:
         return trained
-    if is_keras3(model):
-        lists = [read(layer, "_trainable_variables", _MISSING) for layer in layers]
-    else:
-        lists = [read(layer, "_trainable_weights", _MISSING) for layer in layers]
+    name = "_trainable_variables" if is_keras3(model) else "_trainable_weights"
+    lists: list[Any] = [getattr(layer, name, _MISSING) for layer in layers]
     if any(one is _MISSING for one in lists):
         waiting = _thawed(model, layers)
     else:
@@ -175,7 +171,7 @@ def is_compiled(model: Any) -> bool:
     if is_keras3(model):
         return bool(getattr(model, "compiled", False))
     # Keras 2 makes the second when it compiles
-    return bool(read(model, "_is_compiled", getattr(model, "compiled_loss", None) is not None))
+    return bool(getattr(model, "_is_compiled", getattr(model, "compiled_loss", None) is not None))
 
 
 # --- optimizers -------------------------------------------------------------------------------
@@ -199,7 +195,7 @@ def is_built(optimizer: Any) -> bool:
     """
     if hasattr(optimizer, "built"):
         return bool(optimizer.built)
-    return bool(read(optimizer, "_built", optimizer in _built_for))
+    return bool(getattr(optimizer, "_built", optimizer in _built_for))
 
 
 def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
@@ -216,7 +212,7 @@ def build_optimizer(optimizer: Any, variables: list[Any]) -> None:
         optimizer.build(variables)
         _built_for[optimizer] = _built_for[_inner(optimizer)] = list(variables)
         return
-    create = read(optimizer, "_create_all_weights")
+    create = getattr(optimizer, "_create_all_weights", None)
     if create is None:
         raise _refusal("_create_all_weights", f"make the variables of {type(optimizer).__name__}")
     create(variables)
@@ -244,7 +240,7 @@ def updated_by(optimizer: Any, model: Any) -> list[int] | None:
     elif not optimizer.built:
         return None
     else:
-        variables = read(optimizer, "_trainable_variables", _built_for.get(optimizer))
+        variables = getattr(optimizer, "_trainable_variables", _built_for.get(optimizer))
         if variables is None:
             raise _refusal("_trainable_variables", "tell which weights an optimizer updates")
         keys = list(map(id, variables))
@@ -260,13 +256,13 @@ def updated_by(optimizer: Any, model: Any) -> list[int] | None:
 
 def _keys_in_keras2(optimizer: Any, model: Any) -> list[Any] | None:
     if hasattr(optimizer, "build"):
-        index = read(optimizer, "_index_dict", {} if not is_built(optimizer) else None)
+        index = getattr(optimizer, "_index_dict", {} if not is_built(optimizer) else None)
         if index is None:
             raise _refusal("_index_dict", "tell which weights an optimizer updates")
         return sorted(index, key=index.__getitem__) or None
     if not optimizer.weights:
         return None
-    slots = read(optimizer, "_slots")
+    slots = getattr(optimizer, "_slots", None)
     if slots is None:
         raise _refusal("_slots", "tell which weights an optimizer updates")
     return list(slots or [_key_in_keras2(optimizer, one) for one in model.trainable_variables])
@@ -274,8 +270,8 @@ def _keys_in_keras2(optimizer: Any, model: Any) -> list[Any] | None:
 
 def _key_in_keras2(optimizer: Any, variable: Any) -> Any:
     if not hasattr(optimizer, "build"):
-        return str(read(variable, "_unique_id", variable.ref()))
-    key_of = read(optimizer, "_var_key")
+        return str(getattr(variable, "_unique_id", variable.ref()))
+    key_of = getattr(optimizer, "_var_key", None)
     if key_of is None:
         raise _refusal("_var_key", "tell which weights an optimizer updates")
     return key_of(variable)
@@ -289,7 +285,7 @@ def settings_in_variables(optimizer: Any) -> list[Any]:
     Args:
         optimizer: The optimizer.
     """
-    return list(read(optimizer, "_hyper", {}).values())
+    return list(getattr(optimizer, "_hyper", {}).values())
 
 
 def schedule_of(optimizer: Any) -> Any:
@@ -302,7 +298,7 @@ def schedule_of(optimizer: Any) -> Any:
         The schedule, which takes how many steps there were, or None for a number. Where the
         optimizer's own cannot be had it is another one of the same settings.
     """
-    schedule = read(optimizer, "_learning_rate", _MISSING)
+    schedule = getattr(optimizer, "_learning_rate", _MISSING)
     if schedule is _MISSING:
         with tf.init_scope():  # it reads variables, maybe while a graph is traced
             config = optimizer.get_config().get("learning_rate")
@@ -318,9 +314,9 @@ def lacks_its_rate(optimizer: Any) -> bool:
     Args:
         optimizer: The optimizer, inside of all that scales losses.
     """
-    if is_keras3(optimizer) or read(optimizer, "_compute_current_learning_rate") is None:
+    if is_keras3(optimizer) or getattr(optimizer, "_compute_current_learning_rate", None) is None:
         return False
-    has_one = read(optimizer, "_current_learning_rate") is not None
+    has_one = getattr(optimizer, "_current_learning_rate", None) is not None
     return not has_one and schedule_of(optimizer) is not None
 
 
@@ -330,7 +326,7 @@ def make_rate(optimizer: Any) -> None:
     Args:
         optimizer: An optimizer that lacks it.
     """
-    read(optimizer, "_compute_current_learning_rate")()
+    optimizer._compute_current_learning_rate()
 
 
 def loss_scale_variables(optimizer: Any) -> list[Any]:
@@ -342,7 +338,7 @@ def loss_scale_variables(optimizer: Any) -> list[Any]:
     Raises:
         RuntimeError: If it has such, which cannot be read.
     """
-    scale = read(optimizer, "_loss_scale")
+    scale = getattr(optimizer, "_loss_scale", None)
     if scale is None and not is_keras3(optimizer) and hasattr(optimizer, "get_scaled_loss"):
         raise _refusal("_loss_scale", "save the scale of losses")
     found = [getattr(scale, name, None) for name in ("current_loss_scale", "counter")]
@@ -359,18 +355,18 @@ def seed_states(layer: Any) -> list[Any]:
         layer: The layer, or a model.
     """
     if is_keras3(layer):
-        seeds = read(layer, "_seed_generators")
+        seeds = getattr(layer, "_seed_generators", None)
         if seeds is not None:
             return [one.state for one in seeds]
         # with those of the layers in it, which come again
         weights = set(map(id, layer.weights))
         return [one for one in layer.variables if id(one) not in weights]
-    generator = read(layer, "_random_generator")
-    begin = read(generator, "_maybe_init")
+    generator = getattr(layer, "_random_generator", None)
+    begin = getattr(generator, "_maybe_init", None)
     if begin is not None:
         # Keras 2 makes it when the layer runs for the first time
         begin()
-    state = getattr(read(generator, "_generator"), "state", None)
+    state = getattr(getattr(generator, "_generator", None), "state", None)
     return [] if state is None else [state]
 
 
@@ -382,11 +378,13 @@ def has_unreadable_seeds(layer: Any) -> bool:
     """
     if is_keras3(layer):
         return False
-    generator = read(layer, "_random_generator", _MISSING)
+    generator = getattr(layer, "_random_generator", _MISSING)
     if generator is _MISSING:
         return any("Random" in base.__name__ for base in type(layer).__mro__)
     own = type(generator).__module__.partition(".")[0] in ("keras", "tf_keras")
-    return bool(read(generator, "_rng_type", "legacy_stateful" if own else "") == "legacy_stateful")
+    return bool(
+        getattr(generator, "_rng_type", "legacy_stateful" if own else "") == "legacy_stateful"
+    )
 
 
 def _takes_nothing(function: Any) -> bool:

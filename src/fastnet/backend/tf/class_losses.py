@@ -8,13 +8,18 @@ from __future__ import annotations
 import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
-from fastnet.backend.tf.losses import keras_loss, mean_of_losses, weights_of_indices
+from fastnet.backend.tf.losses import (
+    class_indices,
+    keras_loss,
+    mean_of_losses,
+    weights_of_indices,
+)
 from fastnet.backend.tf.tensors import rank_of, shape_of
 
-__all__ = ["categorical", "sparse"]
+__all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
 
 
-def sparse(
+def sparse_categorical_crossentropy_along_axis(
     y_pred: tf.Tensor,
     y_true: tf.Tensor,
     axis: int,
@@ -27,6 +32,7 @@ def sparse(
     """Compare class predictions with class indices."""
     if rank_of(y_true) == rank_of(y_pred):
         y_true = tf.squeeze(y_true, axis)
+    y_true = class_indices(y_true)
     y_pred = _with_classes_last(y_pred, axis)
     counts = None
     if ignore_index is not None:
@@ -57,7 +63,7 @@ def sparse(
     return tf.cast(tf.math.divide_no_nan(total, number), loss.dtype)
 
 
-def categorical(
+def categorical_crossentropy_along_axis(
     y_pred: tf.Tensor,
     y_true: tf.Tensor,
     axis: int,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.facts import reserve
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (

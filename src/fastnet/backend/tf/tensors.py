@@ -31,6 +31,8 @@ __all__ = [
     "ones_like",
     "pad_ends",
     "permute",
+    "random_normal_like",
+    "random_uniform_like",
     "rank_of",
     "reshape",
     "roll",
@@ -279,3 +281,23 @@ def _indices(indices: Any) -> tf.Tensor:
     if dtype is tf.int64 or dtype is tf.int32:  # no array's type is one of these
         return indices
     return tf.cast(indices if is_tensor(indices) else to_number(indices), tf.int64)
+
+
+def random_normal_like(
+    tensor: tf.Tensor, mean: float = 0.0, std: float = 1.0, dtype: Any = "float32"
+) -> tf.Tensor:
+    """Sample from a normal distribution, with the shape of a tensor."""
+    drawn = dtype_of(dtype) or tensor.dtype
+    return tf.random.normal(_static_shape_of(tensor), mean=mean, stddev=std, dtype=drawn)
+
+
+def random_uniform_like(
+    tensor: tf.Tensor, minval: float = 0.0, maxval: float = 1.0, dtype: Any = "float32"
+) -> tf.Tensor:
+    """Sample from a uniform distribution, with the shape of a tensor."""
+    drawn = dtype_of(dtype) or tensor.dtype
+    return tf.random.uniform(_static_shape_of(tensor), minval=minval, maxval=maxval, dtype=drawn)
+
+
+def _static_shape_of(tensor: tf.Tensor) -> Any:
+    return tensor.shape if tensor.shape.is_fully_defined() else tf.shape(tensor)

@@ -1,130 +1,14 @@
-"""The tensor functions, in PyTorch."""
+"""The tensor functions, in PyTorch, under the names that ops and `fastnet.backend` call."""
 
-from fastnet.backend.torch import losses
-from fastnet.backend.torch.images import CHANNEL_AXIS, normalize, resize_3d
-from fastnet.backend.torch.math import (
-    abs,
-    add,
-    argmax,
-    check_nan,
-    clip_by_value,
-    code_probabilities,
-    divide,
-    exp,
-    lambertw,
-    matmul,
-    maximum,
-    multiply,
-    pow,
-    sign,
-    tensor_round,
-    tensor_sqrt,
-    zscore,
-)
-from fastnet.backend.torch.random import random_normal_like, random_uniform_like
-from fastnet.backend.torch.reductions import (
-    extremes,
-    mean_of,
-    percentile,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_std,
-    reduce_sum,
-    settled_axes,
-    sum_of,
-)
-from fastnet.backend.torch.tensors import (
-    cast,
-    cast_like,
-    concat,
-    constant,
-    convert,
-    expand_dims,
-    flip,
-    from_numpy,
-    gather,
-    gather_from_batch,
-    get_image_dims,
-    get_shape,
-    is_integral,
-    ones_like,
-    pad_ends,
-    permute,
-    reshape,
-    roll,
-    settled_order,
-    settled_shape,
-    shape_of,
-    slices_along,
-    squeeze,
-    stack,
-    transpose,
-    where,
-    zeros,
-    zeros_like,
-)
-
-__all__ = [
-    "CHANNEL_AXIS",
-    "abs",
-    "add",
-    "argmax",
-    "cast",
-    "cast_like",
-    "check_nan",
-    "clip_by_value",
-    "code_probabilities",
-    "concat",
-    "constant",
-    "convert",
-    "divide",
-    "exp",
-    "expand_dims",
-    "extremes",
-    "flip",
-    "from_numpy",
-    "gather",
-    "gather_from_batch",
-    "get_image_dims",
-    "get_shape",
-    "is_integral",
-    "lambertw",
-    "losses",
-    "matmul",
-    "maximum",
-    "mean_of",
-    "multiply",
-    "normalize",
-    "ones_like",
-    "pad_ends",
-    "percentile",
-    "permute",
-    "pow",
-    "random_normal_like",
-    "random_uniform_like",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_std",
-    "reduce_sum",
-    "reshape",
-    "resize_3d",
-    "roll",
-    "settled_axes",
-    "settled_order",
-    "settled_shape",
-    "shape_of",
-    "sign",
-    "slices_along",
-    "squeeze",
-    "stack",
-    "sum_of",
-    "tensor_round",
-    "tensor_sqrt",
-    "transpose",
-    "where",
-    "zeros",
-    "zeros_like",
-    "zscore",
-]
+from fastnet.backend.torch.class_losses import *
+from fastnet.backend.torch.control import *
+from fastnet.backend.torch.gradients import *
+from fastnet.backend.torch.images import *
+from fastnet.backend.torch.losses import *
+from fastnet.backend.torch.math import *
+from fastnet.backend.torch.mixing import *
+from fastnet.backend.torch.models import *
+from fastnet.backend.torch.reductions import *
+from fastnet.backend.torch.super_loss import *
+from fastnet.backend.torch.taking import *
+from fastnet.backend.torch.tensors import *

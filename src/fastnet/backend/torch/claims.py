@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import torch
 
-from fastnet.backend.torch._internals import typed_storage, unpickler
+from fastnet.backend.torch._internals import Unpickler
 
 __all__ = ["require_claims"]
 
@@ -94,8 +94,6 @@ def _describe(file: IO[bytes], check: Any) -> None:
 
 def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -> Any:
     """Return a reader of pickles that makes storages without memory."""
-    if unpickler is None:
-        raise ValueError("this version of torch gives no way to check the sizes that it claims")
 
     def make_storage(saved: Any) -> Any:
         if not isinstance(saved, tuple) or len(saved) < 5 or saved[0] != "storage":
@@ -107,9 +105,11 @@ def _unpickler(file: IO[bytes], check: Any, storages: list[Any] | None = None) -
         storage: Any = torch.UntypedStorage(claimed, device="meta")  # type: ignore[no-untyped-call]
         if storages is not None:
             storages.append((storage, claimed))
-        return typed_storage(storage, dtype)
+        # `_internal` suppresses a warning that is meant for users of the class.
+        make: Any = torch.storage.TypedStorage
+        return make(wrap_storage=storage, dtype=dtype, _internal=True)
 
-    reader: Any = unpickler(file)
+    reader: Any = Unpickler(file)
     reader.persistent_load = make_storage
     return reader
 

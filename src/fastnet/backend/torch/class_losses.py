@@ -1,4 +1,4 @@
-"""Cross entropies of classes along any axis, with labels left out or smoothed, on torch tensors."""
+"""Cross-entropy along any axis, with `ignore_index` and label smoothing, on torch tensors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional
 
-from fastnet.backend.torch.losses import row_of, weights_of_indices
+from fastnet.backend.torch.losses import (
+    class_indices,
+    refuse_fractions,
+    row_of,
+    weights_of_indices,
+)
 
-__all__ = ["categorical", "sparse"]
+__all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
 
-# what torch passes over in every loss of its own
+# The default of `ignore_index` in torch's own losses.
 _PASSED_OVER = -100
 
 
-def sparse(
+def sparse_categorical_crossentropy_along_axis(
     y_pred: torch.Tensor,
     y_true: torch.Tensor,
     axis: int,
@@ -25,54 +30,43 @@ def sparse(
     ignore_index: int | None,
     label_smoothing: float,
 ) -> torch.Tensor:
-    """Compare class predictions with class indices.
-
-    Args:
-        y_pred: Predictions, a probability (or logit) for each class.
-        y_true: Class indices, of the predictions' shape without the axis of the classes, or with
-            a length of 1 there.
-        axis: The axis of the classes, counted from the front.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements that are not left out.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-        ignore_index: The index of elements that are left out, None for none.
-        label_smoothing: How much of the truth is spread over all classes.
-
-    Returns:
-        A scalar, or a loss for each element, 0 for those that are left out.
-    """
+    """Cross-entropy with class indices along an axis; 0 for elements that are ignored."""
     if y_true.dim() == y_pred.dim():
         y_true = y_true.squeeze(axis)
-    y_true = y_true.long()
-    # torch's gradients of images are of none that are stored in another order
+    labels, y_true = y_true, class_indices(y_true)
+    # The backward pass of `nll_loss` refuses input that is not contiguous.
     y_pred = y_pred.movedim(axis, 1).contiguous()
     left_out = _PASSED_OVER if ignore_index is None else ignore_index
-    if from_logits:
-        loss = functional.cross_entropy(
-            y_pred,
-            y_true,
-            ignore_index=left_out,
-            reduction="none",
-            label_smoothing=label_smoothing,
-        )
-    else:
-        logs = y_pred.log()
-        loss = functional.nll_loss(logs, y_true, ignore_index=left_out, reduction="none")
-        if label_smoothing:
-            spread = -logs.mean(1).masked_fill(y_true == left_out, 0)
-            loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    try:
+        if from_logits:
+            loss = functional.cross_entropy(
+                y_pred,
+                y_true,
+                ignore_index=left_out,
+                reduction="none",
+                label_smoothing=label_smoothing,
+            )
+        else:
+            logs = y_pred.log()
+            loss = functional.nll_loss(logs, y_true, ignore_index=left_out, reduction="none")
+            if label_smoothing:
+                spread = -logs.mean(1).masked_fill(y_true == left_out, 0)
+                loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    except IndexError as error:
+        refuse_fractions(labels, error)
+        raise
     if class_weights:
         loss = loss * weights_of_indices(y_true, class_weights, y_pred)
     if not average_loss:
         return loss
     if ignore_index is None:
         return loss.mean()
-    # halves would not hold a sum of many
+    # The sum of many elements overflows in half precision.
     total = loss.sum(dtype=torch.promote_types(loss.dtype, torch.float32))
     return (total / (y_true != left_out).sum()).to(loss.dtype)
 
 
-def categorical(
+def categorical_crossentropy_along_axis(
     y_pred: torch.Tensor,
     y_true: torch.Tensor,
     axis: int,
@@ -81,20 +75,7 @@ def categorical(
     class_weights: Mapping[int, float] | None,
     label_smoothing: float,
 ) -> torch.Tensor:
-    """Compare class predictions with one-hot truth.
-
-    Args:
-        y_pred: Predictions, a probability (or logit) for each class.
-        y_true: Truth, of the same shape.
-        axis: The axis of the classes, counted from the front.
-        from_logits: Whether `y_pred` are logits rather than probabilities.
-        average_loss: Whether to return the mean over all elements.
-        class_weights: Weights of classes by index; a class without one weighs 1.
-        label_smoothing: How much of the truth is spread over all classes.
-
-    Returns:
-        A scalar, or a loss for each element.
-    """
+    """Cross-entropy with one-hot labels along an axis."""
     y_pred, y_true = y_pred.movedim(axis, 1), y_true.movedim(axis, 1).to(y_pred.dtype)
     if from_logits:
         loss = functional.cross_entropy(

@@ -1,4 +1,4 @@
-"""Choices and loops, in PyTorch: plain Python ones."""
+"""Random choices, conditions and loops, which are plain Python in PyTorch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,7 @@ T = TypeVar("T")
 
 
 def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
-    """Make one thing of two, drawn anew each time.
-
-    Args:
-        prob: How likely the first is; drawn from torch's generator of the CPU.
-        yes: The first.
-        no: The second.
-
-    Returns:
-        What takes what either takes, calls one of them, and returns what that does.
-    """
+    """Return a forward that runs `yes` with probability `prob`, else `no`. Draws from torch."""
 
     def choose(data: Any, state: State) -> Any:
         return yes(data, state) if prob > torch.rand(()).item() else no(data, state)
@@ -36,16 +27,8 @@ def chooser(prob: float, yes: Forward, no: Forward) -> Forward:
 
 
 def one_of(probs: Sequence[float], branches: Sequence[Callable[[], T]]) -> T:
-    """Do one of several things.
-
-    Args:
-        probs: How likely each is; drawn from numpy's global generator, as FastEstimator does.
-        branches: The things to do.
-
-    Returns:
-        What the chosen one returns.
-    """
-    # what numpy's `choice` does with the one number that it draws
+    """Call one of several branches, drawn from numpy's generator as in FastEstimator."""
+    # `numpy.random.choice` finds the branch of its one random number in the same way.
     return branches[bisect_right(_sums_of(tuple(probs)), np.random.random_sample())]()
 
 
@@ -59,17 +42,7 @@ def _sums_of(probs: tuple[float, ...]) -> list[float]:
 def repeat_while(
     condition: Callable[[T], Any], body: Callable[[T], T], value: T, most: int | None
 ) -> T:
-    """Change a value as long as a condition on it holds.
-
-    Args:
-        condition: The condition.
-        body: Gives the next value.
-        value: The first value.
-        most: How many times at most, or None.
-
-    Returns:
-        The last value.
-    """
+    """Apply a function to a value while a condition holds, at most `most` times."""
     count = 0
     while (most is None or count < most) and condition(value):
         value = body(value)
@@ -78,14 +51,5 @@ def repeat_while(
 
 
 def when(condition: Any, yes: Callable[[], T], no: Callable[[], T]) -> T:
-    """Do one of two things, as a condition says.
-
-    Args:
-        condition: True or False.
-        yes: What to do if it holds.
-        no: What to do else.
-
-    Returns:
-        What the chosen one returns.
-    """
+    """Call `yes` if the condition is true, else `no`."""
     return yes() if condition else no()

@@ -1,4 +1,4 @@
-"""Torch images and volumes, their channels in front."""
+"""Normalizing images and resizing volumes in PyTorch, channels first."""
 
 from __future__ import annotations
 
@@ -23,21 +23,12 @@ def normalize(
     max_pixel_value: float,
     epsilon: float = 1e-7,
 ) -> Tensor:
-    """Shift and scale images, a channel at a time."""
+    """Normalize images per channel."""
     return Normalizer(mean, std, max_pixel_value, epsilon)(tensor)
 
 
 class Normalizer:
-    """Shifts and scales images, a channel at a time.
-
-    What is computed in is settled here: float32, or float16 where Keras's precision policy is so.
-
-    Args:
-        mean: The mean, one for all channels or one a channel.
-        std: The standard deviation, likewise.
-        max_pixel_value: The largest value that a pixel can have.
-        epsilon: What is added to the deviation.
-    """
+    """Normalizes images per channel, in float32, or float16 under that Keras precision policy."""
 
     def __init__(
         self,
@@ -53,17 +44,10 @@ class Normalizer:
         self._shift, self._scale = torch.empty(0), torch.empty(0)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Shift and scale.
-
-        Args:
-            tensor: The images.
-
-        Returns:
-            The same images, normalized.
-        """
+        """Normalize images."""
         device = tensor.device
         if device != self._made_for:
-            # what inference mode makes, no later step could take gradients of
+            # Autograd cannot use tensors that were created in inference mode.
             with torch.inference_mode(False):
                 self._shift = self._constant(self._mean, device)
                 self._scale = self._constant(self._std, device) + self._epsilon
@@ -73,7 +57,7 @@ class Normalizer:
         return (tensor - self._shift) / self._scale
 
     def _constant(self, setting: Any, device: torch.device) -> Tensor:
-        """Put the mean, or the deviation, on a device, as a part of the largest value."""
+        """Convert the mean or deviation, scaled by the largest pixel value, to a tensor."""
         parts = list(map(float, setting)) if hasattr(setting, "__len__") else float(setting)
         constant = (torch.tensor(parts) * self._max_pixel_value).to(device, self._dtype)
         return constant.reshape(-1, 1, 1) if constant.dim() else constant

@@ -1,4 +1,4 @@
-"""Lambert's W of torch tensors, and its derivative."""
+"""Lambert's W function of torch tensors, with its derivative."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fastnet.backend.numpy.lambertw import ENDS, NEAR, series
 
 __all__ = ["lambertw"]
 
-# for so many binary digits: each triples the right ones, of which the first guess has six
+# Iterations by mantissa bits: each triples the correct bits, and the first guess has six.
 ROUNDS = {24: 2, 53: 3}
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 def lambertw(tensor: Tensor) -> Tensor:
-    """Solve w * exp(w) = z for w, on the upper real branch; NaN where there is none."""
+    """Solve w * exp(w) = z for w on the principal branch; NaN where there is no solution."""
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return _LambertW.forward(tensor)
     result: Tensor = _LambertW.apply(tensor)  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ class _LambertW(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Tensor | None:
         (of_w,) = gradients
-        if of_w is None:  # as from a loss that has a slope of its own
+        if of_w is None:  # SuperLoss defines its own gradient.
             return None
         z, w = ctx.saved_tensors
         if w.dtype in _HALVES:
@@ -52,7 +52,7 @@ class _LambertW(torch.autograd.Function):
         else:
             root = _root(z)
             above = torch.where(root < NEAR[_digits(w)], series(root), 1 + w)
-        # steep, but not infinite, at the end of the branch: nothing times it stays nothing
+        # The slope is finite at the branch point, so that a gradient of 0 stays 0.
         slope = (-w).exp() / above.clamp(min=torch.finfo(w.dtype).eps)
         gradient: Tensor = of_w * slope
         return gradient
@@ -60,7 +60,7 @@ class _LambertW(torch.autograd.Function):
 
 def _solve(z: Tensor) -> Tensor:
     digits = _digits(z)
-    # a rounded -1/e counts as the end of the branch
+    # A rounded -1/e counts as the branch point.
     room = 4 * torch.finfo(z.dtype).eps
     root = _root(z)
     near = series(root) - 1
@@ -68,24 +68,24 @@ def _solve(z: Tensor) -> Tensor:
     far = log * (1 - log.log1p() / (2 + log))
     w = torch.where(z < -0.2649, near, far)
     for _ in range(ROUNDS[digits]):
-        # Halley's rule, where nothing overflows
+        # Halley's method, in a form that does not overflow.
         error = w - z * (-w).exp()
         bottom = 2 * (w + 1) ** 2 - (w + 2) * error
         w = w - 2 * (w + 1) * error / torch.where(bottom == 0, 1, bottom)
-    # which next to the end of the branch is blind: the error has few digits there
+    # Halley's method loses its precision near the branch point, so the series is used there.
     w = torch.where(root < NEAR[digits], near, w)
     w = torch.where(z == math.inf, z, w)
     return torch.where(z < -(1 + room) / math.e, math.nan, w)
 
 
 def _root(z: Tensor) -> Tensor:
-    """Take the root of how far z is from the end of the branch, times 2 e."""
+    """Return the square root of 2 e times the distance of z from the branch point."""
     end, rest = ENDS[_digits(z)]
     above = (z - end) * (2 * math.e) - rest * 2 * math.e
-    # of a root of nothing the slope would be infinite
+    # The derivative of the square root is infinite at 0.
     return above.clamp(min=torch.finfo(z.dtype).eps ** 2 / 4).sqrt()
 
 
 def _digits(tensor: Tensor) -> int:
-    """Return how many binary digits numbers of a type have."""
+    """Return the number of mantissa bits of a dtype."""
     return 53 if tensor.dtype is torch.float64 else 24

@@ -1,4 +1,4 @@
-"""Functions of the elements of torch tensors, and products."""
+"""Elementwise functions and products of torch tensors."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ __all__ = [
     "zscore",
 ]
 
-# operators by the names of functions, which some frameworks have that are faster
+# The names that ops call in every framework.
 multiply, divide = mul, truediv
 
 
 def abs(tensor: Tensor) -> Tensor:
-    """Take absolute values."""
+    """Return absolute values."""
     return tensor.abs()
 
 
 def argmax(tensor: Tensor, axis: int) -> Tensor:
-    """Find where along an axis the largest value is, the first of several."""
-    # torch's own argmax takes no booleans
+    """Return the index of the maximum along an axis, the first of several."""
+    # `torch.argmax` does not support booleans.
     return tensor.max(axis)[1] if tensor.dtype is torch.bool else tensor.argmax(axis)
 
 
 def check_nan(val: Tensor) -> Tensor:
-    """Return whether any value is NaN or infinite."""
+    """Return whether any element is NaN or infinite."""
     return val.isfinite().logical_not().any()
 
 
 def clip_by_value(
     tensor: Tensor, min_value: float | Tensor | None, max_value: float | Tensor | None
 ) -> Tensor:
-    """Move values that lie outside an interval to its ends."""
+    """Clip elements to an interval."""
     if isinstance(min_value, Tensor) or isinstance(max_value, Tensor):
         min_value, max_value = _bound(min_value, tensor), _bound(max_value, tensor)
     return tensor.clamp(min_value, max_value)  # type: ignore[arg-type]
 
 
 def code_probabilities(tensor: Tensor, codes: Tensor, least: Tensor) -> Tensor:
-    """Find how likely each of some codes is, the nearer the likelier."""
+    """Return the probability of each code by its distance to a tensor, normalized to 1."""
     distances = (tensor.unsqueeze(1) - codes).abs().sum(-1)
     if least.dtype is not distances.dtype:
         least = least.to(distances.dtype)
@@ -69,17 +69,17 @@ def code_probabilities(tensor: Tensor, codes: Tensor, least: Tensor) -> Tensor:
 
 
 def exp(tensor: Tensor) -> Tensor:
-    """Raise e to each element."""
+    """Return e to the power of each element."""
     return tensor.exp()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply matrices, or stacks of them."""
+    """Multiply matrices, or batches of them."""
     return a.matmul(b)
 
 
 def maximum(tensor1: Tensor, tensor2: Tensor) -> Tensor:
-    """Take the larger of each two elements."""
+    """Return the elementwise maximum of two tensors."""
     return torch.maximum(tensor1, tensor2)
 
 
@@ -94,26 +94,26 @@ def sign(tensor: Tensor) -> Tensor:
 
 
 def tensor_round(tensor: Tensor) -> Tensor:
-    """Round each element, halves to the even number."""
+    """Round each element, halves to even."""
     return tensor.round()
 
 
 def tensor_sqrt(tensor: Tensor) -> Tensor:
-    """Take square roots."""
+    """Return square roots."""
     return tensor.sqrt()
 
 
 def zscore(data: Tensor, epsilon: float) -> Tensor:
-    """Shift and scale a tensor to mean 0 and standard deviation 1."""
+    """Normalize a tensor to mean 0 and standard deviation 1."""
     data = data.float()
     return (data - data.mean()) / data.std(unbiased=False).clamp(min=epsilon)
 
 
 def _bound(value: Any, tensor: Tensor) -> Tensor | None:
-    """Make a tensor of a bound that needs no answer from the device, and has no gradient."""
+    """Convert a bound to a tensor on the device, without gradient or synchronization."""
     if value is None:
         return None
-    # a number, however it comes, decides no precision
+    # A bound must not change the precision of the result.
     dtype = tensor.dtype if tensor.is_floating_point() else None
     if isinstance(value, Tensor):
         bound: Tensor = value.detach() if value.requires_grad else value

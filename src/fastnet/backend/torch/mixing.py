@@ -1,4 +1,4 @@
-"""Samples mixed with each other, in PyTorch."""
+"""MixUp and CutMix on torch tensors."""
 
 from __future__ import annotations
 
@@ -14,21 +14,9 @@ __all__ = ["cut_mix", "mix_up"]
 def mix_up(
     samples: torch.Tensor, labels: torch.Tensor, alpha: float, shared: bool, beta: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blend each sample of a batch with the one before it, and their labels too.
-
-    Args:
-        samples: Samples, shape (batch, ...).
-        labels: Labels, shape (batch, ...).
-        alpha: Both parameters of the beta distribution.
-        shared: Whether to draw one share for the whole batch.
-        beta: What to draw from instead: its `sample()` gives one share, and with a `sample_shape`
-            as many.
-
-    Returns:
-        The blended samples and the blended labels.
-    """
+    """Blend each sample of a batch with the previous one, and their labels alike."""
     dtype = torch.get_default_dtype()
-    # not `sample`, which forbids gradients first: its parameters ask for none
+    # `rsample` avoids the `no_grad` context of `sample`; the parameters need no gradients.
     if shared:
         share = label_share = _draw(alpha, beta, dtype)
         if not samples.is_cpu:
@@ -41,9 +29,9 @@ def mix_up(
             drawn = torch.as_tensor(beta.sample(sample_shape=shape)).to(samples.device)
         share = drawn.reshape(-1, *(1,) * (samples.dim() - 1))
         label_share = drawn.reshape(-1, *(1,) * (labels.dim() - 1))
-    # `rsub`, because torch's operator for it goes through Python
+    # `torch.rsub` is a native call, while `1 - share` goes through Python.
     share = torch.maximum(share, torch.rsub(share, 1))
-    # whole numbers are mixed as floats
+    # Integers are mixed as floats.
     if samples.dtype is not dtype and samples.is_floating_point():
         share = share.to(samples.dtype)
     if labels.dtype is not dtype and labels.is_floating_point():
@@ -57,19 +45,9 @@ def mix_up(
 def cut_mix(
     images: torch.Tensor, labels: torch.Tensor, alpha: float, beta: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Paste a box of each image into the next one of a batch, and mix their labels alike.
-
-    Args:
-        images: Images, shape (batch, channels, height, width).
-        labels: Labels, shape (batch, ...).
-        alpha: Both parameters of the beta distribution.
-        beta: What to draw from instead, by its `sample()`.
-
-    Returns:
-        The mixed images and the mixed labels.
-    """
+    """Paste a box of each image into the next one, and mix their labels by area."""
     height, width = images.shape[-2:]
-    # all that decides on the box stays on the CPU, where its edges are needed as ints
+    # The box is computed on the CPU, because its edges are needed as ints.
     dtype = torch.get_default_dtype()
     share = _draw(alpha, beta, dtype)
     half = torch.sqrt(torch.rsub(torch.maximum(share, torch.rsub(share, 1)), 1)) / 2
@@ -85,7 +63,7 @@ def cut_mix(
 
 
 def _draw(alpha: float, beta: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Draw one share, on the CPU."""
+    """Draw one share on the CPU."""
     if beta is None:
         return _beta(alpha, None, dtype).rsample()
     return torch.as_tensor(beta.sample()).cpu()
@@ -100,7 +78,7 @@ def _beta(alpha: float, device: torch.device | None, dtype: torch.dtype) -> Beta
 
 
 def _span(length: int, middle: torch.Tensor, half: torch.Tensor) -> tuple[int, int]:
-    """Find where a part of a length begins and ends, given its middle and half of it."""
+    """Return the start and end of a span, given its relative center and half of its length."""
     center, reach = length * middle, length * half
     first = torch.round(torch.clamp(center - reach, min=0))
     last = torch.round(torch.clamp(center + reach, max=length))

@@ -1,22 +1,28 @@
-"""Running torch models."""
+"""Running torch models, their training mode and weight penalty."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
 
 from fastnet._watch import Contents
 from fastnet.backend import to_tensor
-from fastnet.backend.torch._internals import PARTS, parts_of
+from fastnet.backend.model_metadata import name_of, set_metadata
+from fastnet.backend.named_values import ByName, check_arguments
+from fastnet.backend.torch._internals import SUBMODULES
 from fastnet.backend.torch.engines import is_sharded
 from fastnet.backend.torch.names import unwrap
+from fastnet.errors import MissingKeyError, nearest_name
 from fastnet.types import State
 
 __all__ = [
     "InputSpec",
     "SquaredWeights",
+    "TorchPass",
     "TrainingSwitch",
     "feed_forward",
     "l2_regularization",
@@ -24,31 +30,17 @@ __all__ = [
 
 
 def feed_forward(model: torch.nn.Module, *x: Any, training: bool = True) -> Any:
-    """Run a model.
-
-    Args:
-        model: The model.
-        x: Its inputs; numpy arrays become tensors.
-        training: Whether layers such as dropout act as in training.
-
-    Returns:
-        What the model returns.
-    """
+    """Run a model in training or evaluation mode; numpy arrays are converted to tensors."""
     model.train(mode=training)
     return model(*[to_tensor(value, "torch") for value in x])
 
 
 class TrainingSwitch:
-    """Puts a model into training or evaluation mode, at the least cost that is always right.
+    """Puts a model into training or evaluation mode.
 
-    `model.train()` walks the whole model in Python. This calls it once, takes down the flags that
-    it left on the modules, and calls it again only if the mode, one of the flags, or a module has
-    changed: what somebody switched or replaced between steps is set right, and a model that
-    overrides `train`, to keep some layers as they are, has its way.
-
-    Args:
-        model: The model.
-        eval_layers: Names and classes of layers that stay in evaluation mode, with all in them.
+    `model.train()` visits all modules in Python. It is called once, and again only if the mode, the
+    `training` flag of a module, or a module has changed since. `eval_layers` are names and classes
+    of layers that stay in evaluation mode.
     """
 
     def __init__(self, model: torch.nn.Module, eval_layers: Sequence[str | type] = ()) -> None:
@@ -56,52 +48,36 @@ class TrainingSwitch:
         self._kept_names = {one for one in eval_layers if isinstance(one, str)}
         self._kept_classes = tuple(one for one in eval_layers if not isinstance(one, str))
         self._mode: bool | None = None
-        # whether the modules are as `train` left them
+        # Tells whether flags and modules are those that `train` left.
         self._are_still: Callable[[], bool] = Contents([], []).are_still
-        # the parts of modules whose tables cannot be had
-        self._unseen: list[tuple[torch.nn.Module, list[torch.nn.Module]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        # a copy of the model has flags of its own
-        return {**vars(self), "_mode": None, "_are_still": None, "_unseen": []}
+        # A copied model has flags of its own.
+        return {**vars(self), "_mode": None, "_are_still": None}
 
     def refresh(self) -> None:
-        """Ask the model anew at the next call."""
+        """Call `model.train()` in the next step."""
         self._mode = None
 
     def set(self, training: bool) -> None:
-        """Set the mode.
-
-        Args:
-            training: Whether it is training.
-        """
+        """Set training mode, or evaluation mode."""
         if training is self._mode and self._are_still():
-            for module, parts in self._unseen:
-                if [*module.children()] != parts:
-                    break
-            else:
-                return
+            return
         self._mode = None
         self._model.train(training)
         if training and (self._kept_names or self._kept_classes):
             self._keep()
         modules = list(self._model.modules())
-        if all("training" in vars(module) for module in modules):
-            entries = [(vars(module), "training") for module in modules]
-            tables, self._unseen = [], []
-            for module in modules:
-                table = parts_of(module)
-                if table is None:
-                    self._unseen.append((module, [*module.children()]))
-                else:
-                    entries.append((vars(module), PARTS))
-                    tables.append(table)
+        attributes = ("training", SUBMODULES)
+        if all(name in vars(module) for module in modules for name in attributes):
+            entries = [(vars(module), name) for module in modules for name in attributes]
+            tables = [vars(module)[SUBMODULES] for module in modules]
             self._are_still = Contents(entries, tables, owners=modules).are_still
             self._mode = training
-        # else a scripted module keeps its flag where it cannot be seen
+        # A scripted module keeps its flag elsewhere, so `train` is called in every step.
 
     def _keep(self) -> None:
-        """Put the layers that stay in evaluation mode back into it."""
+        """Put the layers that stay in evaluation mode into it."""
         model = unwrap(self._model)
         for name, module in model.named_modules():
             if name in self._kept_names or isinstance(module, self._kept_classes):
@@ -109,16 +85,7 @@ class TrainingSwitch:
 
 
 class InputSpec:
-    """What a model was last fed with: enough to make a dummy of it.
-
-    Args:
-        data: The model's input: a tensor or a nest of them.
-
-    Attributes:
-        shape: The shapes, as a nest like the input.
-        dtype: The dtypes, likewise.
-        device: The device of the first tensor.
-    """
+    """The shapes and dtypes of a model's last input, as nests, and its device."""
 
     def __init__(self, data: Any) -> None:
         self.shape = _map(data, lambda tensor: tuple(tensor.shape))
@@ -126,49 +93,28 @@ class InputSpec:
         self.device = _first_device(data)
 
     def get_dummy_input(self) -> Any:
-        """Make an input of this shape.
-
-        Returns:
-            A nest of tensors of ones.
-        """
+        """Return a nest of tensors of ones with these shapes and dtypes."""
         return _dummy(self.shape, self.dtype, self.device)
 
 
 def l2_regularization(model: torch.nn.Module, beta: float) -> torch.Tensor:
-    """Add up the squares of a model's trainable weights, halved and times `beta`."""
+    """Return half the sum of a model's squared trainable weights, times `beta`."""
     squares = [(one**2).sum() / 2 for one in model.parameters() if one.requires_grad]
     if any(map(is_sharded, squares)):
-        squares = _joined(squares)
+        # All sharded sums are reduced in one collective.
+        sharded: Any = torch.stack([one for one in squares if is_sharded(one)]).sum()
+        squares = [*(one for one in squares if not is_sharded(one)), sharded.full_tensor()]
     return beta * (torch.stack(squares).sum() if squares else torch.zeros(()))
 
 
-def _joined(sums: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Add up what is spread over processes, in one collective."""
-    sharded: Any = torch.stack([one for one in sums if is_sharded(one)]).sum()
-    return [*(one for one in sums if not is_sharded(one)), sharded.full_tensor()]
-
-
 class SquaredWeights:
-    """Adds the squares of a model's trainable weights to a loss, step by step.
-
-    Args:
-        model: The model.
-    """
+    """Adds `l2_regularization` of a model to a loss."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
 
     def __call__(self, loss: torch.Tensor, beta: float, state: State) -> torch.Tensor:
-        """Add the squares to a loss.
-
-        Args:
-            loss: The loss.
-            beta: What to multiply the squares by, once they are halved.
-            state: Not used: the weights are those that the model has now.
-
-        Returns:
-            The sum, of the wider type of the loss and the weights.
-        """
+        """Return the sum; `state` is for TensorFlow."""
         return l2_regularization(self._model, beta) + loss
 
 
@@ -198,3 +144,185 @@ def _first_device(data: Any) -> torch.device | None:
             if device is not None:
                 return device
     return None
+
+
+class TorchPass:
+    """Runs a torch model for a ModelOp.
+
+    Args:
+        model: The model.
+        inputs: The keys of the op's inputs.
+        trainable: Whether the model is in training mode while the step's mode is "train".
+        gradients: Whether gradients flow through it.
+        layers: The layers whose outputs are returned too, by name or index.
+        split: With layers: splits what the model returns into a value for each of its own outputs.
+        arguments: The names of the arguments that the inputs are; None to pass them by position.
+        results: The names of the values to return; None to return all.
+        eval_layers: Names and classes of layers that stay in evaluation mode.
+
+    Raises:
+        KeyError: If no layer has a name.
+        IndexError: If no layer has an index.
+        ValueError: If the model has no arguments of such names, or needs others.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        inputs: Sequence[str],
+        trainable: bool,
+        gradients: bool,
+        layers: Sequence[str | int],
+        split: Callable[[Any], Iterable[Any]],
+        arguments: Sequence[str] | None = None,
+        results: Sequence[str] | None = None,
+        eval_layers: Sequence[str | type] = (),
+    ) -> None:
+        self._model = model
+        self._split = split
+        self._trainable = trainable
+        self._gradients = gradients
+        self._called: Callable[..., Any] = model
+        self._by_name: ByName | None = None
+        if arguments is not None or results is not None:
+            title = f"ModelOp of '{name_of(model)}'"
+            if arguments is not None:
+                check_arguments(title, unwrap(model).forward, arguments)
+            self._called = self._by_name = ByName(model, title, arguments, results)
+        taken = inspect.signature(unwrap(model).forward).parameters
+        self._spread = arguments is None and len(inputs) > 1 and len(taken) > 1
+        for layer in eval_layers:
+            if isinstance(layer, str):
+                _find_layer(model, layer, "eval_layers")
+        self._switch = TrainingSwitch(model, eval_layers)
+        spread = isinstance(model, torch.nn.DataParallel)
+        # All layers are found before any hook is registered: one of them may be missing.
+        found = [(_find_layer(model, layer), layer) for layer in layers]
+        self._captures = [_Capture(module, layer, spread) for module, layer in found]
+        self._opened: State | None = None
+        self._epoch: Any = None
+
+    def __call__(self, data: Any, state: State) -> Any:
+        """Run the model; with layers return a list of its own outputs and theirs."""
+        if type(data) is not torch.Tensor:
+            data = to_tensor(data, "torch")
+        if state is not self._opened:
+            self._open(data, state)
+        self._switch.set(self._trainable and state["mode"] == "train")
+        if self._captures:
+            return self._run_capturing(data)
+        return self._run(data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A context belongs to one network, and a copy is used in others.
+        return {**vars(self), "_opened": None}
+
+    def close(self) -> None:
+        """Remove the hooks on layers."""
+        for capture in self._captures:
+            capture.close()
+
+    def _run(self, data: Any) -> Any:
+        if self._gradients:
+            return self._called(*data) if self._spread else self._called(data)
+        with torch.no_grad():
+            return self._called(*data) if self._spread else self._called(data)
+
+    def _run_capturing(self, data: Any) -> list[Any]:
+        try:
+            for capture in self._captures:
+                capture.start()
+            own = self._split(self._run(data))
+            return [*own, *[capture.result() for capture in self._captures]]
+        finally:
+            for capture in self._captures:
+                capture.stop()
+
+    def _open(self, data: Any, state: State) -> None:
+        """Prepare the model in the first step of a context."""
+        self._switch.refresh()
+        if state["epoch"] != self._epoch:
+            set_metadata(self._model, "fe_input_spec", InputSpec(data))
+            self._epoch = state["epoch"]
+        self._opened = state
+
+
+class _Capture:
+    """Records the output of a layer in each thread between `start` and `stop`.
+
+    With `spread`, the model runs its layers in other threads, as DataParallel does.
+    """
+
+    def __init__(self, layer: torch.nn.Module, name: str | int, spread: bool) -> None:
+        self._name = name
+        self._spread = spread
+        # By thread and device. A threading.local could not be copied with the model's hooks.
+        self._outputs: dict[int, dict[Any, Any]] = {}
+        self._hook = layer.register_forward_hook(self._take)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_outputs": {}}
+
+    def _listener(self) -> int:
+        return 0 if self._spread else get_ident()
+
+    def _take(self, layer: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        outputs = self._outputs.get(self._listener())
+        if outputs is not None:
+            # DataParallel runs the layer once on each device.
+            device = output.device if isinstance(output, torch.Tensor) else None
+            outputs[device] = output
+
+    def start(self) -> None:
+        self._outputs[self._listener()] = {}
+
+    def stop(self) -> None:
+        self._outputs.pop(self._listener(), None)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+    def result(self) -> Any:
+        found = self._outputs[self._listener()]
+        if not found:
+            raise RuntimeError(
+                f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
+                "so it has no output. Name a layer that runs on every pass."
+            )
+        outputs = [
+            output
+            for _, output in sorted(
+                found.items(), key=lambda item: (item[0].index or 0) if item[0] else 0
+            )
+        ]
+        if not all(isinstance(output, torch.Tensor) for output in outputs):
+            return outputs[0]
+        if len(outputs) == 1:
+            # As by stacking, an output without a batch axis gets one.
+            return outputs[0] if outputs[0].dim() > 1 else outputs[0].reshape(1, -1)
+        return torch.vstack([output.to(outputs[0].device) for output in outputs])
+
+
+def _find_layer(
+    model: torch.nn.Module, layer: str | int, setting: str = "intermediate_layers"
+) -> torch.nn.Module:
+    modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())
+    if unwrap(model) is not model:
+        # A wrapper is no layer, so that names and indices do not depend on the machine.
+        modules = [(name.removeprefix("module."), module) for name, module in modules[1:]]
+    if isinstance(layer, int):
+        if not -len(modules) <= layer < len(modules):
+            raise IndexError(
+                f"{setting} asks for layer {layer} of {type(model).__name__}, which has "
+                f"{len(modules)}. list(model.named_modules()) shows them."
+            )
+        return modules[layer][1]
+    by_name = dict(modules)
+    if layer not in by_name:
+        near = nearest_name(layer, by_name)
+        raise MissingKeyError(
+            f"{setting} asks for the layer '{layer}' of {type(model).__name__}, which "
+            f"has none of this name.{f' Did you mean {near!r}?' if near else ''} "
+            "list(model.named_modules()) shows them."
+        )
+    return by_name[layer]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import optimizer_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 
 __all__ = ["get_lr", "set_lr"]
 
@@ -27,7 +26,7 @@ def set_lr(model: torch.nn.Module, lr: float, weight_decay: float | None) -> Non
     lr = float(lr)
     for group in groups:
         if isinstance(group["lr"], torch.Tensor):
-            # what a captured graph reads stays the same tensor
+            # Captured graphs read this tensor, so it must not be replaced.
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr

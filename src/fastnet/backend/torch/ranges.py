@@ -1,4 +1,4 @@
-"""Ranges in the profiles of PyTorch and of GPUs: one around each op, with its name."""
+"""Named ranges around ops, for `torch.profiler` and NVTX."""
 
 from __future__ import annotations
 
@@ -13,41 +13,25 @@ from fastnet.backend.torch._internals import profiler_is_on
 
 __all__ = ["NvtxRanges", "op_ranges", "profiler_is_on"]
 
-# without types
+# The module is untyped.
 _nvtx: Any = torch.cuda.nvtx
 
 
 def op_ranges(names: Callable[[], Sequence[str]]) -> OpRanges:
-    """Return the object that names ops in `torch.profiler`, and to NVTX under its `emit_nvtx`.
-
-    Args:
-        names: Gives the name of each op, when there is a range to name.
-    """
+    """Return what opens a range around each op for `torch.profiler`, or NVTX in `emit_nvtx`."""
     return OpRanges(names, record_function, profiler_is_on)
 
 
 class NvtxRanges:
-    """Names ops to NVTX, which the profilers of GPUs read.
-
-    Args:
-        names: The name of each op.
-    """
+    """Opens an NVTX range around each op."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
     def before(self, place: int) -> None:
-        """Begin the range of an op.
-
-        Args:
-            place: The op's place.
-        """
+        """Begin the range of an op, by its index."""
         _nvtx.range_push(self._names[place])
 
     def after(self, place: int) -> None:
-        """End it.
-
-        Args:
-            place: The op's place.
-        """
+        """End the range."""
         _nvtx.range_pop()

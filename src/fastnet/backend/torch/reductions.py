@@ -1,4 +1,4 @@
-"""Sums, means, extremes and percentiles over axes of torch tensors."""
+"""Reductions of torch tensors over axes."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ __all__ = [
     "sum_of",
 ]
 
-# The framework's own functions: like those below, but they must not be called with an empty list
-# of axes.
+# torch's own functions, which treat an empty list of axes as all axes.
 mean_of, sum_of = torch.mean, torch.sum
 
 
 def settled_axes(axes: Sequence[int]) -> Any:
-    """Make of several axes what `sum_of` takes, for all steps."""
+    """Return axes as `sum_of` takes them, converted once for all steps."""
     return tuple(axes)
 
 
 def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Average a tensor over some axes, or over all of them."""
+    """Average over axes, or over all of them."""
     if axis is None:
         if not keepdims:
             return tensor.mean()
         axis = range(tensor.dim())
     elif len(axis) == 1:
         return tensor.mean(axis[0], keepdims)
-    # an axis at a time, the last first: FastEstimator's order, which decides the last bit
+    # The order of the axes decides the last bit: FastEstimator reduces the last axis first.
     ordered = sorted(axis, reverse=True)
     for each in ordered:
         tensor = tensor.mean(dim=each, keepdim=True)
@@ -48,15 +47,15 @@ def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> T
 
 
 def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Add a tensor up over some axes, or over all of them."""
+    """Sum over axes, or over all of them."""
     if axis is None:
         return tensor.sum(dim=list(range(tensor.dim())), keepdim=True) if keepdims else tensor.sum()
-    # to torch no axes are all axes
+    # torch treats an empty list of axes as all axes.
     return tensor.sum(tuple(axis), keepdims) if len(axis) else _widened(tensor)
 
 
 def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Find the standard deviation over some axes, or over all of them."""
+    """Return the population standard deviation over axes, or over all of them."""
     if axis is None:
         if not keepdims:
             return tensor.std(unbiased=False)
@@ -67,17 +66,17 @@ def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Te
 
 
 def reduce_max(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Find the largest values over some axes, or over all of them."""
+    """Return the maximum over axes, or over all of them."""
     return _extreme("max", tensor, axis, keepdims)
 
 
 def reduce_min(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Find the smallest values over some axes, or over all of them."""
+    """Return the minimum over axes, or over all of them."""
     return _extreme("min", tensor, axis, keepdims)
 
 
 def extremes(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the smallest and the largest value, which no gradient goes through."""
+    """Return the detached minimum and maximum of a tensor."""
     least, largest = tensor.detach().aminmax()
     return least, largest
 
@@ -85,7 +84,7 @@ def extremes(tensor: Tensor) -> tuple[Tensor, Tensor]:
 def percentile(
     tensor: Tensor, percentiles: Sequence[float], axis: Sequence[int] | None, keepdims: bool
 ) -> Tensor:
-    """Find values below which given parts of a tensor lie, stacked along a new first axis."""
+    """Return percentiles, rounded down to an element, stacked along a new first axis."""
     count = tensor.dim()
     axes = list(range(count)) if axis is None else [each % count for each in axis]
     kept = [each for each in range(count) if each not in axes]
@@ -98,14 +97,13 @@ def percentile(
 
 
 def _lower(rows: Tensor, percent: float) -> Tensor:
-    """Find, in each row, the value at a percentile, or the one below."""
+    """Return the element of each row at a percentile, rounded down."""
     place = math.floor(percent / 100 * (rows.shape[-1] - 1))
     return rows.kthvalue(place + 1, dim=-1)[0]
 
 
 def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    # Not amax, which shares a gradient among equal values: here, as in FastEstimator, the first of
-    # them has it.
+    # `amax` would distribute the gradient among equal values. FastEstimator gives it to the first.
     if axis is None:
         found: Tensor = getattr(tensor.reshape(-1), name)(0)[0]
         return found.reshape([1] * tensor.dim()) if keepdims else found
@@ -118,5 +116,5 @@ def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bo
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """Convert a tensor to the type that its sum would have."""
+    """Convert a tensor to the dtype of its sum."""
     return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.long()

@@ -1,4 +1,4 @@
-"""Torch models made ready for a network."""
+"""Prepares torch models and makes their optimizers for `fastnet.build`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.facts import reserve
+from fastnet.backend.model_metadata import reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.spreading import Spread, note, spread
@@ -16,13 +16,13 @@ from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, 
 
 __all__ = ["Spread", "load_weights", "make_optimizer", "note", "reserve_names", "spread"]
 
-# the defaults are FastEstimator's: torch's own, but for this rate, which SGD long had none of
+# Learning rates that FastEstimator sets in place of torch's defaults.
 _RATES = {"sgd": 0.01}
 
 
 @cache
 def _by_name() -> dict[str, type[torch.optim.Optimizer]]:
-    """Find the optimizers of torch by their names, in small letters."""
+    """Return the optimizers of torch by their lower-case names."""
     found = {
         name.lower(): one
         for name, one in vars(torch.optim).items()
@@ -33,34 +33,14 @@ def _by_name() -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def reserve_names(model: torch.nn.Module, source: Any) -> None:
-    """Find out which names a model uses itself.
-
-    Args:
-        model: The model.
-        source: What its optimizer is made of; not used: other frameworks need it.
-    """
+    """Record which attribute names a model uses itself. `source` is for TensorFlow."""
     reserve(model)
 
 
 def make_optimizer(
     source: Any, model: torch.nn.Module, name: str, mixed_precision: Precision
 ) -> torch.optim.Optimizer:
-    """Make a model's optimizer.
-
-    Args:
-        source: The name of one, or a function that takes the model's parameters.
-        model: The model.
-        name: The model's name, for error texts.
-        mixed_precision: What the model computes in. For float16 its loss is scaled.
-
-    Returns:
-        The optimizer, with a `scaler` that is None where nothing is scaled.
-
-    Raises:
-        UnknownNameError: If there is no optimizer of this name.
-        WrongOptimizerError: If there is no function, or it fails or returns something else; or if
-            the optimizer was made before the model was sharded.
-    """
+    """Make an optimizer by name or function. Its `scaler` is None unless losses are scaled."""
     make = source
     if isinstance(source, str):
         known = source.lower()
@@ -94,7 +74,7 @@ def make_optimizer(
     _require_sharded(optimizer, model, name)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
-    # bfloat16 has the range of float32
+    # bfloat16 needs no scaling: it has the range of float32.
     scaled = precision == "float16" or (precision is True and device == "cuda")
     optimizer.scaler = torch.amp.GradScaler(device) if scaled else None  # type: ignore[attr-defined]
     return optimizer

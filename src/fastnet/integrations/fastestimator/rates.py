@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import fastnet.backend
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
 
 __all__ = ["get_lr"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 
 __all__ = ["STATES"]

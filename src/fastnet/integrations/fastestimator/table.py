@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastnet.backend import EXPORTS
+from fastnet import backend
 
 __all__ = ["NETWORK", "OPS", "backend_module"]
 
@@ -78,6 +78,6 @@ OPS = {
     "slicer.mean_unslicer": ("MeanUnslicer",),
     "slicer.sliding_slicer": ("SlidingSlicer",),
     "slicer.slicer": ("Slicer", "forward_slicers", "reverse_slicers", "sanity_assert_slicers"),
-    **{backend_module(name): (name,) for name in EXPORTS},
+    **{backend_module(name): (name,) for name in backend.__all__},
 }
 """What is swapped besides, unless it is said not to be."""

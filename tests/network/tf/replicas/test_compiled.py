@@ -15,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 
 import fastnet
 from fastnet import CompileOptions
-from fastnet.backend.optimizers import set_lr
+from fastnet.backend import set_lr
 from fastnet.network import TFNetwork
 from fastnet.network.tf.compiled import spread
 from fastnet.op.tensorop import LambdaOp, TensorOp

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fastnet._nest import NestMap
-from fastnet.backend.torch._internals import environment
 from fastnet.network import TorchNetwork
+from fastnet.network.torch.captured.environment import environment
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.stand_ins import State
 from fastnet.network.torch.captured.step import never_captured

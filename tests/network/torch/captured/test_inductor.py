@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from fastnet import CompileOptions
-from fastnet.backend.torch import _internals
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from tests.network.torch.captured.steps import (
@@ -163,23 +162,3 @@ def test_a_tanh_is_as_exact_as_that_of_torch(kind: torch.dtype) -> None:
     torch.testing.assert_close(found, exact, rtol=rtol, atol=1e-45, equal_nan=True)
     ends = ~values.isnan()
     assert torch.equal(found[ends].signbit(), values[ends].signbit())
-
-
-def test_the_instructions_are_those_that_torch_picks() -> None:
-    from torch._inductor import cpu_vec_isa
-
-    every = cpu_vec_isa.valid_vec_isa_list
-    with _internals._first_instruction_set():
-        picked = cpu_vec_isa.pick_vec_isa()
-    assert cpu_vec_isa.valid_vec_isa_list is every
-    assert cpu_vec_isa.pick_vec_isa() is picked
-
-
-@by_inductor
-def test_other_instructions_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._inductor import cpu_vec_isa
-
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
-    expected = cpu_vec_isa.pick_vec_isa()
-    with _internals._first_instruction_set():
-        assert cpu_vec_isa.pick_vec_isa() is expected

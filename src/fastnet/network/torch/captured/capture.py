@@ -11,12 +11,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet._trace import map_form
-from fastnet.backend.facts import name_of
-from fastnet.backend.torch._internals import Tools, module_hook_tables
+from fastnet.backend.model_metadata import name_of
+from fastnet.backend.torch._internals import (
+    TorchDispatchMode,
+    enable_python_dispatcher,
+    fake_mode,
+    module_hook_tables,
+    no_dispatch,
+    open_like,
+    storage_key,
+    writes,
+)
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.torch.captured.comparing import difference, drop_whole_slices
 from fastnet.network.torch.captured.followers import noting, require_once
@@ -92,7 +102,6 @@ def capture(
     keys: Sequence[str],
     values: Sequence[Any],
     state: State,
-    tools: Tools,
     ran: Ran,
     phase: Phase | None = None,
     is_open: Sequence[bool] = (),
@@ -107,7 +116,6 @@ def capture(
         values: Their values in a batch, of which only types and shapes count where they are
             tensors.
         state: The tensors that they read and write besides.
-        tools: What torch has for capturing.
         ran: What code has run in such a step.
         phase: What is taken and left of gradients that are added up, or None where none are.
         is_open: For each tensor of the batch, in order, whether the size of its axis 0 is open:
@@ -133,7 +141,7 @@ def capture(
         raise Uncapturable(f"{replaced} was replaced")
     if any(module_hook_tables()):
         raise Uncapturable("there are hooks around the passes of all modules")
-    tracer = _Tracer(plan, bound, make, keys, values, state, tools, phase, is_open)
+    tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
     with TRACING:
         before = _hold(plan, roots, ran.__contains__, everything=True)
         generators = random_states()
@@ -141,7 +149,7 @@ def capture(
         own = torch_states(state.device)
         leaves = [one for one in before.tensors.values() if one.is_leaf and one.requires_grad]
         gradients = [one.grad for one in leaves]
-        observer = Observer(tools.text_of_sizes, before.cached)
+        observer = Observer(torch.SymInt.__repr__.__code__, before.cached)
         try:
             found = tracer.trace(observer, any(is_open))
             _refuse_changes(tracer, before)
@@ -228,7 +236,6 @@ class _Tracer:
         keys: Sequence[str],
         values: Sequence[Any],
         state: State,
-        tools: Tools,
         phase: Phase | None,
         is_open: Sequence[bool],
     ) -> None:
@@ -238,7 +245,6 @@ class _Tracer:
         self._make = make
         self._context = bound.state
         self._state = state
-        self._tools = tools
         self._keys = list(keys)
         self._values = list(values)
         self._read: set[tuple[str, int]] = set()
@@ -303,10 +309,8 @@ class _Tracer:
 
         That one is made comparable with it.
         """
-        with other.mode, self._tools.dispatcher(), torch.no_grad():
-            graph: torch.fx.GraphModule = self._tools.make_graph(found.graph, tracing_mode="real")(
-                *other.examples
-            )
+        with other.mode, enable_python_dispatcher(), torch.no_grad():
+            graph: torch.fx.GraphModule = make_fx(found.graph, tracing_mode="real")(*other.examples)
         for one in (graph, other.graph):
             drop_whole_slices(one)
         return graph
@@ -321,7 +325,7 @@ class _Tracer:
         Raises:
             Uncapturable: If they cannot be.
         """
-        tools, mode = self._tools, self._tools.fake_mode(opened)
+        mode = fake_mode(opened)
         self._observer, self.caught, self._at = observer, None, None
         reals = self._state.tensors
         fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
@@ -334,7 +338,7 @@ class _Tracer:
         def put(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 if opened and self._is_open[len(inputs)]:
-                    inputs.append(tools.open_like(mode, value))
+                    inputs.append(open_like(mode, value))
                     found.size = _size_of(inputs[-1], found.size)
                 else:
                     # one tensor in two places is two inputs, and so is a buffer of a model
@@ -359,11 +363,11 @@ class _Tracer:
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             torch.set_autocast_cache_enabled(caches)
-            with _looking_on(tools, self._saved), self._around():
+            with _looking_on(self._saved), self._around():
                 results = BoundPlan(self._plan, self._context, self._make).run(batch)
             return [*self._take_out(results, batch, found, fakes), *left_merged()]
 
-        memory = list(map(tools.storage_key, fakes))
+        memory = list(map(storage_key, fakes))
         watch = nullcontext() if observer is None else observer.watching()
         state_before = dict(self._context)
         deferred = self._context.get("deferred")
@@ -372,8 +376,8 @@ class _Tracer:
             try:
                 # what a backward pass calls is called in this thread, where it is looked at
                 here = torch.autograd.set_multithreading_enabled(False)
-                with mode, tools.dispatcher(), watch, here:
-                    graph = tools.make_graph(run, tracing_mode="real")(*taken)
+                with mode, enable_python_dispatcher(), watch, here:
+                    graph = make_fx(run, tracing_mode="real")(*taken)
             except Uncapturable as error:
                 if error.index is None:
                     error.index = self._at
@@ -396,7 +400,7 @@ class _Tracer:
             raise Uncapturable("an op writes to the state of the step")
         if replaced is not None:
             raise Uncapturable(f"running the ops replaces the parameter or buffer '{replaced}'")
-        if list(map(tools.storage_key, fakes)) != memory:
+        if list(map(storage_key, fakes)) != memory:
             raise Uncapturable("running the ops gives a parameter or a buffer other memory")
         found.graph = graph
         found.examples = taken
@@ -427,7 +431,7 @@ class _Tracer:
         fakes: Sequence[torch.Tensor],
     ) -> list[torch.Tensor]:
         """Take the tensors out of what ops have written."""
-        memory = {self._tools.storage_key(one) for one in fakes}
+        memory = {storage_key(one) for one in fakes}
         of_batch = {id(leaf) for value in batch.values() for leaf in leaves_of(value)}
         given: list[torch.Tensor] = []
         found.outputs = {}
@@ -452,7 +456,7 @@ class _Tracer:
                     continue
                 if not _is_fake(leaf):
                     raise Uncapturable(f"{op} writes '{key}', a tensor that it keeps", place)
-                if self._tools.storage_key(leaf) in memory:
+                if storage_key(leaf) in memory:
                     raise Uncapturable(
                         f"{op} writes '{key}', which is a parameter or a buffer itself", place
                     )
@@ -520,16 +524,16 @@ class _Tracer:
 
 
 @contextmanager
-def _looking_on(tools: Tools, saved: _Saved) -> Iterator[None]:
+def _looking_on(saved: _Saved) -> Iterator[None]:
     """Refuse to make constants of tensors that have values, and save those that are written to."""
-    base: Any = tools.dispatch_mode
+    base: Any = TorchDispatchMode
 
     class Looking(base):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             looks = torch.Tag.data_dependent_output in func.tags
-            if looks or tools.writes(func):
+            if looks or writes(func):
                 for one in tensors_in([list(args), dict(kwargs or {})]):
                     if _is_fake(one):
                         continue
@@ -537,7 +541,7 @@ def _looking_on(tools: Tools, saved: _Saved) -> Iterator[None]:
                         raise Uncapturable(f"the values of a tensor are looked at, by {func}")
                     if id(one) not in saved:
                         # what is under way writes to it, and not only in the graph
-                        with tools.no_dispatch():
+                        with no_dispatch():
                             saved[id(one)] = one, one.detach().clone()
             return func(*args, **(kwargs or {}))
 

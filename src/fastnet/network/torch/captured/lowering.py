@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from fastnet.backend.torch._internals import Tools
+from fastnet.backend.torch._internals import compile_graph, decompositions, find_backend
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.torch.captured.capture import Capture
 from fastnet.network.torch.captured.observing import Uncapturable
@@ -58,7 +59,6 @@ class Lowered:
 def lower(
     capture: Capture,
     options: CompileOptions,
-    tools: Tools,
     size: int | None = None,
 ) -> Lowered:
     """Compile what was traced.
@@ -66,7 +66,6 @@ def lower(
     Args:
         capture: What was traced.
         options: How it is to be compiled.
-        tools: What torch has for it.
         size: Where a size is open, how large it is mostly.
 
     Returns:
@@ -79,14 +78,14 @@ def lower(
     graph, mode = capture.graph, capture.mode
     # a compiler that keeps programs on disk keeps conditions on what it is given as a number
     sizes = [] if capture.size is None else [capture.size]
-    decompositions: dict[Any, Any] = {}
+    table: dict[Any, Any] = {}
     left: list[Any] = []
     if options.backend in (None, "inductor"):
-        decompositions = tools.decompositions(options.fallback_random)
+        table = decompositions(options.fallback_random)
         left = _left_to_torch(graph) if capture.device.type == "cpu" else []
-        decompositions = {
-            **{op: way for op, way in decompositions.items() if op not in left},
-            **_small_products(decompositions, partial(_length, tools, size)),
+        table = {
+            **{op: way for op, way in table.items() if op not in left},
+            **_small_products(table, partial(_length, size)),
             torch.ops.aten.tanh.default: _tanh,
         }
     with mode, torch.no_grad():
@@ -95,9 +94,9 @@ def lower(
             for one in capture.examples
         ]
         functional = torch.func.functionalize(graph, remove="mutations")
-        graph = tools.make_graph(
+        graph = make_fx(
             lambda *inputs: functional(*inputs[len(sizes) :]),
-            decomposition_table=decompositions,
+            decomposition_table=table,
             tracing_mode="real",
         )(*sizes, *plain)
     graph.graph.eliminate_dead_code()
@@ -114,18 +113,35 @@ def lower(
         used.append(place)
         examples.append(plain[place])
     graph.recompile()
-    call = _compile(graph, examples, mode=mode, options=options, tools=tools, left=left)
+    call = _compile(graph, examples, mode=mode, options=options, left=left)
     if capture.size is None:
         return Lowered(call, used, written)
-    admits = tools.admitted(mode, capture.size)
+    admits = _admitted(mode, capture.size)
     if admits is None:
         raise Uncapturable("what the ops do depends on the size of the batch")
     return Lowered(call, used, written, admits)
 
 
-def _length(tools: Tools, usual: int | None, size: Any) -> int:
-    """Return a size, or how large an open one is mostly."""
-    return size if isinstance(size, int) else usual or tools.hint(size)
+def _length(usual: int | None, size: Any) -> int:
+    """Return a size, or for an open one its usual length."""
+    return size if isinstance(size, int) else usual or int(size.node.hint)
+
+
+def _admitted(mode: Any, size: Any) -> Callable[[int], bool] | None:
+    """Return a test for the sizes that a trace is valid for; None if it is only one."""
+    symbol, env = size.node.expr, mode.shape_env
+    conditions = [guard.expr for guard in env.guards]
+    # An expression without symbols is a constant: the trace is specialized to it.
+    if symbol.free_symbols != {symbol} or any(env.deferred_runtime_asserts.values()):
+        return None
+    if not all(one.free_symbols <= {symbol} for one in conditions):
+        return None
+
+    def admits(length: int) -> bool:
+        # A length of 1 is not covered by a symbol: it broadcasts, and has no variance.
+        return length > 1 and all(one.subs(symbol, length) == True for one in conditions)  # noqa: E712
+
+    return admits
 
 
 def _left_to_torch(graph: torch.fx.GraphModule) -> list[Any]:
@@ -200,14 +216,14 @@ def _compile(
     *,
     mode: Any,
     options: CompileOptions,
-    tools: Tools,
     left: list[Any],
 ) -> Call:
     backend = options.backend
     if backend is None or backend == "inductor":
-        return tools.compile(graph, examples, mode, options.fallback_random, left)
+        compiled: Call = compile_graph(graph, examples, mode, options.fallback_random, left)
+        return compiled
     if backend == "eager":
         return lambda tensors: graph(*tensors)
-    make = tools.backend(backend) if isinstance(backend, str) else backend
+    make = find_backend(backend) if isinstance(backend, str) else backend
     made: Any = make(graph, examples)
     return lambda tensors: made(*tensors)

@@ -13,14 +13,13 @@ import torch
 from fastnet._trace import Length, Trace, TracedStep
 from fastnet._watch import Contents
 from fastnet.backend.torch._internals import (
-    environment,
     grad_hooks,
     hook_tables,
     note_step,
     scaler_records,
-    set_grad_enabled,
 )
 from fastnet.network.torch.captured.capture import Capture
+from fastnet.network.torch.captured.environment import environment
 from fastnet.network.torch.captured.lowering import Lowered
 from fastnet.network.torch.captured.merging import Phase
 from fastnet.network.torch.captured.observing import Uncapturable
@@ -106,7 +105,6 @@ class Program:
             for place in lowered.used
         ]
         self._writes = [self._own(place, bound, last) for place in lowered.written]
-        assert grad_hooks is not None
         # gradients there are, and what is called with them, count in steps that take some
         self._read = grad_hooks if takes_gradients else attrgetter("requires_grad")
         self._training = list(map(self._read, state.parameters))
@@ -171,7 +169,6 @@ class Program:
             scaler = getattr(optimizer, "scaler", None)
             if scaler is not None:
                 records = scaler_records(scaler)
-                assert records is not None
                 tables += [vars(scaler), records]
         self._steps = [(one, _called_of(one)) for one in self._optimizers()]
         self._of_optimizers = Contents(entries, tables, lists, absent, self._optimizers())
@@ -277,11 +274,14 @@ class Program:
             tensors = [*tensors, *self._phase.tensors()]
         for slot, at in self._slots:
             inputs[slot] = tensors[at]
-        set_grad_enabled(False)
-        try:
+        if self._grads_are_on:
+            torch.set_grad_enabled(False)
+            try:
+                results = self._call(inputs)
+            finally:
+                torch.set_grad_enabled(True)
+        else:
             results = self._call(inputs)
-        finally:
-            set_grad_enabled(self._grads_are_on)
         if self._written:
             torch.autograd.graph.increment_version(self._written)
         return results if self._phase is None else self._phase.settle(results)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch._internals import is_torchs, scaler_records, scaler_tensors
-from fastnet.backend.torch.gradients import owned
+from fastnet.backend.torch.update import parameters_in
 from fastnet.network.torch.captured.observing import Uncapturable
 
 __all__ = ["RefusedScaler", "ScalerInTrace", "numbers_of", "tensors_of"]
@@ -38,12 +38,12 @@ def tensors_of(scaler: Any) -> list[torch.Tensor]:
         raise Uncapturable(f"`{replaced[0]}` of the scaler of the loss was replaced")
     if not scaler.is_enabled():
         raise Uncapturable("the loss is scaled by a scaler that is not enabled")
-    found, unsettled = scaler_tensors(scaler), scaler_records(scaler)
-    if found is None or unsettled is None:
-        raise Uncapturable("what the scaler of the loss remembers is out of reach")
-    if unsettled:
+    if scaler_records(scaler):
         raise Uncapturable("the scaler of the loss has looked at gradients since its last update")
-    return found
+    found = scaler_tensors(scaler)
+    if None in found:
+        raise Uncapturable("the scaler of the loss has scaled nothing yet")
+    return list(found)
 
 
 def numbers_of(scaler: Any) -> list[float]:
@@ -97,7 +97,7 @@ class ScalerInTrace:
             raise Uncapturable("gradients are scaled down a second time")
         inverse = self._scale.double().reciprocal().float()
         overflown: torch.Tensor | None = None
-        for parameter in owned(optimizer):
+        for parameter in parameters_in(optimizer):
             if parameter.grad is not None:
                 of = parameter.grad.layout, parameter.grad.dtype
                 if of[0] is not torch.strided or of[1] is torch.float16:

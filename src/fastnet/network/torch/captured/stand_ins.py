@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.facts import holder_of
-from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.model_metadata import every_optimizer_of, holder_of
 from fastnet.backend.torch._internals import tables_of
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.rules import Group
@@ -140,13 +139,11 @@ class State:
                 raise Uncapturable(f"{type(module).__name__} is a scripted module")
             if isinstance(module, torch.nn.RNNBase):
                 self._recurrent.append(module)
-            for table in tables_of(module) or [{}]:
+            for table in tables_of(module):
                 for name, tensor in table.items():
                     if tensor is not None:
                         self._places.append((table, name, tensor))
                         known[id(tensor)] = tensor
-            if tables_of(module) is None:
-                raise Uncapturable(f"the parameters of {type(module).__name__} are out of reach")
         self._holders = [holder_of(model, "current_optimizer") for model in models if training]
         self._in_force = self._optimizers_now()
         for optimizer in self._in_force:

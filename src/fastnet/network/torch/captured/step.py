@@ -13,16 +13,17 @@ import torch
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
-from fastnet.backend.facts import fact, name_of
-from fastnet.backend.torch._internals import COMPILED, environment, grad_hooks, tools
+from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.backend.torch._internals import COMPILED, grad_hooks
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.gradient_isolation import TRAINED
+from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.metering import op_title
 from fastnet.network.progress import report_if_slow
 from fastnet.network.torch.captured.capture import TRACING, capture
+from fastnet.network.torch.captured.environment import environment
 from fastnet.network.torch.captured.lowering import lower
 from fastnet.network.torch.captured.merging import Merging, Phase
 from fastnet.network.torch.captured.observing import Ran, Uncapturable
@@ -71,8 +72,6 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
     Returns:
         The reason; None if steps can perhaps be captured.
     """
-    if tools() is None or grad_hooks is None:
-        return "this torch has not what it takes, or only its public names may be used"
     if device.type not in ("cpu", "cuda"):
         return f"the ops run on {device}; steps are captured on the CPU and on CUDA only, so far"
     if spread:
@@ -88,7 +87,7 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
         if getattr(op, "merge_grad", 1) != 1 and not hasattr(op, "updater"):
             return f"{describe_op(op, place)} merges the gradients of several steps"
         if hasattr(op, "followed_model"):
-            optimizer = fact(op.followed_model, "current_optimizer")
+            optimizer = get_metadata(op.followed_model, "current_optimizer")
             if getattr(optimizer, "scaler", None) is not None:
                 return (
                     f"{describe_op(op, place)} follows updates that a scaler of the loss may pass "
@@ -460,15 +459,13 @@ class CapturedStep:
         Raises:
             _Failed: Whatever it is, the step has been run.
         """
-        plan, found = self._layout, tools()
-        assert found is not None
+        plan = self._layout
         assert self._bound is not None
         is_open = () if rows is None else rows.is_open
         try:
             models = {id(one): one for one in (*plan.models, *context.get(TRAINED, ()))}
             state = State(list(models.values()), plan.takes_gradients, self._device)
             for one in state.parameters:
-                assert grad_hooks is not None
                 _, gradient, *hooks = grad_hooks(one)
                 if any(hooks):
                     raise Uncapturable("a parameter has hooks")
@@ -476,7 +473,7 @@ class CapturedStep:
                     raise Uncapturable("a parameter has a gradient that no op has left there")
             phase = None if self._merging is None else Phase(self._merging, state.parameters)
             captured = capture(
-                *(plan, self._bound, self._make, self._keys, values, state, found, ran),
+                *(plan, self._bound, self._make, self._keys, values, state, ran),
                 phase=phase,
                 is_open=is_open,
             )
@@ -490,7 +487,7 @@ class CapturedStep:
         traced = time.perf_counter()
         try:
             with report_if_slow("compiling a step"):
-                lowered = lower(captured, self._options, found, rows and rows.usual)
+                lowered = lower(captured, self._options, rows and rows.usual)
             forms = [KIND.form_of(value) for value in values]
             sized = None
             if rows is not None:
@@ -530,7 +527,7 @@ class _Failed(Exception):
 
 def _waits(update: Any) -> bool:
     """Return whether an update takes no step in many steps, and has still to take a first one."""
-    optimizer = fact(update.model, "current_optimizer")
+    optimizer = get_metadata(update.model, "current_optimizer")
     if optimizer is None or not (
         update.merge_grad > 1 or getattr(optimizer, "scaler", None) is not None
     ):

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch._internals import (
-    is_bare_zero_grad,
+    WRAPPED_STEP,
+    hook_tables,
     is_torchs,
-    optimizer_hooks,
-    scheduler_has_wrapped,
 )
+from fastnet.backend.torch.update import is_bare_zero_grad
 from fastnet.network.torch.captured import rules
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.rules import Update
@@ -122,13 +122,13 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
             f"the optimizer is {name}{f', {why}' if why else ''}; what can be captured is {known}"
         )
     own = vars(optimizer)
-    if "step" in own and not scheduler_has_wrapped(own["step"]):
+    if "step" in own and not hasattr(own["step"], WRAPPED_STEP):
         raise Uncapturable(f"`step` of {name} was replaced")
     if "zero_grad" in own:
         raise Uncapturable(f"`zero_grad` of {name} was replaced")
     if not is_torchs(kind.step) or not is_bare_zero_grad(optimizer.zero_grad):
         raise Uncapturable(f"`step` or `zero_grad` of the class {name} was replaced")
-    if optimizer_hooks(optimizer):
+    if any(hook_tables(optimizer)):
         raise Uncapturable(f"{name} has hooks around its step")
     for group in optimizer.param_groups:
         for flag in ("capturable", "differentiable"):

@@ -1,0 +1,73 @@
+"""The sample weights of SuperLoss, and the moving average of its threshold, in TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from fastnet.backend.numpy.lambertw import LEAST, LEAST_LOG
+from fastnet.backend.tf.lambertw import lambertw
+
+__all__ = ["MovingAverage", "weigh"]
+
+
+class MovingAverage:
+    """An exponential moving average of scalars."""
+
+    def __init__(self, rate: float = 0.1) -> None:
+        self._rate = rate
+        with tf.init_scope():
+            self._mean = tf.Variable(0.0, trainable=False)
+            self._started = tf.Variable(False, trainable=False)
+
+    def update(self, value: tf.Tensor, keep: bool) -> tf.Tensor:
+        """Include a scalar and return the detached average. `keep` says if it may be the first."""
+        dtype = value.dtype
+        value = tf.stop_gradient(tf.cast(value, tf.float32))
+        mean = self._mean.read_value()
+        mean = tf.where(self._started.read_value(), mean - self._rate * (mean - value), value)
+        self._mean.assign(mean)
+        if keep:
+            self._started.assign(True)
+        return tf.cast(tf.stop_gradient(mean), dtype)
+
+    @property
+    def value(self) -> float | None:
+        """The average, or None before the first value."""
+        return float(self._mean.numpy()) if self._started.numpy() else None
+
+    @value.setter
+    def value(self, value: float | None) -> None:
+        self._mean.assign(value or 0.0)
+        self._started.assign(value is not None)
+
+
+def weigh(excess: tf.Tensor, regularization: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weigh losses, minus the threshold, by the confidence in them; return both."""
+    beta = excess if regularization == 1 else excess / regularization
+    # W is steep at its cut-off, so the value there is a constant and not a rounded result.
+    least = tf.constant(LEAST_LOG, beta.dtype)
+    log = -lambertw(tf.multiply(tf.maximum(beta, LEAST), 0.5))
+    log = tf.where(tf.less(beta, LEAST), least, log)
+    confidence = tf.exp(log)
+    squared = tf.pow(log, 2.0)
+    if regularization != 1:
+        squared = tf.multiply(squared, float(regularization))
+    return _weighed(excess, confidence, squared), confidence
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _weighed(
+    excess: tf.Tensor, confidence: tf.Tensor, squared: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None, None]]]:
+    """Compute the minimum of the weighed loss over confidences; its gradient is the confidence.
+
+    The derivative with respect to the confidence is 0 at the minimum. Rounding would leave more
+    than 1e-4 of it where the confidence is steep, so it is left out.
+    """
+
+    def gradient(of_weighed: tf.Tensor) -> tuple[tf.Tensor, None, None]:
+        return tf.multiply(of_weighed, confidence), None, None
+
+    return tf.add(tf.multiply(excess, confidence), squared), gradient

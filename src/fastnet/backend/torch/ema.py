@@ -1,0 +1,96 @@
+"""Exponential moving averages of the weights of torch models."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from fastnet.backend.model_metadata import (
+    every_optimizer_of,
+    get_metadata,
+    name_of,
+    reserve,
+    set_metadata,
+)
+from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.names import unwrap
+
+__all__ = ["WeightAverager", "copy_for_average"]
+
+
+def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
+    """Copy a model, unwrapped and without its optimizer, to hold an average of its weights."""
+    if engine_of(model) == "fsdp":
+        raise ValueError(
+            f"EMA cannot average model '{name_of(model)}', which is sharded (parallel='fsdp'). "
+            "Build it with parallel='ddp'."
+        )
+    inner = unwrap(model)
+    # Optimizers refer to the model, and must not be copied with it.
+    sources = [get_metadata(model, "optimizer"), *every_optimizer_of(model)]
+    memo: dict[int, Any] = {id(one): None for one in sources if one is not None}
+    averaged = copy.deepcopy(inner, memo)
+    # ModelOp runs the copy in evaluation mode; setting it here avoids a change in the first step.
+    averaged.eval()
+    for parameter in averaged.parameters():
+        parameter.requires_grad_(False)
+        parameter.grad = None
+    reserve(averaged)
+    device = get_metadata(model, "fe_device")
+    if device is not None:
+        set_metadata(averaged, "fe_device", device)
+    set_metadata(averaged, "mixed_precision", get_metadata(model, "mixed_precision"))
+    set_metadata(averaged, "optimizer", None)
+    set_metadata(averaged, "current_optimizer", None)
+    set_metadata(averaged, "loss_name", None)
+    set_metadata(averaged, "model_name", name)
+    set_metadata(averaged, "fe_compiled", True)
+    return averaged
+
+
+class WeightAverager:
+    """Updates averages of a model's weights, which a copy of it holds.
+
+    Buffers are averaged if `use_buffers`, else copied.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, averaged: torch.nn.Module, decay: float, use_buffers: bool
+    ) -> None:
+        self._model = model
+        self._averaged = averaged
+        self._decay = decay
+        self._use_buffers = use_buffers
+        self.settings = decay, use_buffers
+        self.has_begun = False
+
+    @torch.no_grad()
+    def move(self, stepped: bool = True) -> None:
+        """Update the averages; the first time, copy the weights. `stepped` is for TensorFlow."""
+        inner = unwrap(self._model)
+        means: list[torch.Tensor] = [*self._averaged.parameters()]
+        values: list[torch.Tensor] = [*inner.parameters()]
+        buffers = list(zip(self._averaged.buffers(), inner.buffers(), strict=True))
+        if self._use_buffers:
+            means += [mean for mean, _ in buffers]
+            values += [value for _, value in buffers]
+            buffers = []
+        if self.has_begun:
+            groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+            for mean, value in zip(means, values, strict=True):
+                value = value.detach().to(mean.device)
+                own = groups.setdefault((mean.device, mean.dtype), ([], []))
+                own[0].append(mean)
+                own[1].append(value)
+            average: Any = get_ema_multi_avg_fn(self._decay)  # type: ignore[no-untyped-call]
+            for group in groups.values():
+                average(*group, None)
+        else:
+            for mean, value in zip(means, values, strict=True):
+                mean.copy_(value)
+            self.has_begun = True
+        for mean, value in buffers:
+            mean.copy_(value)
