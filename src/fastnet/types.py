@@ -6,7 +6,7 @@ not required.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 __all__ = [
@@ -16,8 +16,10 @@ __all__ = [
     "DatasetLike",
     "DeferredLike",
     "Forward",
+    "Keys",
     "Mode",
     "Model",
+    "Names",
     "NumpyOpLike",
     "OpLike",
     "RunStep",
@@ -50,6 +52,12 @@ State: TypeAlias = dict[str, Any]
 
 Mode: TypeAlias = Literal["train", "eval", "test", "infer"]
 """The mode that a network runs in."""
+
+Keys: TypeAlias = str | Iterable[str]
+"""A key of a batch, or several."""
+
+Names: TypeAlias = str | Iterable[str] | None
+"""A mode or dataset id, or several, or None for all."""
 
 Forward: TypeAlias = Callable[[Any, State], Any]
 """The forward function of an op: takes its inputs and the state, and returns its outputs."""

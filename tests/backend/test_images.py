@@ -136,6 +136,10 @@ class TestResize3D:
     @pytest.mark.parametrize("size", [(2, 3, 5), (1, 2, 1), (4, 6, 5), (8, 12, 10)])
     def test_area(self, framework: str, size: tuple[int, ...]) -> None:
         tensor = make(framework, laid_out(framework, VOLUMES), "float32")
+        if framework == "numpy":
+            with pytest.raises(ValueError, match="'nearest', but got 'area'"):
+                backend.resize_3d(tensor, size, "area")
+            return
         result = backend.resize_3d(tensor, size, "area")
         expected = area_oracle(VOLUMES, size)
         np.testing.assert_allclose(
@@ -153,11 +157,8 @@ class TestResize3D:
 @pytest.mark.parametrize("size", SIZES)
 def test_parts_that_are_cut_through(size: tuple[int, ...]) -> None:
     # torch counts what a new position touches as a whole, TensorFlow in part
-    for framework in ("tf", "numpy"):
-        tensor = make(framework, VOLUMES, "float32")
-        result = backend.resize_3d(tensor, list(size), "area")
-        expected = area_oracle(VOLUMES, size)
-        np.testing.assert_allclose(read(result), expected, rtol=1e-5, atol=1e-6)
+    result = backend.resize_3d(make("tf", VOLUMES, "float32"), list(size), "area")
+    np.testing.assert_allclose(read(result), area_oracle(VOLUMES, size), rtol=1e-5, atol=1e-6)
 
 
 @WITH_GRADIENTS
@@ -201,15 +202,3 @@ def test_graphs_of_any_size(mode: str) -> None:
 def test_normalize_in_a_graph_of_any_batch_size() -> None:
     result = in_graph(backend.normalize, IMAGES)
     np.testing.assert_allclose(read(result), (IMAGES / 255 - MEAN) / STD, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    "call", [backend.normalize, lambda value: backend.resize_3d(value, (1, 1, 1))]
-)
-def test_values_of_no_framework(call: Any) -> None:
-    with raising(
-        ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
-        "[1, 2].",
-    ):
-        call([1, 2])

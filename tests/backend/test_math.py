@@ -112,8 +112,7 @@ class TestClipping:
         np.testing.assert_array_equal(read(result), np.minimum(X, 0))
 
     def test_to_nothing(self, framework: str) -> None:
-        text = "clip_by_value has nothing to do: give it a min_value, a max_value, or both."
-        with raising(AssertionError, text):
+        with pytest.raises(AssertionError, match="min_value"):
             backend.clip_by_value(make(framework, X))
 
 
@@ -336,31 +335,3 @@ def test_graphs_of_any_batch_size(call: Callable[[Any], Any]) -> None:
     np.testing.assert_allclose(
         read(in_graph(call, array)), read(call(make("tf", array))), rtol=1e-6
     )
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        backend.abs,
-        backend.argmax,
-        backend.check_nan,
-        lambda value: backend.clip_by_value(value, 0, 1),
-        backend.exp,
-        backend.iwd,
-        backend.lambertw,
-        lambda value: backend.matmul(value, value),
-        lambda value: backend.maximum(np.ones(2), value),
-        lambda value: backend.pow(value, 2),
-        backend.sign,
-        backend.tensor_round,
-        backend.tensor_sqrt,
-        backend.zscore,
-    ],
-)
-def test_values_of_no_framework(call: Callable[[Any], Any]) -> None:
-    with raising(
-        ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
-        "[1, 2].",
-    ):
-        call([1, 2])

@@ -20,7 +20,6 @@ TABLES = {"get", "pop", "setdefault"}
 
 # private names that are fastnet's own, or protocols of Python and of notebooks
 ALLOWED = {
-    "_anew",
     "_averages",
     "_begin",
     "_build",
@@ -35,7 +34,6 @@ ALLOWED = {
     "_first_deferred",
     "_first_epoch",
     "_follow",
-    "_framework",
     "_getframe",
     "_handling",
     "_limits",
@@ -56,8 +54,6 @@ ALLOWED = {
     "_replace",
     "_repr_html_",
     "_repr_svg_",
-    "_row",
-    "_rows",
     "_run_ops",
     "_searched",
     "_skip_exit_calls",

@@ -79,13 +79,3 @@ def test_graphs_of_any_batch_size(function: Callable[..., Any]) -> None:
     drawn = in_graph(function, np.zeros((6, 4)))
     assert tuple(drawn.shape) == (6, 4)
     assert len(set(read(drawn).ravel().tolist())) == 24
-
-
-@FUNCTIONS
-def test_values_of_no_framework(function: Callable[..., Any]) -> None:
-    with raising(
-        ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
-        "[1, 2].",
-    ):
-        function([1, 2])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fastnet import backend
+from fastnet.backend.dispatch import backend_of
 from tests.backend.makers import (
     FRAMEWORKS,
     WITH_GRADIENTS,
@@ -24,6 +25,11 @@ from tests.network.programs import raising
 X = np.random.default_rng(0).standard_normal((3, 4, 5))
 
 ARRANGED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "concat": (lambda x: backend.concat([x, x], -1), lambda x: np.concatenate([x, x], -1)),
+    "expand": (backend.expand_dims, lambda x: x[:, None]),
+    "expand the end": (lambda x: backend.expand_dims(x, axis=-1), lambda x: x[..., None]),
+    "squeeze": (lambda x: backend.squeeze(x[:, None, :, None]), lambda x: x),
+    "squeeze an axis": (lambda x: backend.squeeze(x[:, None, None], -3), lambda x: x[:, None]),
     "flip an axis": (lambda x: backend.flip(x, 1), lambda x: np.flip(x, 1)),
     "flip axes": (lambda x: backend.flip(x, [0, -1]), lambda x: np.flip(x, (0, -1))),
     "flip a tuple": (lambda x: backend.flip(x, (2,)), lambda x: np.flip(x, 2)),
@@ -58,10 +64,10 @@ class TestArranging:
 @pytest.mark.parametrize("name", ARRANGED)
 def test_gradients_go_back_to_where_they_belong(framework: str, name: str) -> None:
     function, oracle = ARRANGED[name]
-    weights = np.arange(60.0).reshape(oracle(X).shape)
+    weights = np.arange(float(oracle(X).size)).reshape(oracle(X).shape)
     found = gradient(framework, lambda x: function(x) * make(framework, weights), X)
     expected = np.zeros(60)
-    expected[oracle(np.arange(60).reshape(X.shape)).reshape(-1)] = weights.reshape(-1)
+    np.add.at(expected, oracle(np.arange(60).reshape(X.shape)).reshape(-1), weights.reshape(-1))
     np.testing.assert_array_equal(found, expected.reshape(X.shape))
 
 
@@ -203,18 +209,41 @@ def test_gradients_of_the_chosen(framework: str) -> None:
 
 
 @FRAMEWORKS
-class TestOnesLike:
-    @pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64", "int64", "bool"])
-    def test_value(self, framework: str, dtype: str | None) -> None:
-        ones = backend.ones_like(make(framework, X, "float32"), dtype=dtype)
-        np.testing.assert_array_equal(read(ones), np.ones_like(X))
-        assert type_name(ones) == dtype or "float32"
+@pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64", "int64", "bool"])
+def test_zeros_and_ones(framework: str, dtype: str | None) -> None:
+    tensor = make(framework, X, "float32")
+    for made, value in (
+        (backend.zeros_like(tensor, dtype), 0),
+        (backend.ones_like(tensor, dtype), 1),
+    ):
+        np.testing.assert_array_equal(read(made), np.full(X.shape, value))
+        assert type_name(made) == (dtype or "float32")
 
 
-def test_ones_of_no_type() -> None:
-    text = "torch has no dtype named 'float33'. Try 'float32' or 'int64'."
-    with raising(ValueError, text):
-        backend.ones_like(torch.ones(2), dtype="float33")
+@pytest.mark.parametrize("dtype", ["half", torch.half])
+def test_torch_dtypes(dtype: Any) -> None:
+    assert backend.ones_like(torch.ones(2), dtype=dtype).dtype is torch.float16
+    for name in ("float33", "nn"):
+        with pytest.raises(ValueError, match=f"no dtype named '{name}'"):
+            backend.ones_like(torch.ones(2), dtype=name)
+
+
+def test_nothing_to_concatenate() -> None:
+    assert backend.concat([]) is None
+
+
+@FRAMEWORKS
+def test_get_shape(framework: str) -> None:
+    assert tuple(backend.get_shape(make(framework, X))) == X.shape
+
+
+@FRAMEWORKS
+def test_pad_ends(framework: str) -> None:
+    tensor = make(framework, np.array([[1, 2]]))
+    pad_ends = backend_of(tensor).pad_ends
+    assert read(pad_ends(tensor, (1, 2), False, 7)).tolist() == [[1, 2, 7, 7], [7, 7, 7, 7]]
+    assert read(pad_ends(tensor, (0, 1), True, 7)).tolist() == [[1, 2, 1]]
+    assert pad_ends(tensor, (0, 0), True, 7) is tensor
 
 
 @FRAMEWORKS
@@ -241,27 +270,3 @@ def test_image_dims_in_a_graph() -> None:
     spec = tf.TensorSpec([None, None, 6, None], tf.float32)
     graph = tf.function(backend.get_image_dims, input_signature=[spec], autograph=False)
     assert [int(each) for each in graph(tf.ones((2, 5, 6, 3)))] == [3, 5, 6]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda value: backend.flip(value, 0),
-        lambda value: backend.gather(value, np.array([0])),
-        lambda value: backend.gather_from_batch(value, np.array([0])),
-        backend.get_image_dims,
-        backend.ones_like,
-        lambda value: backend.permute(value, [0]),
-        lambda value: backend.reshape(value, [1]),
-        lambda value: backend.roll(value, 1, 0),
-        backend.transpose,
-        lambda value: backend.where(value, 1, 0),
-    ],
-)
-def test_values_of_no_framework(call: Callable[[Any], Any]) -> None:
-    with raising(
-        ValueError,
-        "Unrecognized tensor type list: expected a tensor of torch, tensorflow or numpy, but got "
-        "[1, 2].",
-    ):
-        call([1, 2])

@@ -122,7 +122,4 @@ def test_arrays_where_an_op_needs_tensors(op: Any) -> None:
     array = np.ones((2, 4, 4, 3), "float32")
     with pytest.raises(TypeError) as caught:
         op.forward([array] * len(op.inputs), {"mode": "train", "warmup": False})
-    assert str(caught.value) == (
-        f"{type(op).__name__} runs on tensors of torch or TensorFlow, but got an array of type "
-        "ndarray. Make a tensor of it first."
-    )
+    assert "runs on tensors of torch or TensorFlow, but got an array" in str(caught.value)

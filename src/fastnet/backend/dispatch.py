@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fastnet.errors import shorten
-from fastnet.frameworks import MissingPart, part_of
 from fastnet.util.lazy import import_module
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "backend_of",
     "framework_of",
     "get_backend",
-    "implementation_of",
 ]
 
 _PACKAGES = {
@@ -61,8 +59,8 @@ def get_backend(framework: str) -> Any:
 def backend_module(framework: str, name: str) -> Any:
     """Import a module of a framework's package, such as "saving".
 
-    >>> backend_module("np", "math").__name__
-    'fastnet.backend.numpy.math'
+    >>> backend_module("np", "lambertw").__name__
+    'fastnet.backend.numpy.lambertw'
     """
     return import_module(f"{get_backend(framework).__name__}.{name}")
 
@@ -100,18 +98,6 @@ class _ByValue:
 
 
 BY_VALUE: Any = _ByValue()
-
-
-def implementation_of(op: object, value: object, part: str) -> Any:
-    """Return the package of `fastnet.backend` for a tensor's framework, or "module.name" in it."""
-    package = backend_of(value)
-    try:
-        return part_of({one: name for name, one in _PACKAGES.items()}[package.__name__], part)
-    except MissingPart:
-        raise TypeError(
-            f"{type(op).__name__} runs on tensors of torch or TensorFlow, but got an array of type "
-            f"{type(value).__name__}. Make a tensor of it first."
-        ) from None
 
 
 def _framework_of_tensor(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Tensors of other frameworks, and arrays, on their way into a network."""
+"""Conversion of arrays, and of tensors of other frameworks, on their way into a network."""
 
 from __future__ import annotations
 
@@ -15,27 +15,21 @@ from fastnet.util.tensors import to_number
 __all__ = ["NUMPY", "adopter", "array_of"]
 
 NUMPY = (np.ndarray, np.generic)
-"""Numpy's own, of which ops are given tensors, but which come back as they were given."""
+"""The classes of numpy, which a network converts to tensors and back."""
 
 _PROTOCOLS = ("__dlpack__", "__array__", "__array_interface__")
-# texts have no tensors in some frameworks, and what holds tensors is gone through by itself
+# Strings have no tensors in torch, and containers are walked by themselves.
 _NEVER = (str, bytes, type, dict, list, tuple, set, frozenset, MutableMapping)
 
 
 def adopter(own: tuple[type, ...], convert: Callable[[Any], Any]) -> NestMap:
-    """Return a map over nests that turns foreign tensors and arrays into a framework's own tensors.
+    """Return a map over nests that converts everything array-like to a framework's tensors.
 
-    Args:
-        own: The classes that the framework takes as they are.
-        convert: Makes a tensor of something that has DLPack or the array protocol; gives None where
-            it cannot, and then that stays.
-
-    Returns:
-        The map. It knows a class that it has seen before by a look-up.
+    Instances of `own` stay, and so does a value for which `convert` returns None.
     """
 
-    class Foreign(metaclass=ABCMeta):  # noqa: B024 - it is asked about classes, and never made
-        """Whatever says that it stands for an array, and is not the framework's own."""
+    class Foreign(metaclass=ABCMeta):  # noqa: B024 - only used for issubclass
+        """Matches classes with DLPack or an array protocol; the result is cached per class."""
 
         @classmethod
         def __subclasshook__(cls, other: type, /) -> bool:
@@ -51,15 +45,8 @@ def adopter(own: tuple[type, ...], convert: Callable[[Any], Any]) -> NestMap:
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any] | None:
-    """Read what stands for an array.
-
-    Args:
-        value: A tensor of any framework on any device, an array, or what gives one.
-
-    Returns:
-        A new array, or None where numpy can make none. A bfloat16 tensor of torch becomes float32.
-    """
+    """Copy a tensor or array to numpy (bfloat16 as float32), or return None if numpy cannot."""
     try:
         return to_number(value)
-    except Exception:  # such as those of a device that numpy cannot reach
+    except Exception:  # for example, of a device that numpy cannot read
         return None

@@ -1,4 +1,4 @@
-"""Results of several processes or devices, put together."""
+"""Combines the results of several processes or devices."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ __all__ = ["TensorKind", "combine", "join_results"]
 
 
 class TensorKind(NamedTuple):
-    """What a framework's tensors are put together by.
+    """The functions that combine the tensors of a framework.
 
     Attributes:
-        is_tensor: Whether a value is one.
+        is_tensor: Whether a value is a tensor.
         has_rows: Whether a tensor has a first axis.
-        is_number: Whether a tensor is a single number or truth value, but no complex one.
-        concatenate: Joins tensors along the first axis.
-        mean_like: Makes a tensor of a mean, of the type of a tensor; of float64 if that one's has
-            no fractions.
-        errors: What `concatenate`, or numpy's, raises for shapes that do not fit.
+        is_number: Whether a tensor is a real scalar.
+        concatenate: Concatenates tensors along the first axis.
+        mean_like: Converts a mean to a tensor of the dtype of another one, or float64 for integers.
+        errors: What `concatenate`, or numpy's, raises for incompatible shapes.
     """
 
     is_tensor: Callable[[Any], bool]
@@ -37,20 +36,14 @@ class TensorKind(NamedTuple):
 def join_results(
     results: Sequence[Mapping[str, Any]], samples: Sequence[int | None], kind: TensorKind
 ) -> dict[str, Any]:
-    """Put the results of several processes together.
+    """Combine the results of several processes.
 
-    Args:
-        results: For each process values by key, the tensors on one device.
-        samples: Of how many samples these are, or None for what can be seen of that.
-        kind: What tensors are put together by.
-
-    Returns:
-        A value by key. Of scalars the mean, a float, of those that are numbers, weighed by the
-        numbers of samples; tensors and arrays with axes are joined along the first. Of what is no
-        number, or of scalars without a mean, the first process's.
+    Tensors and arrays are concatenated along the first axis. Numbers become their mean, weighted by
+    `samples`, or where that is None by the length of the first axes. Other values are taken from
+    the first process.
 
     Raises:
-        ValueError: If the processes have different keys, or one of them more values under a key.
+        ValueError: If the processes have different keys, or different numbers of values under one.
     """
     first = results[0]
     for rank, result in enumerate(results):
@@ -71,19 +64,12 @@ def combine(
     owners: str,
     seen: str,
 ) -> dict[str, Any]:
-    """Combine results with the same keys, value by value, however deep these lie.
+    """Combine the leaves of results with the same keys by ``join(key, leaves)``.
 
-    Args:
-        results: For each owner a value by key.
-        join: Given a key, and what stands at one place on each, gives what is to stand there.
-        owners: What has the results, for error texts.
-        seen: What each of them sees a part of, for error texts.
-
-    Returns:
-        A value by key.
+    `owners` and `seen` name the results and the data they come from in errors.
 
     Raises:
-        ValueError: If a value holds more in one result than in another.
+        ValueError: If a value has more leaves in one result than in another.
     """
     combined = {}
     for key, value in results[0].items():
@@ -103,7 +89,7 @@ def combine(
 def _weights(
     results: Sequence[Mapping[str, Any]], samples: Sequence[int | None], kind: TensorKind
 ) -> list[int]:
-    """Return how many samples each process has; as many for each where that cannot be told."""
+    """Return the number of samples of each process, or equal weights where it is unknown."""
     alike = [1] * len(results)
     sizes = []
     for result, told in zip(results, samples, strict=True):

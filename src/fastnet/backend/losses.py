@@ -97,7 +97,8 @@ def sparse_categorical_crossentropy(
 
     Args:
         y_pred: Predictions, shape (batch, classes, ...) in torch, and (..., classes) elsewhere.
-        y_true: Class indices, of the shape of `y_pred` without the class axis.
+        y_true: Class indices, of the shape of `y_pred` without the class axis. A floating point
+            dtype is accepted if every label is a whole number.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean of all losses.
         class_weights: The weights of classes by index, by default 1. In TensorFlow also a lookup
@@ -105,6 +106,10 @@ def sparse_categorical_crossentropy(
 
     Returns:
         A scalar, or the losses, of the shape of `y_true`.
+
+    Raises:
+        ValueError: If a label has a fraction. On a GPU, in a compiled step and in a TensorFlow
+            graph, it is handled as an index out of range instead, which is never truncated.
 
     >>> import torch
     >>> sparse_categorical_crossentropy(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))

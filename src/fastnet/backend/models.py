@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module, backend_of, framework_of
-from fastnet.backend.facts import fact, is_built, name_of
+from fastnet.backend.model_metadata import get_metadata, is_built, name_of
 from fastnet.types import Model, Tensor
 
 __all__ = [
@@ -207,7 +207,7 @@ def require_built(model: Model, function: str) -> None:
 def _optimizers_for(model: Model, function: str) -> Any:
     module = module_for(model, "optimizers")
     require_built(model, function)
-    if fact(model, "current_optimizer") is None:
+    if get_metadata(model, "current_optimizer") is None:
         raise ValueError(
             f"{function} is about an optimizer's learning rate, but model '{name_of(model)}' has "
             "no optimizer now. Give fastnet.build an optimizer_fn."

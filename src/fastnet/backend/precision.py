@@ -1,4 +1,4 @@
-"""Precisions by name, and the one that Keras gives to the models that are made meanwhile."""
+"""Precisions by name, and Keras's precision policy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from fastnet.errors import shorten
 __all__ = ["Precision", "compute_precision", "keras_precision", "read_precision"]
 
 Precision = bool | str
-"""False for full precision, "float16", "bfloat16", or True for what is usual on the device: that is
-bfloat16 for torch on a CPU, else float16."""
+"""False, "float16", "bfloat16", or True for bfloat16 in torch on a CPU and else float16."""
 
 _NAMES: dict[str, Precision] = {
     "fp16": "float16",
@@ -34,17 +33,10 @@ _PACKAGES = ("keras", "tf_keras")
 
 
 def read_precision(given: Any) -> Precision:
-    """Read what a program says of mixed precision.
-
-    Args:
-        given: A truth value, the name of a type as torch, Keras or Lightning have it, or None for
-            full precision.
-
-    Returns:
-        The precision.
+    """Parse `mixed_precision`: a bool, a name of torch, Keras or Lightning, or None for float32.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If there is no such precision.
 
     >>> read_precision("bf16-mixed"), read_precision("float32"), read_precision(True)
     ('bfloat16', False, True)
@@ -63,16 +55,9 @@ def read_precision(given: Any) -> Precision:
 
 @contextmanager
 def keras_precision(mixed: Precision) -> Iterator[list[str]]:
-    """Set the precision of models that are made in this context.
+    """Set Keras's precision policy in this context, and yield the Keras packages it is set for.
 
-    The process has its own precision policy back afterwards. A Keras that is not imported yet is
-    left alone.
-
-    Args:
-        mixed: What to compute in where it is safe, rather than in float32.
-
-    Yields:
-        The names of the Keras packages whose models it holds for.
+    A Keras that is not imported yet is not affected.
     """
     policy_name = f"mixed_{'float16' if mixed is True else mixed}" if mixed else "float32"
     tensorflow = sys.modules.get("tensorflow")
@@ -91,11 +76,7 @@ def keras_precision(mixed: Precision) -> Iterator[list[str]]:
 
 
 def compute_precision() -> str:
-    """Name the type that the process's precision policy has models compute in.
-
-    Returns:
-        "float16" where Keras is set to mixed precision with it, else "float32".
-    """
+    """Return the compute dtype of Keras's policy: "float16" if that is set, else "float32"."""
     for name in _PACKAGES:
         keras = sys.modules.get(name)
         if keras is not None and _policy_of(keras)[0]().compute_dtype == "float16":
@@ -112,5 +93,5 @@ def _policy_of(keras: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 def _current(read: Callable[[], Any]) -> Any:
     policy = read()
-    # Keras 2 makes one up each time where none was set, and None unsets it again
+    # Keras 2 creates a policy on each call if none was set, and None unsets it again.
     return policy if read() is policy else None

@@ -1,4 +1,4 @@
-"""Ranges in the profiles of a framework: one around each op, with its name."""
+"""Ranges around ops in the profiles of a framework."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ __all__ = ["OpRanges"]
 
 
 class OpRanges:
-    """Names ops to the profiler of a framework.
+    """Marks ops by name in the profiles of a framework.
 
     Args:
-        names: Gives the name of each op. It is not called before there is a range to name: most
-            openings of a network have none.
-        make_range: Makes a range of a name, to be entered.
-        is_on: Tells whether that profiler is on.
-
-    Attributes:
-        active: The same function: each step that is measured asks it.
+        names: Returns the name of each op; called when the first range is opened.
+        make_range: Returns the context manager of a range with a name.
+        active: Returns whether the profiler is running; called in every step.
     """
 
     def __init__(
         self,
         names: Callable[[], Sequence[str]],
         make_range: Callable[[str], AbstractContextManager[Any]],
-        is_on: Callable[[], bool],
+        active: Callable[[], bool],
     ) -> None:
         self._give_names = names
         self._make_range = make_range
-        self.active = is_on
+        self.active = active
         self._open: list[AbstractContextManager[Any]] = []
 
     @cached_property
@@ -39,19 +35,11 @@ class OpRanges:
         return self._give_names()
 
     def before(self, place: int) -> None:
-        """Begin the range of an op.
-
-        Args:
-            place: The op's place.
-        """
+        """Open the range of an op."""
         opened = self._make_range(self._names[place])
         opened.__enter__()
         self._open.append(opened)
 
     def after(self, place: int) -> None:
-        """End it.
-
-        Args:
-            place: The op's place.
-        """
+        """Close the range of an op."""
         self._open.pop().__exit__(None, None, None)

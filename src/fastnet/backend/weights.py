@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import require_weights_file
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.models import module_for, require_built
 from fastnet.types import Model
 
@@ -94,7 +94,7 @@ def load_model(
 
 
 def _require_optimizer(model: Model, function: str, setting: str) -> None:
-    if fact(model, "current_optimizer") is None:
+    if get_metadata(model, "current_optimizer") is None:
         raise AssertionError(
             f"{function} has {setting}=True, but model '{name_of(model)}' has no optimizer now."
         )

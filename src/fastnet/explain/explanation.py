@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.explain.findings import Finding, find_unneeded, list_findings
 from fastnet.explain.items import Item, find_items, model_names
 from fastnet.explain.keys import Key, find_keys
@@ -228,7 +228,7 @@ def _models(subject: Subject, ops: list[Item]) -> dict[str, str]:
     models = {}
     for name, model in zip(model_names(subject.models), subject.models, strict=True):
         if name in in_force:
-            optimizer: Any = fact(model, "optimizer")
+            optimizer: Any = get_metadata(model, "optimizer")
             try:
                 if is_scheduler(optimizer):
                     optimizer = optimizer.get_current_value(subject.epoch)

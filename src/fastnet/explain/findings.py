@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import zip_longest
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.errors import nearest_name
 from fastnet.explain.items import Item, name_op
 from fastnet.explain.keys import Key, Life
@@ -178,7 +178,7 @@ def _never_updated(subject: Subject, ops: list[Item], left_out: list[Item]) -> I
     if subject.mode != "train" or updates:
         return
     active = {name for op in ops for name in op.models}
-    models = [model for model in subject.models if fact(model, "optimizer") is not None]
+    models = [model for model in subject.models if get_metadata(model, "optimizer") is not None]
     trained = sorted(active.intersection(map(name_of, models)))
     if trained:
         yield Finding(

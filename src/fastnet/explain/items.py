@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastnet._resolve import OpSpec, Spec
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
 from fastnet.explain.subject import Subject
 from fastnet.op.op import is_delete

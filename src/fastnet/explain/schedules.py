@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.errors import op_name
 from fastnet.explain.items import model_names
 from fastnet.explain.subject import Subject
@@ -126,7 +126,7 @@ def _named_items(subject: Subject) -> list[tuple[str, Any]]:
     named = [(f"ops[{index}]", item) for index, item in enumerate(subject.ops)]
     if subject.mode == "train":
         named += [
-            (f"optimizer of '{name}'", fact(model, "optimizer"))
+            (f"optimizer of '{name}'", get_metadata(model, "optimizer"))
             for name, model in zip(model_names(subject.models), subject.models, strict=True)
         ]
     for part in ("postprocessing", "slicers"):

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision
 from fastnet.network.build import collect_models
 from fastnet.network.context import (
@@ -372,9 +372,8 @@ class BaseNetwork(Value):
         Returns:
             The keys, of all ops of all epochs.
         """
-        ops = get_current_items(self.ops)
-        keys = [op.get_fe_loss_keys() for op in ops if hasattr(op, "get_fe_loss_keys")]
-        return set().union(*keys)
+        ops = [op for op in get_current_items(self.ops) if hasattr(op, "get_fe_loss_keys")]
+        return set().union(*[op.get_fe_loss_keys() for op in ops])
 
     def get_scheduled_items(self, mode: str) -> list[Any]:
         """List what may change with the epoch.
@@ -385,7 +384,8 @@ class BaseNetwork(Value):
         Returns:
             Ops, optimizers, postprocessing ops and slicers, schedulers among them.
         """
-        optimizers = [fact(model, "optimizer") for model in self.models] if mode == "train" else []
+        models = self.models if mode == "train" else []
+        optimizers = [get_metadata(model, "optimizer") for model in models]
         return self.ops + optimizers + self.postprocessing + self.slicers
 
     def retrace(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
 
 from fastnet.backend.dispatch import backend_module, framework_of
-from fastnet.backend.facts import put_fact
+from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.errors import shorten
 from fastnet.network.context import note_optimizers
@@ -233,7 +233,7 @@ def _prepare_model(
         setup.reserve_names(model, source)
         if path:
             setup.load_weights(model, path)
-    put_fact(model, "mixed_precision", mixed_precision)
+    set_metadata(model, "mixed_precision", mixed_precision)
 
     def make(one: Any) -> Any:
         return setup.make_optimizer(one, model, name, mixed_precision)
@@ -243,11 +243,11 @@ def _prepare_model(
         current = optimizer.get_current_value(1)
     else:
         optimizer = current = None if source is None else make(source)
-    put_fact(model, "optimizer", optimizer)
-    put_fact(model, "current_optimizer", current)
+    set_metadata(model, "optimizer", optimizer)
+    set_metadata(model, "current_optimizer", current)
     note_optimizers(model)
-    put_fact(model, "model_name", name)
-    put_fact(model, "fe_compiled", True)
+    set_metadata(model, "model_name", name)
+    set_metadata(model, "fe_compiled", True)
     if framework == "tf":
         backend_module("tf", "copying").let_pickle(model)
     return model

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, write_archive
 from fastnet.backend.dispatch import backend_module
-from fastnet.backend.facts import fact, name_of, put_fact
 from fastnet.backend.files import write_whole
-from fastnet.backend.scheduled import current_place, optimizers_of
+from fastnet.backend.model_metadata import (
+    current_place,
+    get_metadata,
+    name_of,
+    optimizers_of,
+    set_metadata,
+)
 from fastnet.backend.tree import array_from, decode, encode
 from fastnet.distributed import processes_of
 from fastnet.network import random_state as random
@@ -287,17 +292,17 @@ def _readable(name: str, but_for: type[Exception] | tuple[()] = ()) -> Iterator[
 def _choose(model: Any, place: int | None, network: BaseNetwork) -> None:
     """Put the optimizer in force that was; while a network is open it is that of its epoch."""
     if place is not None and network._context is None:
-        put_fact(model, "current_optimizer", optimizers_of(model)[place])
+        set_metadata(model, "current_optimizer", optimizers_of(model)[place])
 
 
 @contextmanager
 def _kept_choice(model: Any) -> Iterator[None]:
     """Leave the optimizer in force that is if something fails meanwhile."""
-    before = fact(model, "current_optimizer")
+    before = get_metadata(model, "current_optimizer")
     try:
         yield
     except BaseException:
-        put_fact(model, "current_optimizer", before)
+        set_metadata(model, "current_optimizer", before)
         raise
 
 

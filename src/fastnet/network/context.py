@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from fastnet._execute import BoundPlan
-from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.errors import nearest_name, shorten, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
@@ -246,7 +246,7 @@ def _as_int(value: Any) -> int | None:
 
 def note_optimizers(model: Model) -> None:
     """Note the optimizers of a model, to see later which of them a program has set."""
-    found = fact(model, "optimizer"), fact(model, "current_optimizer")
+    found = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
     # An optimizer may refer to its model, which must not be kept alive.
     optimizer, current = (None if one is None else ref(one) for one in found)
     _noted[model] = optimizer, current
@@ -264,7 +264,7 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
 
     A program may set `current_optimizer` itself where no scheduler chooses it.
     """
-    optimizer, current = fact(model, "optimizer"), fact(model, "current_optimizer")
+    optimizer, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
     noted = [None if one is None else one() for one in _noted.get(model, ())]
     current_was_set = bool(noted) and current is not noted[1]
     was_set = current_was_set and (optimizer is None or optimizer is noted[0])
@@ -278,7 +278,7 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
                 "which chooses one in each epoch. Set model.optimizer instead."
             )
     elif was_set:
-        put_fact(model, "optimizer", current)
+        set_metadata(model, "optimizer", current)
         value = current
     elif current_was_set and current is not optimizer:
         raise ValueError(
@@ -286,7 +286,7 @@ def _choose_optimizer(model: Model, epoch: int) -> None:
             "different optimizers. Set model.optimizer only."
         )
     if value is not current:
-        put_fact(model, "current_optimizer", value)
+        set_metadata(model, "current_optimizer", value)
     note_optimizers(model)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain import Explanation, Subject, explain_subject
 from fastnet.network.context import check_request
 from fastnet.network.execution_plan import ExecutionPlan
@@ -35,7 +35,7 @@ def explain(
         plan = plans.draft(mode, epoch, ds_id, desired or network._wanted)
         for model in plan.models:
             # Choosing the optimizer of the epoch may fail.
-            optimizer: Any = fact(model, "optimizer")
+            optimizer: Any = get_metadata(model, "optimizer")
             if is_scheduler(optimizer):
                 optimizer.get_current_value(epoch)
         network._check_ops(plan)

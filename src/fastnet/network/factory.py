@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
 from fastnet.network.compile_options import CompileOptions

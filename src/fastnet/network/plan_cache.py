@@ -21,8 +21,7 @@ from fastnet.network.execution_plan import ExecutionPlan, Specs
 from fastnet.network.updates import bind_updates
 from fastnet.network.validation import check_items, describe_inactive_writer
 from fastnet.op.op import Op, is_delete
-from fastnet.op.tensorop.meta.chain import forward_of
-from fastnet.op.tensorop.meta.meta_op import MetaOp
+from fastnet.op.tensorop.meta.meta_ops import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
 from fastnet.types import is_given, is_scheduler
@@ -204,7 +203,7 @@ class PlanCache:
         if items.has_meta_ops:
             # They prepare what is the same in each step.
             for index, op in enumerate(ops):
-                if isinstance(op, MetaOp):
+                if isinstance(op, TensorMetaOp):
                     forwards[index] = forward_of(op, retain_graph=False)
         first_deferred = self._network._first_deferred(ops)
         on_exit = []
@@ -285,7 +284,7 @@ class _Items:
             [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
             for items in self._contents
         ]
-        self.has_meta_ops = any(isinstance(item, MetaOp) for item in self.items)
+        self.has_meta_ops = any(isinstance(item, TensorMetaOp) for item in self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
         self.renew(lists)
         # A property may return a different value each time, so these are always read again.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.errors import describe_op
-from fastnet.op.settings import bind_settings
+from fastnet.op.op import bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
 from fastnet.types import Forward
@@ -35,7 +35,7 @@ def bind_updates(
         op = ops[index]
         defer, retain = index >= first_deferred, index < last
         if not isinstance(op, UpdateOp) or id(op.model) not in followers:
-            forwards[index] = bind_settings(op, defer, retain)
+            forwards[index] = bind_forward(op, defer, retain)
             continue
         bound = op.bind(defer, retain, followers[id(op.model)])
         if bound is None:

@@ -8,10 +8,9 @@ from types import FunctionType
 from typing import Any
 
 from fastnet._resolve import Spec
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import advise_on_batch, advise_on_op, describe_op
-from fastnet.op.checks import check_keys
 from fastnet.types import (
     OP_ATTRIBUTES,
     SLICER_ATTRIBUTES,
@@ -63,7 +62,8 @@ def _each_value(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 
 def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
     """Check the keys of an op, and once for each Python function that it takes data and state."""
-    check_keys([op])
+    if hasattr(op, "check_keys"):
+        op.check_keys()
     forward = op.forward
     function = getattr(forward, "__func__", forward)
     if not isinstance(function, FunctionType) or function in checked:
@@ -139,7 +139,7 @@ def agree_on_precision(models: list[Model]) -> Precision:
     """Return the `mixed_precision` of the models, which must agree."""
     precisions: dict[Precision, list[str]] = {}
     for model in models:
-        precision = read_precision(fact(model, "mixed_precision", False))
+        precision = read_precision(get_metadata(model, "mixed_precision", False))
         precisions.setdefault(precision, []).append(name_of(model))
     if len(precisions) > 1:
         found = " and ".join(f"{one!r} for {names}" for one, names in precisions.items())

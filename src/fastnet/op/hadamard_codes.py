@@ -15,11 +15,13 @@ __all__ = ["hadamard_codes", "resolve_code_length"]
 def resolve_code_length(op: str, n_classes: int, code_length: int | None) -> int:
     """Return the code length, by default the shortest for the classes, after checking both."""
     if not hasattr(n_classes, "__index__") or n_classes < 1:
-        raise ValueError(f"{op}'s n_classes is an int of at least 1, not {shorten(n_classes)}.")
+        raise ValueError(
+            f"{op}'s n_classes must be an int of at least 1, not {shorten(n_classes)}."
+        )
     shortest = 1 << (n_classes - 1).bit_length()
     length = shortest if code_length is None else code_length
     if length <= 0 or length & (length - 1):
-        raise ValueError(f"{op}'s code_length is a power of 2, not {length}.")
+        raise ValueError(f"{op}'s code_length must be a power of 2, not {length}.")
     if length < n_classes:
         raise ValueError(
             f"{op} has {n_classes} classes, but only {length} codes of length {length}. Use a "

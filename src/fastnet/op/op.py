@@ -7,38 +7,44 @@ from typing import Any, ClassVar
 
 from fastnet._execute import get_inputs_by_op, write_outputs_by_op
 from fastnet.op.copies import get_state, set_state
+from fastnet.types import Forward, Keys, Names, State
 from fastnet.util.collections import to_list, to_set
 from fastnet.util.formatting import format_repr
 from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 
-__all__ = ["Op", "get_inputs_by_op", "is_delete", "write_outputs_by_op"]
+__all__ = [
+    "Op",
+    "bind_forward",
+    "get_inputs_by_op",
+    "is_delete",
+    "is_overridden",
+    "takes_gradients",
+    "write_outputs_by_op",
+]
 
 
 class Op:
-    """One step of a graph: it reads some keys of a batch and writes others.
+    """One step of a graph: reads keys of a batch and writes keys.
 
-    A network hands the values of `inputs` to the op's ``forward(data, state)``, and stores what
-    comes back under `outputs`. The form of both follows from the form of the keys: a string means
-    one bare value, a list of strings a list of values. So ``inputs="x"`` makes `data` the value of
-    "x", and ``inputs=["x"]`` makes it a list that holds that value. In place of a list of values
-    `forward` can return a tuple, or a mapping that has every output among its keys. An op that
-    wants lists however its keys were given sets `in_list`, or `out_list`, to True after
-    ``super().__init__``.
+    A network calls ``forward(data, state)`` with the values of `inputs`, and stores the result
+    under `outputs`. For ``inputs="x"``, `data` is the value of "x"; for ``inputs=["x"]`` it is a
+    list with that value. Likewise `forward` returns one value for ``outputs="y"``, and for a list
+    of keys a list or tuple of values, or a mapping that contains the outputs. An op that always
+    works on lists sets `in_list` or `out_list` to True after ``super().__init__``.
 
-    What is written to an op counts from the next opening of its network on. Until then it may go on
-    with what it had.
+    A change of these attributes takes effect when the network is next entered.
 
     Args:
         inputs: The key or keys to read.
         outputs: The key or keys to write.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
-            leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
-            for every dataset.
+            leading "!" for all other modes. None for every mode.
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all other datasets.
+            None for every dataset.
 
     Raises:
         AssertionError: If a key, a mode or a dataset id is malformed.
-        TypeError: If a key is no string.
+        TypeError: If a key is not a string.
 
     >>> op = Op(inputs="x", outputs=["y"], mode="!train")
     >>> op.inputs, op.outputs, sorted(op.mode), op.in_list, op.out_list
@@ -52,22 +58,27 @@ class Op:
     mode: set[str]
     ds_id: set[str]
     in_list: bool
-    """Whether `forward` takes a list of values rather than one bare value."""
+    """Whether `forward` takes a list of values."""
     out_list: bool
-    """Whether `forward` returns a list of values rather than one bare value."""
+    """Whether `forward` returns a list of values."""
     deletes_inputs: bool = False
-    """Whether this op removes its inputs from the batch instead of reading them."""
+    """Whether the op removes its inputs from the batch instead of reading them."""
+    n_inputs: ClassVar[int | str | None] = None
+    """The number of inputs: an int, "+" for one or more, or None for any number."""
+    n_outputs: ClassVar[int | str | None] = None
+    """The number of outputs: an int, "same" for one per input, or None for any number."""
     resolved_from: ClassVar[tuple[str, ...]] = ()
-    """The attributes that `build` goes by, so that it is called again after one of them changed."""
+    """The settings that `__init__` and `build` derive other attributes from. After one of them has
+    changed, both are called again when the network is next entered."""
     alike_on_ranks: ClassVar[tuple[str, ...]] = ()
     """The attributes that must have the same values on every rank of a distributed run."""
 
     def __init__(
         self,
-        inputs: str | Iterable[str] | None = None,
-        outputs: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys | None = None,
+        outputs: Keys | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         self._put_names(inputs, outputs, mode, ds_id)
         self.in_list = not (inputs is None or isinstance(inputs, str))
@@ -77,13 +88,13 @@ class Op:
         return format_repr(self, self._told())
 
     def _told(self) -> list[str]:
-        """List what the repr tells, before the modes and the datasets."""
+        """List what the repr shows before the modes and datasets."""
         read, written = (", ".join(getattr(self, keys, ())) for keys in ("inputs", "outputs"))
         return [f"{read} -> {written}".strip() if read or written else ""]
 
     def _put_names(self, inputs: Any, outputs: Any, mode: Any, ds_id: Any) -> None:
         try:
-            # copies, so that a list that the user goes on changing does not change the op
+            # Copy, so that later changes of the caller's list do not change the op.
             self.inputs = list(check_io_names(to_list(inputs)))
             self.outputs = list(check_io_names(to_list(outputs)))
             self.mode = set(parse_modes(to_set(mode)))
@@ -97,15 +108,35 @@ class Op:
     def __setstate__(self, state: dict[str, Any]) -> None:
         set_state(self, state)
 
+    def check_keys(self) -> None:
+        """Check the number of inputs and outputs; a network calls this when it is made.
+
+        Raises:
+            ValueError: If they do not match `n_inputs` and `n_outputs`.
+        """
+        # Read from the class, because an op of a program may use these names for its own values.
+        needed, written = type(self).n_inputs, type(self).n_outputs
+        fits = len(self.inputs) >= 1 if needed == "+" else needed in (None, len(self.inputs))
+        if written == "same":
+            fits &= len(self.outputs) == len(self.inputs)
+        else:
+            fits &= written in (None, len(self.outputs))
+        if not fits:
+            raise ValueError(
+                f"{type(self).__name__} takes {_count(needed, 'input')} and writes "
+                f"{_count(written, 'output')}, but its inputs are {self.inputs} and its outputs "
+                f"{self.outputs}."
+            )
+
     def inner_ops(self) -> list[Any]:
         """List the ops that this op runs."""
         return []
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op, and work out what follows from it, as `__init__` does.
+        """Check the op's attributes after a change, and derive what follows from them.
 
-        A network calls this when it is opened after the op's keys, modes, dataset ids or settings
-        have changed, and `build` after it where the op has settings.
+        A network calls this when it is entered after the op's keys, modes, dataset ids or settings
+        have changed, and then `build` if the op has settings.
 
         Args:
             changed: The names of the settings that changed.
@@ -117,17 +148,13 @@ class Op:
         """
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
         own = self.library_class()
-        # a class derived from it may have keys of its own, which the library's would refuse
+        # A derived class may have more keys than the library's class accepts.
         if own.resolved_from and (changed or type(self) is own):
             self._take_over(self._anew(own), own.resolved_from)
 
     @classmethod
     def library_class(cls) -> Any:
-        """Find the class of this library that an op is of, or derives from.
-
-        Returns:
-            The class.
-        """
+        """Return the op's class, or its nearest base class that fastnet defines."""
         return next(one for one in cls.__mro__ if one.__module__.startswith("fastnet.op."))
 
     def _anew(self, own: Any) -> Op:
@@ -137,26 +164,61 @@ class Op:
         return made
 
     def _take_over(self, made: Op, settings: Iterable[str]) -> None:
-        """Take over what another op of the class has worked out."""
+        """Copy the settings, and what was derived from them, from another op of the class."""
         for name, value in vars(made).items():
             if name in settings or name.startswith("_"):
                 vars(self)[name] = value
 
 
+def _count(number: int | str | None, noun: str) -> str:
+    if number is None:
+        return f"any number of {noun}s"
+    if isinstance(number, int):
+        return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+    return f"at least one {noun}" if number == "+" else f"as many {noun}s"
+
+
 def is_delete(op: object) -> bool:
     """Return whether an op removes its inputs from the batch.
 
-    Args:
-        op: An op, of fastnet or of anybody else.
-
-    Returns:
-        The op's `deletes_inputs`. An op without that attribute deletes if its class, or a base of
-        it, is called Delete.
-
-    >>> is_delete(Op(inputs="x"))
-    False
+    An op without `deletes_inputs` does so if its class, or a base class, is called Delete.
     """
     flag = getattr(op, "deletes_inputs", None)
     if flag is not None:
         return bool(flag)
     return any(base.__name__ == "Delete" for base in type(op).__mro__)
+
+
+def takes_gradients(op: Any) -> bool:
+    """Return whether an op takes gradients, and so may keep a graph for a later op."""
+    return hasattr(op, "fe_retain_graph") and op.fe_retain_graph() is not None
+
+
+def is_overridden(op: Any, forward: Any) -> bool:
+    """Return whether an op runs another `forward` than the given one of its library class."""
+    return getattr(op.forward, "__func__", None) is not forward
+
+
+def bind_forward(op: Any, defer: bool, retain_graph: bool) -> Forward:
+    """Return an op's forward with the settings that a network has for it; the op keeps its own."""
+    bound: Forward | None = op.bind(defer, retain_graph) if hasattr(op, "bind") else None
+    if bound is not None:
+        return bound
+
+    def forward(data: Any, state: State) -> Any:
+        # A forward of the user's own reads the settings from the op, so set them for this call.
+        deferred = getattr(op, "defer", None)
+        retained = op.fe_retain_graph() if hasattr(op, "fe_retain_graph") else None
+        try:
+            if deferred is not None and defer:
+                op.defer = True
+            if retained is not None:
+                op.fe_retain_graph(retain_graph)
+            return op.forward(data, state)
+        finally:
+            if deferred is not None and defer:
+                op.defer = deferred
+            if retained is not None:
+                op.fe_retain_graph(retained)
+
+    return forward

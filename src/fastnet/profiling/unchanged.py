@@ -78,4 +78,4 @@ def _each(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _merges(op: Any) -> bool:
-    return hasattr(op, "_update") and getattr(op, "merge_grad", 1) > 1
+    return hasattr(op, "_update") and op._update.is_merging

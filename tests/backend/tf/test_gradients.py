@@ -10,7 +10,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet.backend as backend
-from fastnet.backend.facts import put_fact
+from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.tf.gradients import apply_gradients
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.network.build import build
@@ -51,7 +51,7 @@ def gradients_of(model: Any) -> list[Any]:
 
 
 def update(model: Any, optimizer: Any, gradients: list[Any]) -> None:
-    put_fact(model, "current_optimizer", optimizer)
+    set_metadata(model, "current_optimizer", optimizer)
     apply_gradients(model, gradients, model.trainable_variables)
 
 

@@ -11,7 +11,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from fastnet.backend.tf.setup import prepare_optimizer
-from fastnet.backend.tf.trained import Trained
+from fastnet.backend.tf.update import Trained
 from tests.network.keras_models import BY_NAME, KINDS, keras, mlp
 
 pytestmark = pytest.mark.tf

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from fastnet import backend
-from fastnet.backend.torch import gradients
-from fastnet.backend.torch.gradients import (
-    DeferredStep,
-    apply_gradients,
+from fastnet.backend.torch import update
+from fastnet.backend.torch.update import (
+    OptimizerStep,
+    accumulate_gradients,
     backward,
-    drop_gradients,
-    step_optimizer,
+    clear_gradients,
 )
 from tests.kernel.ops import shown
 from tests.network.programs import built, line, no_gradients, raising, same_weights, sgd, weights
@@ -59,9 +58,9 @@ class TestGetGradient:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients by the engine itself, and by torch's public function where there is no engine."""
     if request.param == "engine":
-        assert gradients.run_backward is not None
+        assert update.run_backward is not None
     else:
-        monkeypatch.setattr(gradients, "run_backward", None)
+        monkeypatch.setattr(update, "run_backward", None)
 
 
 @pytest.mark.usefixtures("way")
@@ -125,8 +124,8 @@ class TestApplyGradients:
     def test_adds_and_passes_nones(self) -> None:
         first, second = (nn.Parameter(torch.zeros(2)) for _ in range(2))
         given = [torch.ones(2), None]
-        apply_gradients([first, second], given)
-        apply_gradients([first, second], given)
+        accumulate_gradients([first, second], given)
+        accumulate_gradients([first, second], given)
         assert first.grad.tolist() == [2.0, 2.0]
         assert second.grad is None
         assert given[0].tolist() == [1.0, 1.0]
@@ -134,7 +133,7 @@ class TestApplyGradients:
 
     def test_a_gradient_with_a_graph(self) -> None:
         parameter = nn.Parameter(torch.zeros(1))
-        apply_gradients([parameter], [torch.ones(1, requires_grad=True) * 2])
+        accumulate_gradients([parameter], [torch.ones(1, requires_grad=True) * 2])
         assert not parameter.grad.requires_grad
 
 
@@ -233,15 +232,15 @@ class TestStep:
         before = weights(model)
         optimizer = model.current_optimizer
         optimizer.scaler = Scaler()
-        apply_gradients(model.parameters(), [torch.ones(1, 2), None])
-        step_optimizer(optimizer, "m")
+        accumulate_gradients(model.parameters(), [torch.ones(1, 2), None])
+        OptimizerStep(optimizer, "m")()
         assert log == [optimizer, "update"]
         assert torch.equal(model.weight, before["weight"] - 1)
         assert no_gradients(model)
 
     def test_without_the_attribute(self) -> None:
         model = line()
-        step_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), "m")
+        OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), "m")()
 
     def test_one_that_raises_drops_the_gradients_and_says_whose(self) -> None:
         class Bad(torch.optim.SGD):
@@ -251,7 +250,7 @@ class TestStep:
         model = line()
         model(torch.ones(1, 2)).sum().backward()
         with pytest.raises(RuntimeError) as caught:
-            DeferredStep(Bad(model.parameters(), lr=0.1), "m")()
+            OptimizerStep(Bad(model.parameters(), lr=0.1), "m")()
         assert shown(caught.value) == "as told\nRaised by the update of model 'm'."
         assert no_gradients(model)
 
@@ -259,7 +258,7 @@ class TestStep:
         model = line()
         model(torch.ones(1, 2)).sum().backward()
         before = weights(model)
-        DeferredStep(torch.optim.SGD(model.parameters(), lr=0.1), "m").discard()
+        OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), "m").discard()
         assert no_gradients(model)
         assert same_weights(model, before)
 
@@ -274,7 +273,7 @@ class TestStep:
             own()
 
         optimizer.zero_grad = patched  # type: ignore[method-assign, assignment]
-        drop_gradients(optimizer)
+        clear_gradients(optimizer)
         assert log == ["patched"]
         assert no_gradients(model)
 
@@ -284,5 +283,5 @@ class TestStep:
             [{"params": one.parameters()}, {"params": two.parameters(), "lr": 1.0}], lr=0.1
         )
         (one(torch.ones(1, 2)) + two(torch.ones(1, 2))).sum().backward()
-        drop_gradients(optimizer)
+        clear_gradients(optimizer)
         assert no_gradients(one, two)

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastnet.op import tensorop
 from fastnet.op.numpyop import (
-    Batch,
     Delete,
     FilteredData,
     LambdaOp,
@@ -19,7 +17,6 @@ from fastnet.op.numpyop import (
 )
 from fastnet.op.numpyop.meta import Fuse, OneOf, Repeat, Sometimes
 from fastnet.types import is_numpy_op
-from tests.refusals import refusal
 
 STATE = {"mode": "train"}
 
@@ -108,60 +105,3 @@ class TestChoices:
     def test_nested(self) -> None:
         op = Repeat(Fuse([Sometimes(add(1), 1.0), OneOf(add(2), add(2))]), lambda x: x < 7)
         assert run(op, x=0) == {"x": 9}
-
-
-class TestErrors:
-    @pytest.mark.parametrize(("make", "name"), [(lambda: Fuse([]), "Fuse"), (OneOf, "OneOf")])
-    def test_none(self, make: Any, name: str) -> None:
-        assert refusal(ValueError, make) == f"{name} runs other ops, but got none."
-
-    @pytest.mark.parametrize("cls", [Fuse, OneOf, Repeat, Sometimes])
-    def test_no_numpy_op(self, cls: Any) -> None:
-        name = cls.__name__
-        for given, got in [
-            (NumpyOp, "the class NumpyOp"),
-            (tensorop.TensorOp("x", "x"), "TensorOp"),
-            (None, "NoneType"),
-        ]:
-            # no op at all is an empty list to Fuse
-            if cls is Fuse and given is None:
-                continue
-            assert refusal(TypeError, lambda given=given: cls(given)) == (  # type: ignore[misc]
-                f"{name} runs NumpyOps, but its op 0 is {got}. Pass an instance of a NumpyOp."
-            )
-        assert refusal(ValueError, lambda: cls(Batch())) == (
-            f"The op 0 of {name} is a Batch, which stands among the ops of a pipeline only."
-        )
-
-    def test_ops_that_differ(self) -> None:
-        assert refusal(ValueError, lambda: Fuse([add(1, mode="train"), add(1, mode="eval")])) == (
-            "The ops of Fuse share one mode, but its op 0 has ['train'] and its op 1 ['eval']."
-        )
-        assert refusal(AssertionError, lambda: OneOf(add(1), add(1, "x", "y"))) == (
-            "The ops of OneOf share their outputs, but its op 0 has ['x'] and its op 1 ['y']."
-        )
-
-    @pytest.mark.parametrize("probs", [[1.0], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0]])
-    def test_probs(self, probs: list[float]) -> None:
-        assert refusal(AssertionError, lambda: OneOf(add(1), add(2), probs=probs)) == (
-            f"OneOf's probs are one probability for each of its 2 ops, adding up to 1, not {probs}."
-        )
-
-    def test_numbers(self) -> None:
-        assert refusal(ValueError, lambda: Sometimes(add(1), 1.5)) == (
-            "Sometimes has a probability from 0 to 1, not 1.5."
-        )
-        assert refusal(ValueError, lambda: Repeat(add(1), 0)) == (
-            "Repeat runs its op at least once, but repeat is 0."
-        )
-        assert refusal(ValueError, lambda: Repeat(add(1), 2, max_iter=3)) == (
-            "Repeat runs its op 2 times, so that max_iter=3 has no effect. Leave it out."
-        )
-        assert refusal(TypeError, lambda: Repeat(add(1), "x")) == (  # type: ignore[arg-type]
-            "Repeat's repeat is a number or a function, not 'x' of type str."
-        )
-
-    def test_rua(self) -> None:
-        assert refusal(AttributeError, lambda: Fuse(add(1)).set_rua_level(0.5)) == (
-            "RUA sets the strength of its ops, but LambdaOp, inside of Fuse, has no set_rua_level."
-        )

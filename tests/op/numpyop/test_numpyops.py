@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -175,26 +174,3 @@ class TestBatch:
         assert torch.equal(batch["y"], torch.tensor([5, 6]))
         # the samples are the dataset's own
         assert all(sample["x"] is old["x"] for sample, old in zip(samples, before, strict=True))
-
-    @pytest.mark.parametrize(
-        ("make", "text"),
-        [
-            (
-                lambda: Batch(batch_size=-1),
-                "The batch_size of a Batch must be an int of at least 0, or None, but got -1.",
-            ),
-            (
-                lambda: Batch(batch_size=2.0),  # type: ignore[arg-type]
-                "The batch_size of a Batch must be an int of at least 0, or None, but got 2.0.",
-            ),
-            (
-                lambda: Batch(pad_value=0, collate_fn=default_collate),
-                "Batch takes a pad_value or a collate_fn, not both: a collate_fn makes the whole "
-                "batch, so pad in there.",
-            ),
-        ],
-    )
-    def test_errors(self, make: Callable[[], Batch], text: str) -> None:
-        with pytest.raises(ValueError, match=r"Batch|batch") as caught:
-            make()
-        assert str(caught.value) == text

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.op.numpyop.univariate import (
     Binarize,
@@ -104,62 +103,7 @@ class TestValues:
         np.testing.assert_allclose(data["y"], (X - low) / (X.max(1, keepdims=True) - low), 1e-6)
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda *keys: Binarize(1, *keys),
-            ChannelTranspose,
-            ExpandDims,
-            lambda *keys: Hadamard(*keys, n_classes=2),
-            Minmax,
-            lambda *keys: Onehot(*keys, num_classes=2),
-            lambda *keys: Reshape((1,), *keys),
-            ToArray,
-        ],
-    )
-    def test_counts_of_keys(self, make: Any) -> None:
-        name = type(make("x", "y")).__name__
-        for inputs, outputs in ((["x", "y"], ["z"]), (["x"], ["y", "z"]), ([], [])):
-            with pytest.raises(ValueError, match="one output") as caught:
-                TorchNetwork([], make(inputs, outputs))
-            assert str(caught.value) == (
-                f"{name} writes one output for each input, but its inputs are {inputs} and its "
-                f"outputs {outputs}."
-            )
-
-    @pytest.mark.parametrize("new_max", [0.0, -1.0, float("nan")])
-    def test_minmax(self, new_max: float) -> None:
-        with pytest.raises(AssertionError) as caught:
-            Minmax("x", "y", new_max=new_max)
-        assert str(caught.value) == (
-            f"Minmax's new_max is more than its new_min, but they are {new_max} and 0.0."
-        )
-
-    @pytest.mark.parametrize(
-        ("length", "text"),
-        [
-            (6, "Hadamard's code_length is a power of 2, not 6."),
-            (0, "Hadamard's code_length is a power of 2, not 0."),
-            (
-                4,
-                "Hadamard has 5 classes, but only 4 codes of length 4. Use a code_length of 8.",
-            ),
-        ],
-    )
-    def test_hadamard(self, length: int, text: str) -> None:
-        with pytest.raises(ValueError, match="code") as caught:
-            Hadamard("x", "y", n_classes=5, code_length=length)
-        assert str(caught.value) == text
-
-    @pytest.mark.parametrize(
-        ("index", "text"),
-        [
-            (3, "Onehot has 3 classes, but got the index 3."),
-            (1.0, "Onehot's indices are ints, but it got an array of type float64."),
-        ],
-    )
-    def test_onehot(self, index: Any, text: str) -> None:
-        with pytest.raises(AssertionError) as caught:
-            Onehot("x", "y", num_classes=3).forward([index], STATE)
-        assert str(caught.value) == text
+@pytest.mark.parametrize("index", [3, 1.0])
+def test_an_index_that_is_no_class(index: Any) -> None:
+    with pytest.raises(AssertionError, match="Onehot"):
+        Onehot("x", "y", num_classes=3).forward([index], STATE)

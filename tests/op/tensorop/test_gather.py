@@ -22,15 +22,6 @@ def test_count_of_keys(inputs: list[str], outputs: list[str]) -> None:
     )
 
 
-def test_count_of_indices() -> None:
-    with pytest.raises(ValueError, match="Gather") as caught:
-        TorchNetwork([Gather(["a", "b", "c"], ["x", "y", "z"], indices=["i", "j"])])
-    assert str(caught.value) == (
-        "Gather takes one set of indices, or one for each input, but its indices are ['i', 'j'] "
-        "and its inputs ['a', 'b', 'c']."
-    )
-
-
 @pytest.mark.parametrize("built", [True, False])
 class TestValues:
     def op(self, built: bool, indices: str | None) -> Gather:

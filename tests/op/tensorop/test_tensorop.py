@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from fastnet.backend.dispatch import get_backend
+from fastnet.network import TorchNetwork
 from fastnet.op.op import Op
 from fastnet.op.tensorop import Delete, LambdaOp, TensorOp
+from fastnet.op.tensorop.loss import FocalLoss, Hinge
 from fastnet.types import is_op, is_tensor_op
 from tests.network.programs import raising
 
@@ -96,3 +102,51 @@ class TestDelete:
         assert op.outputs == []
         assert (op.mode, op.ds_id) == ({"eval"}, {"a"})
         assert op.forward([1], STATE) is None
+
+
+class Largest(TensorOp):
+    def forward(self, data: Any, state: Any) -> Any:
+        return self.backend.reduce_max(data, None, False)
+
+
+class TestBackend:
+    def test_of_the_framework_that_the_op_was_built_for(self) -> None:
+        op = Largest("x", "y")
+        op.build("torch", torch.device("cpu"))
+        assert op.backend is get_backend("torch")
+        assert op.forward(torch.tensor([1.0, 6.0]), STATE) == 6.0
+        op.build("np")
+        assert op.backend is get_backend("np")
+
+    def test_by_the_value_where_nothing_was_built(self) -> None:
+        op = Largest("x", "y")
+        assert op.forward(torch.tensor([1.0, 6.0]), STATE) == 6.0
+        assert op.forward(np.array([1.0, 6.0]), STATE) == 6.0
+
+    def test_a_class_whose_build_does_not_call_its_base(self) -> None:
+        class Silent(Hinge):
+            def build(self, framework: str, device: Any = None) -> None:
+                self.framework = framework
+
+        op = Silent(("p", "t"), "loss")
+        with TorchNetwork([op])("eval", 1) as network:
+            result = network.run_step({"p": torch.tensor([[0.5]]), "t": torch.tensor([[1.0]])})
+        assert result["loss"].item() == 0.5
+        assert op.framework == "torch"
+
+    @pytest.mark.parametrize(
+        "again", [copy.copy, copy.deepcopy, lambda op: pickle.loads(pickle.dumps(op))]
+    )
+    @pytest.mark.parametrize("built", [False, True])
+    def test_of_copies(self, again: Any, built: bool) -> None:
+        op = FocalLoss(("p", "t"), "loss")
+        if built:
+            op.build("torch")
+        other = again(op)
+        data = [torch.tensor([[0.5]]), torch.tensor([[1.0]])]
+        assert other.forward(data, {}) == op.forward(data, {})
+        assert other.backend is op.backend
+
+    def test_of_no_framework(self) -> None:
+        with pytest.raises(ValueError, match="'jax'"):
+            Largest("x", "y").build("jax")

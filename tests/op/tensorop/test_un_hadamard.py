@@ -9,22 +9,6 @@ from fastnet.op.hadamard_codes import hadamard_codes
 from fastnet.op.tensorop import UnHadamard
 
 
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [
-        (6, "UnHadamard's code_length is a power of 2, not 6."),
-        (
-            2,
-            "UnHadamard has 3 classes, but only 2 codes of length 2. Use a code_length of 4.",
-        ),
-    ],
-)
-def test_lengths(length: int, text: str) -> None:
-    with pytest.raises(ValueError, match="UnHadamard") as caught:
-        UnHadamard("x", "y", n_classes=3, code_length=length)
-    assert str(caught.value) == text
-
-
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_codes_are_their_classes(classes: int, built: bool) -> None:

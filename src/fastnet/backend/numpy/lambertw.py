@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ENDS", "NEAR", "lambertw", "series"]
+__all__ = ["ENDS", "LEAST", "LEAST_LOG", "NEAR", "lambertw", "series"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -21,6 +21,11 @@ ENDS = {
 
 # up to where `series` has so many binary digits
 NEAR = {24: 0.1, 53: 4e-3}
+
+# SuperLoss cuts its argument off slightly above the end of the branch, -2 / e, where the logarithm
+# of the confidence is `LEAST_LOG`.
+LEAST = -1.9999998 / math.e
+LEAST_LOG = 0.9995528530578068
 
 # each triples the number of right digits, of which the first guess has two
 ROUNDS = 4

@@ -25,7 +25,7 @@ from weakref import ref
 import numpy as np
 import tensorflow as tf
 
-from fastnet.backend.facts import taken_names
+from fastnet.backend.model_metadata import taken_names
 from fastnet.backend.packages import is_installed
 from fastnet.backend.readers import (
     ABSENT,

@@ -8,7 +8,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from fastnet.backend.losses import WeightOfEach
-from fastnet.backend.tf.losses import keras_loss, mean_of_losses, weights_of_indices
+from fastnet.backend.tf.losses import (
+    class_indices,
+    keras_loss,
+    mean_of_losses,
+    weights_of_indices,
+)
 from fastnet.backend.tf.tensors import rank_of, shape_of
 
 __all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
@@ -27,6 +32,7 @@ def sparse_categorical_crossentropy_along_axis(
     """Compare class predictions with class indices."""
     if rank_of(y_true) == rank_of(y_pred):
         y_true = tf.squeeze(y_true, axis)
+    y_true = class_indices(y_true)
     y_pred = _with_classes_last(y_pred, axis)
     counts = None
     if ignore_index is not None:
@@ -82,7 +88,3 @@ def _with_classes_last(tensor: tf.Tensor, axis: int) -> tf.Tensor:
     if axis == axes[-1]:
         return tensor
     return tf.transpose(tensor, [*axes[:axis], *axes[axis + 1 :], axis])
-
-
-categorical = categorical_crossentropy_along_axis
-sparse = sparse_categorical_crossentropy_along_axis

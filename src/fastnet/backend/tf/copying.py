@@ -11,15 +11,15 @@ import copyreg
 from collections.abc import Iterable
 from typing import Any
 
-from fastnet.backend.facts import (
-    fact,
+from fastnet.backend.model_metadata import (
+    every_optimizer_of,
+    get_metadata,
     is_built,
     name_of,
-    put_fact,
     reserve,
+    set_metadata,
     taken_names,
 )
-from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.tf._keras_internals import build_optimizer, schedule_of, updated_by
 from fastnet.backend.tf.keras_version import is_keras3, keras_of
 from fastnet.backend.tf.models import all_layers
@@ -118,14 +118,14 @@ def _reduced(model: Any) -> Any:
     try:
         with without_optimizer(model):
             plain = model.__reduce_ex__(4)
-        known = {name: fact(model, name) for name in _SIMPLE}
+        known = {name: get_metadata(model, name) for name in _SIMPLE}
         if isinstance(known["loss_name"], set):
             # Keras has made a set of its own of it, which leads to the model
             known["loss_name"] = set(known["loss_name"])
         saved = {id(one): _Saved(one, model) for one in every_optimizer_of(model)}
         # the scheduler among others, if there is one, with what is saved in the place of each
-        known["optimizer"] = copy.deepcopy(fact(model, "optimizer"), dict(saved))
-        known["current_optimizer"] = saved.get(id(fact(model, "current_optimizer")))
+        known["optimizer"] = copy.deepcopy(get_metadata(model, "optimizer"), dict(saved))
+        known["current_optimizer"] = saved.get(id(get_metadata(model, "current_optimizer")))
     except Exception as error:
         raise TypeError(
             f"The Keras model '{name_of(model)}' ({type(model).__name__}) cannot be copied or "
@@ -176,9 +176,9 @@ def _restored(
     made = {id(one): one.make(model) for one in saved}
     for name in _SIMPLE:
         if known[name] is not None:
-            put_fact(model, name, known[name])
+            set_metadata(model, name, known[name])
     for name in ("optimizer", "current_optimizer"):
-        put_fact(model, name, copy.deepcopy(known[name], dict(made)))
+        set_metadata(model, name, copy.deepcopy(known[name], dict(made)))
     let_pickle(model)
     return model
 

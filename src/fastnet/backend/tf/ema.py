@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.gradients import replica_count
 from fastnet.backend.tf.models import all_layers
@@ -22,19 +22,19 @@ def copy_for_average(model: Any, name: str) -> Any:
             "the shape of its input. Give it an Input, or call its build(shape), in model_fn."
         )
     memo: dict[int, Any] = {}
-    kept = fact(model, "optimizer"), fact(model, "current_optimizer")
-    put_fact(model, "optimizer", None)
-    put_fact(model, "current_optimizer", None)
+    kept = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
+    set_metadata(model, "optimizer", None)
+    set_metadata(model, "current_optimizer", None)
     try:
         copy_model(model, memo)
     finally:
-        put_fact(model, "optimizer", kept[0])
-        put_fact(model, "current_optimizer", kept[1])
+        set_metadata(model, "optimizer", kept[0])
+        set_metadata(model, "current_optimizer", kept[1])
     averaged = memo[id(model)]
     for one in all_layers(averaged):
         one.trainable = True
-    put_fact(averaged, "loss_name", None)
-    put_fact(averaged, "model_name", name)
+    set_metadata(averaged, "loss_name", None)
+    set_metadata(averaged, "model_name", name)
     return averaged
 
 

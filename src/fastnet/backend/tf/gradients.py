@@ -1,24 +1,23 @@
-"""Gradients of TensorFlow tensors, and the updates they make."""
+"""Gradients of TensorFlow tensors, and the updates that they make."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import nowhere_to_defer, optimizer_of
+from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.tf._internals import is_recording
 from fastnet.backend.tf.optimizers import is_scaling
 from fastnet.errors import add_note
 
 __all__ = [
-    "DeferredUpdate",
-    "agree_on_overflow",
     "apply_gradients",
     "get_gradient",
+    "map_values",
     "no_tape",
     "paused",
     "replica_count",
@@ -36,22 +35,7 @@ def get_gradient(
     tape: tf.GradientTape | None = None,
     retain_graph: bool = True,
 ) -> Any:
-    """Differentiate.
-
-    Args:
-        target: What to differentiate; of any shape, whose elements count alike.
-        sources: What to differentiate by: a tensor or variable, or several.
-        higher_order: Whether the gradients can be differentiated in turn.
-        tape: What recorded the target.
-        retain_graph: Not used; other frameworks need it.
-
-    Returns:
-        A gradient of the shape of its source, or a list of them, with None for a source that has
-        no part in the target.
-
-    Raises:
-        ValueError: If there is no tape.
-    """
+    """Differentiate a tensor, as `fastnet.backend.get_gradient` documents."""
     if tape is None:
         raise no_tape()
     if higher_order:
@@ -61,14 +45,7 @@ def get_gradient(
 
 
 def paused(tape: tf.GradientTape | None) -> AbstractContextManager[Any]:
-    """Keep a tape from recording for a while.
-
-    Args:
-        tape: The tape; one that does not record, or None, is left as it is.
-
-    Returns:
-        A context manager.
-    """
+    """Return a context in which a tape does not record; one that does not anyway may be None."""
     recording = is_recording(tape)
     if tape is None or recording is False:
         return nullcontext()
@@ -86,7 +63,7 @@ def _if_it_can_be(stopped: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 def no_tape() -> ValueError:
-    """Word the error of a gradient without a tape."""
+    """Return the error for a gradient without a tape."""
     return ValueError(
         "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
         "state['tape'], which a network provides if any of its ops takes gradients."
@@ -99,43 +76,24 @@ def update_model(
     defer: bool = False,
     deferred: dict[str, list[Callable[[], None]]] | None = None,
 ) -> None:
-    """Update a model's weights.
-
-    Args:
-        model: A model from `fastnet.build`.
-        gradients: A gradient for each of its trainable variables, in order; None for none.
-        defer: Whether to put the update off.
-        deferred: Where to put it: lists of functions by the model's name.
-
-    Raises:
-        AssertionError: If the model has no `current_optimizer`.
-        ValueError: If the model's current optimizer is None, or there is nowhere to defer to.
-    """
+    """Update a model's weights, as `fastnet.backend.update_model` documents."""
     gradients = scale_gradients(optimizer_of(model), gradients)
+    update = partial(apply_gradients, model, gradients, model.trainable_variables)
     if not defer:
-        apply_gradients(model, gradients, model.trainable_variables)
+        update()
         return
     if deferred is None:
         raise nowhere_to_defer(model)
-    deferred.setdefault(name_of(model), []).append(
-        DeferredUpdate(model, gradients, model.trainable_variables)
-    )
+    deferred.setdefault(name_of(model), []).append(update)
 
 
 def apply_gradients(
     model: Any, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]
 ) -> None:
-    """Let a model's optimizer update its variables.
-
-    Args:
-        model: The model.
-        gradients: A gradient for each variable, in order, scaled as its optimizer wants it; None
-            for none.
-        variables: The variables.
-    """
+    """Let a model's optimizer update variables by gradients that are scaled as it expects."""
     optimizer = optimizer_of(model)
     if replica_count() > 1:
-        gradients = agree_on_overflow(optimizer, gradients)
+        gradients = _agree_on_overflow(optimizer, gradients)
     try:
         optimizer.apply_gradients(zip(gradients, variables, strict=False))
     except Exception as error:
@@ -143,18 +101,12 @@ def apply_gradients(
         raise
 
 
-def agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
-    """Spoil the gradients of every device where those of one have overflown.
+def _agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+    """Make the gradients of all replicas NaN where those of one have overflowed.
 
-    Args:
-        optimizer: The optimizer. One that looks for overflow in all of them needs nothing done.
-        gradients: The gradients of one device, in a step of several; None for none.
-
-    Returns:
-        Gradients for the optimizer.
+    Keras 3's optimizer decides in each replica by its own gradients whether to skip the step.
     """
-    sees_first_only = is_scaling(optimizer) and not hasattr(optimizer, "get_unscaled_gradients")
-    if not sees_first_only:
+    if not is_scaling(optimizer) or hasattr(optimizer, "get_unscaled_gradients"):
         return gradients
 
     def is_overflown(gradient: Any) -> tf.Tensor:
@@ -165,34 +117,25 @@ def agree_on_overflow(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]
     context = tf.distribute.get_replica_context()
     overflown = context.all_reduce(tf.distribute.ReduceOp.SUM, overflown)
     factor = tf.where(overflown > 0, float("nan"), 1.0)
+    return [
+        map_values(one, lambda value: value * tf.cast(factor, value.dtype)) for one in gradients
+    ]
 
-    def spoil(gradient: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(
-                gradient.values * tf.cast(factor, gradient.values.dtype),
-                gradient.indices,
-                gradient.dense_shape,
-            )
-        return None if gradient is None else gradient * tf.cast(factor, gradient.dtype)
 
-    return [spoil(gradient) for gradient in gradients]
+def map_values(gradient: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to the values of a gradient, which may be sparse; None stays None."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else function(gradient)
 
 
 def trainable(model: Any) -> list[Any]:
-    """List the variables of a model that are trained, in order."""
+    """List the trainable variables of a model, in order."""
     return list(model.trainable_variables)
 
 
 def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:
-    """Scale gradients of a loss that was not scaled, where the optimizer will scale them down.
-
-    Args:
-        optimizer: The optimizer.
-        gradients: The gradients; None for none.
-
-    Returns:
-        The gradients as the optimizer's `apply_gradients` wants them.
-    """
+    """Scale gradients of an unscaled loss, where the optimizer will unscale them."""
     if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
         return list(gradients)
     return [
@@ -202,51 +145,12 @@ def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> li
 
 
 def replica_count() -> int:
-    """Count the replicas that a step runs on, whose gradients are added up."""
+    """Return the number of replicas that a step runs on, whose gradients are added up."""
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-class DeferredUpdate:
-    """An update that waits for the last op.
-
-    Args:
-        model: The model.
-        gradients: A gradient for each of its trainable variables, scaled as its optimizer wants
-            it; None for none.
-        variables: These variables.
-        apply: What lets the model's optimizer update them.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        gradients: Sequence[tf.Tensor | None],
-        variables: Sequence[Any],
-        apply: Callable[..., None] = apply_gradients,
-    ) -> None:
-        self._model = model
-        self._gradients = gradients
-        self._variables = variables
-        self._apply = apply
-
-    def __call__(self) -> None:
-        """Update the model."""
-        self._apply(self._model, self._gradients, self._variables)
-
-
 def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
-    """Let a tape record what is made of a tensor.
-
-    Args:
-        tensor: The tensor.
-        tape: The tape.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        ValueError: If there is no tape.
-    """
+    """Let a tape record what depends on a tensor; raise a ValueError without a tape."""
     if tape is None:
         raise ValueError(
             "Watching a TensorFlow tensor needs a tape, but got None. Pass state['tape'], which a "

@@ -18,6 +18,7 @@ __all__ = [
     "ClassWeights",
     "binary_crossentropy",
     "categorical_crossentropy",
+    "class_indices",
     "focal",
     "hinge",
     "huber",
@@ -84,8 +85,8 @@ def sparse_categorical_crossentropy(
     class_weights: WeightOfEach | None = None,
 ) -> tf.Tensor:
     """Compare class predictions with class indices."""
-    compare = keras_loss("sparse_categorical_crossentropy")
-    loss = compare(y_true, y_pred, from_logits=from_logits)
+    y_true = class_indices(y_true)
+    loss = keras_loss("sparse_categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
     if class_weights:
         classes = y_true
         rank = rank_of(y_true)
@@ -94,6 +95,30 @@ def sparse_categorical_crossentropy(
         weights = weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
         loss = tf.multiply(loss, weights)
     return mean_of_losses(loss) if average_loss else loss
+
+
+def class_indices(labels: tf.Tensor) -> tf.Tensor:
+    """Convert floating point labels to int64.
+
+    Raises:
+        ValueError: If a label has a fraction and TensorFlow executes eagerly. A graph gets an index
+            that no class has, which the loss rejects.
+    """
+    if not isinstance(labels, tf.Tensor):
+        labels = tf.convert_to_tensor(labels)
+    dtype = labels.dtype
+    if not dtype.is_floating:
+        return labels
+    indices = tf.cast(labels, tf.int64)
+    is_whole = tf.equal(tf.cast(indices, dtype), labels)
+    if tf.executing_eagerly() and tf.reduce_any(
+        tf.math.is_finite(labels) & tf.not_equal(tf.floor(labels), labels)
+    ):
+        raise ValueError(
+            f"Class labels must be whole numbers, but labels of dtype {dtype.name} have fractions. "
+            "Cast them to an integer dtype if they are to be truncated."
+        )
+    return tf.where(is_whole, indices, tf.int64.min)
 
 
 def mean_squared_error(

@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import optimizer_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 from fastnet.backend.tf._keras_internals import schedule_of
 
 __all__ = [

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.archive import Block
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import optimizers_of
+from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.tf._keras_internals import has_unreadable_seeds, seed_states, shared_seeds
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_files import (

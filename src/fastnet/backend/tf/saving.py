@@ -9,9 +9,8 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastnet.backend.facts import fact, taken_names
 from fastnet.backend.files import write_whole
-from fastnet.backend.scheduled import optimizers_of
+from fastnet.backend.model_metadata import get_metadata, optimizers_of, taken_names
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizer_files import (
@@ -48,7 +47,9 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
             if save_architecture:
                 _save_architecture(model, place)
         if save_optimizer:
-            write = partial(write_states, fact(model, "current_optimizer"), optimizers_of(model))
+            write = partial(
+                write_states, get_metadata(model, "current_optimizer"), optimizers_of(model)
+            )
             write_whole(f"{place}_opt.npz", write)
     return f"{stem}{ending}"
 
@@ -126,7 +127,9 @@ def _states_beside(model: Any, path: str) -> list[tuple[Any, Any]]:
     stem = path.removesuffix(_NAMED) if path.endswith(_NAMED) else os.path.splitext(path)[0]
     beside = f"{stem}_opt.npz"
     if os.path.isfile(beside):
-        return read_states(fact(model, "current_optimizer"), optimizers_of(model), model, beside)
+        return read_states(
+            get_metadata(model, "current_optimizer"), optimizers_of(model), model, beside
+        )
     pickled = f"{stem}_opt.pkl"
     if os.path.isfile(pickled):
         raise ValueError(

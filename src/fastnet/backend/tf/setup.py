@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.facts import reserve
+from fastnet.backend.model_metadata import reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.tf import processes
 from fastnet.backend.tf._keras_internals import (

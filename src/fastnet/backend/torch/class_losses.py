@@ -7,7 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional
 
-from fastnet.backend.torch.losses import row_of, weights_of_indices
+from fastnet.backend.torch.losses import (
+    class_indices,
+    refuse_fractions,
+    row_of,
+    weights_of_indices,
+)
 
 __all__ = ["categorical_crossentropy_along_axis", "sparse_categorical_crossentropy_along_axis"]
 
@@ -28,24 +33,28 @@ def sparse_categorical_crossentropy_along_axis(
     """Cross-entropy with class indices along an axis; 0 for elements that are ignored."""
     if y_true.dim() == y_pred.dim():
         y_true = y_true.squeeze(axis)
-    y_true = y_true.long()
+    labels, y_true = y_true, class_indices(y_true)
     # The backward pass of `nll_loss` refuses input that is not contiguous.
     y_pred = y_pred.movedim(axis, 1).contiguous()
     left_out = _PASSED_OVER if ignore_index is None else ignore_index
-    if from_logits:
-        loss = functional.cross_entropy(
-            y_pred,
-            y_true,
-            ignore_index=left_out,
-            reduction="none",
-            label_smoothing=label_smoothing,
-        )
-    else:
-        logs = y_pred.log()
-        loss = functional.nll_loss(logs, y_true, ignore_index=left_out, reduction="none")
-        if label_smoothing:
-            spread = -logs.mean(1).masked_fill(y_true == left_out, 0)
-            loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    try:
+        if from_logits:
+            loss = functional.cross_entropy(
+                y_pred,
+                y_true,
+                ignore_index=left_out,
+                reduction="none",
+                label_smoothing=label_smoothing,
+            )
+        else:
+            logs = y_pred.log()
+            loss = functional.nll_loss(logs, y_true, ignore_index=left_out, reduction="none")
+            if label_smoothing:
+                spread = -logs.mean(1).masked_fill(y_true == left_out, 0)
+                loss = (1 - label_smoothing) * loss + label_smoothing * spread
+    except IndexError as error:
+        refuse_fractions(labels, error)
+        raise
     if class_weights:
         loss = loss * weights_of_indices(y_true, class_weights, y_pred)
     if not average_loss:
@@ -78,7 +87,3 @@ def categorical_crossentropy_along_axis(
     if class_weights:
         loss = loss * row_of(class_weights, y_true)[y_true.argmax(1)]
     return loss.mean() if average_loss else loss
-
-
-categorical = categorical_crossentropy_along_axis
-sparse = sparse_categorical_crossentropy_along_axis

@@ -8,8 +8,13 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from fastnet.backend.facts import fact, name_of, put_fact, reserve
-from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.model_metadata import (
+    every_optimizer_of,
+    get_metadata,
+    name_of,
+    reserve,
+    set_metadata,
+)
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.names import unwrap
 
@@ -25,7 +30,7 @@ def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
         )
     inner = unwrap(model)
     # Optimizers refer to the model, and must not be copied with it.
-    sources = [fact(model, "optimizer"), *every_optimizer_of(model)]
+    sources = [get_metadata(model, "optimizer"), *every_optimizer_of(model)]
     memo: dict[int, Any] = {id(one): None for one in sources if one is not None}
     averaged = copy.deepcopy(inner, memo)
     # ModelOp runs the copy in evaluation mode; setting it here avoids a change in the first step.
@@ -34,15 +39,15 @@ def copy_for_average(model: torch.nn.Module, name: str) -> torch.nn.Module:
         parameter.requires_grad_(False)
         parameter.grad = None
     reserve(averaged)
-    device = fact(model, "fe_device")
+    device = get_metadata(model, "fe_device")
     if device is not None:
-        put_fact(averaged, "fe_device", device)
-    put_fact(averaged, "mixed_precision", fact(model, "mixed_precision"))
-    put_fact(averaged, "optimizer", None)
-    put_fact(averaged, "current_optimizer", None)
-    put_fact(averaged, "loss_name", None)
-    put_fact(averaged, "model_name", name)
-    put_fact(averaged, "fe_compiled", True)
+        set_metadata(averaged, "fe_device", device)
+    set_metadata(averaged, "mixed_precision", get_metadata(model, "mixed_precision"))
+    set_metadata(averaged, "optimizer", None)
+    set_metadata(averaged, "current_optimizer", None)
+    set_metadata(averaged, "loss_name", None)
+    set_metadata(averaged, "model_name", name)
+    set_metadata(averaged, "fe_compiled", True)
     return averaged
 
 

@@ -16,12 +16,14 @@ __all__ = [
     "ClassWeights",
     "binary_crossentropy",
     "categorical_crossentropy",
+    "class_indices",
     "focal",
     "hinge",
     "huber",
     "l1_loss",
     "mean_of_losses",
     "mean_squared_error",
+    "refuse_fractions",
     "row_of",
     "smooth_l1_loss",
     "sparse_categorical_crossentropy",
@@ -94,8 +96,9 @@ def sparse_categorical_crossentropy(
     class_weights: Mapping[int, float] | None = None,
 ) -> torch.Tensor:
     """Compare class predictions with class indices."""
+    labels = y_true
     if y_true.dtype is not torch.int64:
-        y_true = y_true.long()
+        y_true = class_indices(y_true)
     if y_true.dim() == 2 == y_pred.dim() and y_true.shape[1] == 1:
         y_true = y_true.squeeze(1)
     compare = functional.cross_entropy if from_logits else functional.nll_loss
@@ -108,10 +111,32 @@ def sparse_categorical_crossentropy(
             return compare(y_pred, y_true, ignore_index=_NO_CLASS)
         except IndexError:
             pass
-    loss = compare(y_pred, y_true, reduction="none")
+    try:
+        loss = compare(y_pred, y_true, reduction="none")
+    except IndexError as error:
+        refuse_fractions(labels, error)
+        raise
     if class_weights:
         loss = loss * weights_of_indices(y_true, class_weights, y_pred)
     return loss.mean() if average_loss else loss
+
+
+def class_indices(labels: torch.Tensor) -> torch.Tensor:
+    """Convert labels to int64; one that is no whole number becomes an index that no class has."""
+    indices = labels.long()
+    if labels.is_floating_point():
+        # The loss rejects this index when it runs, so that nothing has to wait for the device here.
+        indices = indices.masked_fill(indices != labels, torch.iinfo(torch.int64).min)
+    return indices
+
+
+def refuse_fractions(labels: torch.Tensor, cause: Exception) -> None:
+    """Raise an error if a loss failed because class labels are fractional."""
+    if labels.is_floating_point() and (labels.isfinite() & (labels != labels.trunc())).any():
+        raise ValueError(
+            f"Class labels must be whole numbers, but labels of dtype {labels.dtype} have "
+            "fractions. Cast them to an integer dtype if they are to be truncated."
+        ) from cause
 
 
 def mean_squared_error(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.torch.gradients import owned
+from fastnet.backend.torch.update import parameters_in
 from fastnet.backend.torch.wholes import parts_of_memory
 
 __all__ = ["complaint_about", "kept_optimizer", "load_state", "state_of"]
@@ -57,7 +57,7 @@ def load_state(optimizer: Any, state: dict[str, Any]) -> None:
         for own, group in zip(optimizer.param_groups, state["param_groups"], strict=True)
     ]
     places = [place for group in state["param_groups"] for place in group["params"]]
-    parameters = dict(zip(places, owned(optimizer), strict=True))
+    parameters = dict(zip(places, parameters_in(optimizer), strict=True))
     memories = {}
     for place, memory in state["state"].items():
         parameter = parameters[place]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import optimizer_of
+from fastnet.backend.model_metadata import name_of, optimizer_of
 
 __all__ = ["get_lr", "set_lr"]
 

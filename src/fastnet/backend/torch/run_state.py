@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.archive import Block
-from fastnet.backend.facts import name_of
-from fastnet.backend.scheduled import optimizers_of
+from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import (

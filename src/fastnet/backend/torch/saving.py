@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import write_whole
-from fastnet.backend.scheduled import current_place, optimizers_of
+from fastnet.backend.model_metadata import current_place, get_metadata, name_of, optimizers_of
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.names import innermost
@@ -131,7 +130,7 @@ def _whole_weights(weights: Any) -> Any:
 
 def _states_of(model: Any) -> dict[str, Any]:
     """Return the state of the optimizer in force, as torch does, and with it all others'."""
-    state = state_of(fact(model, "current_optimizer"))
+    state = state_of(get_metadata(model, "current_optimizer"))
     optimizers = optimizers_of(model)
     if len(optimizers) > 1 and current_place(model) is not None:
         state[_SCHEDULED] = [state_of(one) for one in optimizers]
@@ -146,7 +145,7 @@ def _read_states(model: Any, path: str) -> list[tuple[Any, Any]]:
         "an optimizer's state",
         "save_model(model, save_dir, save_optimizer=True)",
     )
-    optimizers, states = [fact(model, "current_optimizer")], [held]
+    optimizers, states = [get_metadata(model, "current_optimizer")], [held]
     scheduled = held.get(_SCHEDULED) if isinstance(held, dict) else None
     all_of_them = optimizers_of(model)
     if isinstance(scheduled, list) and len(all_of_them) > 1:
@@ -154,7 +153,7 @@ def _read_states(model: Any, path: str) -> list[tuple[Any, Any]]:
         if len(optimizers) != len(states):
             _refuse(
                 path,
-                fact(model, "current_optimizer"),
+                get_metadata(model, "current_optimizer"),
                 f"it is of a schedule of {len(states)} optimizers, where the model's has "
                 f"{len(optimizers)}",
             )

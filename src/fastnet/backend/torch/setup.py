@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.facts import reserve
+from fastnet.backend.model_metadata import reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.spreading import Spread, note, spread

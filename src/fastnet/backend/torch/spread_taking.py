@@ -7,14 +7,19 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.torch.averaging import average
 from fastnet.backend.torch.engines import engine_of, groups_of
-from fastnet.backend.torch.gradient_isolation import TRAINED, cleared_gradients
-from fastnet.backend.torch.gradients import backward, parameters_of, trainable
 from fastnet.backend.torch.graph import reached
 from fastnet.backend.torch.sharded import gather_no_more
 from fastnet.backend.torch.taking import take
+from fastnet.backend.torch.update import (
+    TRAINED,
+    backward,
+    cleared_gradients,
+    parameters_of,
+    trainable,
+)
 from fastnet.types import State
 
 __all__ = ["taker_of"]
@@ -83,7 +88,7 @@ class _ByBackward:
         held = [
             one
             for model in models
-            for one in parameters_of(model, fact(model, "current_optimizer"))
+            for one in parameters_of(model, get_metadata(model, "current_optimizer"))
         ]
         parameters = [one for one in self._own if one.requires_grad]
         with cleared_gradients([*leaves, *held]):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from fastnet.backend.facts import put_fact
+from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.engines import bare, engine_of, has_group, process_count, wrapper_of
 from fastnet.errors import nearest_name, shorten
@@ -128,8 +128,8 @@ def note(model: torch.nn.Module, how: Spread) -> None:
     """
     given = how.device is not None or engine_of(model) is not None
     first = next(model.parameters(), None)
-    put_fact(model, "fe_device", first.device if given and first is not None else None)
-    put_fact(model, "fe_alone", how.parallel is None)
+    set_metadata(model, "fe_device", first.device if given and first is not None else None)
+    set_metadata(model, "fe_alone", how.parallel is None)
 
 
 def known_to_engine(model: DistributedDataParallel) -> list[torch.nn.Parameter] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import fastnet
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.integrations.fastestimator.patches import patched
 from fastnet.integrations.fastestimator.stand_ins import ROOT
@@ -71,7 +71,7 @@ def build(
             )
         if not model_name:
             for model, name in zip(models, _make_names(len(models)), strict=True):
-                put_fact(model, "model_name", name)
+                set_metadata(model, "model_name", name)
     optimizers = to_list(optimizer_fn) or [None] * len(models)
     weights = to_list(weights_path) or [None] * len(models)
     traced = patched("trace_model")
@@ -188,12 +188,12 @@ def _build_with_patches(
 
 def _give_optimizer(model: Any, source: Any, make: Any) -> None:
     def make_one(one: Any) -> Any:
-        return make(one, model, framework_of(model), fact(model, "mixed_precision"))
+        return make(one, model, framework_of(model), get_metadata(model, "mixed_precision"))
 
     optimizer = map_scheduler(source, make_one) if is_scheduler(source) else make_one(source)
-    put_fact(model, "optimizer", optimizer)
+    set_metadata(model, "optimizer", optimizer)
     current = optimizer.get_current_value(1) if is_scheduler(source) else optimizer
-    put_fact(model, "current_optimizer", current)
+    set_metadata(model, "current_optimizer", current)
 
 
 def _make_names(count: int) -> list[str]:

@@ -15,8 +15,8 @@ import numpy as np
 
 import fastnet.backend
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.facts import fact, name_of
 from fastnet.backend.files import write_whole
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.integrations.fastestimator.rates import get_lr
 
 __all__ = ["load_model", "save_model"]
@@ -53,7 +53,7 @@ def save_model(
         model, save_dir, model_name, save_optimizer and not is_keras, save_architecture
     )
     if save_optimizer and is_keras:
-        if fact(model, "current_optimizer") is None:
+        if get_metadata(model, "current_optimizer") is None:
             raise AssertionError(
                 f"save_model has save_optimizer=True, but model '{name_of(model)}' has no "
                 "optimizer now."
@@ -81,13 +81,13 @@ def load_model(model: Any, weights_path: str, load_optimizer: bool = False) -> N
     if not (load_optimizer and framework_of(model) == "tf" and os.path.isfile(pickled)):
         fastnet.backend.load_model(model, weights_path, load_optimizer)
         return
-    if fact(model, "current_optimizer") is None:
+    if get_metadata(model, "current_optimizer") is None:
         raise AssertionError(
             f"load_model has load_optimizer=True, but model '{name_of(model)}' has no optimizer "
             "now."
         )
     # read before anything is changed
-    optimizer = fact(model, "current_optimizer")
+    optimizer = get_metadata(model, "current_optimizer")
     state = _read_state(optimizer, pickled)
     fastnet.backend.load_model(model, weights_path)
     optimizer.set_weights(state["weights"])
@@ -100,7 +100,7 @@ def _beside(path: str) -> str:
 
 
 def _write_state(model: Any, path: str) -> None:
-    optimizer = fact(model, "current_optimizer")
+    optimizer = get_metadata(model, "current_optimizer")
     state = {"lr": get_lr(model), "weights": _weights(optimizer)}
     decay = _weight_decay(optimizer)
     if decay is not None:

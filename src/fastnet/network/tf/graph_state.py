@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from fastnet._resolve import same_items
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.tf.models import all_layers
 from fastnet.network.tf.fingerprint import Change, Fingerprint
 from fastnet.types import Model, is_op
@@ -123,7 +123,7 @@ class GraphState:
     def _optimizers_now(self) -> list[Any]:
         if not self._training:
             return [None] * len(self._models)
-        return [fact(model, "current_optimizer") for model in self._models]
+        return [get_metadata(model, "current_optimizer") for model in self._models]
 
 
 def _settings_now() -> dict[str, Any]:

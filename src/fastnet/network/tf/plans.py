@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.network.context import NetworkContext
 from fastnet.util.launchers import tf_workers
 
@@ -34,7 +34,7 @@ def plan_of(context: NetworkContext) -> dict[str, Any]:
         # Keras 2 cannot tell the weights of a Sequential that has none yet
         trained = model.trainable_variables if getattr(model, "built", True) else ()
         plan[f"the trained weights of model '{name}'"] = [list(one.shape) for one in trained]
-        optimizer = type(fact(model, "current_optimizer")).__name__
+        optimizer = type(get_metadata(model, "current_optimizer")).__name__
         plan[f"the optimizer of model '{name}'"] = optimizer
     return plan
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.tf._internals import autograph_status, trace
 from fastnet.backend.tf.graph import (
     KIND,
@@ -248,7 +248,7 @@ class Program:
                 return run(*args)
 
         concrete = trace(run_lifted, specs)
-        optimizers = [fact(model, "current_optimizer") for model in self._models]
+        optimizers = [get_metadata(model, "current_optimizer") for model in self._models]
         if lifted.are_of(self._models, optimizers):
             return concrete
         # whatever makes others may do so each time

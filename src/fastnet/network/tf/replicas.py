@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fastnet._nest import leaves_of, map_leaves
 from fastnet.backend import joining
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf.graph import KIND
 from fastnet.backend.tf.processes import strategy_name, was_made_under
 from fastnet.backend.tf.quiet import quiet

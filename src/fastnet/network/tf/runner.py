@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
@@ -67,7 +67,7 @@ class TFRunner(Runner):
             state["epoch"] = tf.constant(state["epoch"], tf.int32)
             if state["mode"] == "train" or plan.takes_gradients:
                 for model in plan.models:
-                    prepare_optimizer(fact(model, "current_optimizer"), model)
+                    prepare_optimizer(get_metadata(model, "current_optimizer"), model)
         if self._is_plain and not plan.takes_gradients:
             state["tape"] = None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fastnet._nest import NestMap
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
@@ -150,7 +150,7 @@ class TorchNetwork(BaseNetwork):
             self._settle_on(own)
             for model, place in places:
                 model.to(place)
-                move_optimizer(fact(model, "current_optimizer"), place)
+                move_optimizer(get_metadata(model, "current_optimizer"), place)
 
     def _settle_on(self, device: torch.device) -> None:
         self.device = device
@@ -163,7 +163,7 @@ class TorchNetwork(BaseNetwork):
     def _find_device(self, models: Sequence[Model]) -> torch.device:
         placed: dict[Any, list[Model]] = {}
         for model in models:
-            device = fact(model, "fe_device")
+            device = get_metadata(model, "fe_device")
             if device is not None:
                 placed.setdefault(device, []).append(model)
         if self._given_device is None:

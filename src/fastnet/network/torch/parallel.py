@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch.engines import engine_of, process_count
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange, Exchanges
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.op.settings import takes_gradients
+from fastnet.op.op import takes_gradients
 from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
@@ -65,7 +65,7 @@ def require_communicating(plan: ExecutionPlan) -> None:
                 "processes, but the model has no engine that communicates its gradients. Build it "
                 "with parallel='ddp' or 'fsdp', or use merge_grad=1."
             )
-        if not fact(op.model, "fe_alone"):
+        if not get_metadata(op.model, "fe_alone"):
             raise ValueError(
                 f"UpdateOp of '{name}' updates a model in one of {process_count()} processes, but "
                 "the model has no engine that communicates its gradients. Build it with "
@@ -80,7 +80,7 @@ def _lone_update(ops: Sequence[Any]) -> UpdateOp | None:
     if len(takers) != 1 or type(takers[0]) is not UpdateOp:
         return None
     update = takers[0]
-    if update.gradients is not None or update.merge_grad > 1:
+    if update.gradients is not None or update.updater().is_merging:
         return None
     runs = [op for op in ops if op is not update and _holds(op, update.model)]
     return update if len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients else None

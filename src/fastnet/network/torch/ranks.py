@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch.engines import bare, engine_of, groups_of, process_count
 from fastnet.backend.torch.processes import differences, exchange, meet, the_watch
 from fastnet.distributed import compares_ranks
@@ -193,7 +193,7 @@ def _told(context: NetworkContext, spread: list[Model]) -> Iterator[str]:
         for parameter, one in bare(model).named_parameters():
             how = "trained" if one.requires_grad else "frozen"
             yield f"'{parameter}' of model '{name}', {tuple(one.shape)}, {one.dtype}, {how}"
-        yield from _told_of_optimizer(fact(model, "current_optimizer"), name)
+        yield from _told_of_optimizer(get_metadata(model, "current_optimizer"), name)
 
 
 def _told_of_op(op: Any, title: str) -> Iterator[str]:

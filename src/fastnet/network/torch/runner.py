@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet._nest import NestMap
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.precision import Precision
 from fastnet.backend.ranges import OpRanges
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
+from fastnet.backend.torch.update import TRAINED
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.metering import Around, StepMeter, op_title, titles
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
@@ -188,7 +188,7 @@ class TorchRunner(Runner):
             return state
         # those of other epochs too: a gradient that is left on one would count there
         models = {id(model): model for model in (*self._models, *plan.models)}
-        trained = [one for one in models.values() if fact(one, "optimizer") is not None]
+        trained = [one for one in models.values() if get_metadata(one, "optimizer") is not None]
         exchanges = exchanges_of(plan, trained) if self._is_spread else None
         if exchanges is not None:
             state = {**state, EXCHANGES: exchanges}
@@ -199,7 +199,7 @@ class TorchRunner(Runner):
             return  # it is where its engine runs it
         model.to(device)
         if self.context.state["mode"] == "train":
-            move_optimizer(fact(model, "current_optimizer"), device)
+            move_optimizer(get_metadata(model, "current_optimizer"), device)
 
 
 def _translate(indices: Sequence[int] | None, call: Around) -> Around:

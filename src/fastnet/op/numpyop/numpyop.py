@@ -1,8 +1,8 @@
-"""Ops over numpy arrays, and the loop that runs them."""
+"""Ops on numpy arrays, and the loop that runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from fastnet.backend.convert import copy_to_arrays, to_tensor
 from fastnet.errors import add_note, describe_op, missing_key, shorten
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.op import Op, get_inputs_by_op, is_delete, write_outputs_by_op
-from fastnet.types import Forward
+from fastnet.types import Forward, Keys, Names
 from fastnet.util.padding import pad_batch
 
 __all__ = [
@@ -27,11 +27,10 @@ __all__ = [
 
 
 class FilteredData:
-    """What an op returns in place of data that is not to be used.
+    """The result of an op that drops its sample or batch.
 
     Args:
-        replacement: Whether other data takes the place of what is left out; otherwise there is
-            less of it.
+        replacement: Whether other data replaces what is dropped, so that an epoch keeps its length.
     """
 
     def __init__(self, replacement: bool = True) -> None:
@@ -42,18 +41,19 @@ class FilteredData:
 
 
 class NumpyOp(Op):
-    """An op that takes and returns numpy arrays.
+    """An op on numpy arrays; by itself it returns its input.
 
-    A pipeline runs `forward` on each sample; a network runs `forward_batch` on whole batches, once
-    its tensor ops are done. `forward` is all that a class of your own needs.
+    A pipeline calls `forward` with each sample. A network calls `forward_batch` with whole batches,
+    after its tensor ops. Derive from it and define `forward`.
 
     Args:
-        inputs: The key or keys to read.
-        outputs: The key or keys to write.
+        inputs: The key or keys to read. `forward` gets one value for a string, otherwise a list.
+        outputs: The key or keys to write. `forward` returns one value for a string, otherwise a
+            list.
         mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
-            leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
-            for every dataset.
+            leading "!" for all other modes. None for every mode.
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all other datasets.
+            None for every dataset.
 
     >>> class Double(NumpyOp):
     ...     def forward(self, data, state):
@@ -63,71 +63,66 @@ class NumpyOp(Op):
     """
 
     in_place_edits: bool
-    """Whether `forward` writes into the arrays it is given.
+    """Whether `forward` modifies the arrays it is given, which are then copied before.
 
-    It is found out when an op first fails to, and then spares the failure from there on. An op
-    that does may say so in its ``__init__``.
+    It is set when an op first fails to modify a read-only array. An op may set it in ``__init__``.
     """
 
     def __init__(
         self,
-        inputs: str | Iterable[str] | None = None,
-        outputs: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys | None = None,
+        outputs: Keys | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.in_place_edits = False
 
     def forward(self, data: Any, state: dict[str, Any]) -> Any:
-        """Transform one sample.
+        """Compute the outputs for one sample.
 
         Args:
-            data: The value of `inputs`, or a list of values if `in_list` is true.
+            data: The value of the input, or a list of values.
             state: The context, with at least the "mode".
 
         Returns:
-            What to store under `outputs`: a value, or a list of values if `out_list` is true. Or
-            `FilteredData`, to leave the sample out.
+            The value of the output, or a list of values; or `FilteredData` to drop the sample.
         """
         return data
 
     def forward_batch(self, data: Any, state: dict[str, Any]) -> Any:
-        """Transform a batch: `forward` on each of its samples, unless a class knows better.
+        """Compute the outputs for a batch, by default with `forward` for each sample.
 
         Args:
-            data: The batched array of `inputs`, or a list of them if `in_list` is true.
+            data: The batched array of the input, or a list of arrays.
             state: The context, with at least the "mode".
 
         Returns:
-            What to store under `outputs`: a batched array, or a list of them if `out_list` is true.
+            The batched array of the output, or a list of arrays.
 
         Raises:
-            ValueError: If the batches of several inputs have different sizes.
+            ValueError: If the batch sizes of several inputs differ.
         """
         return _forward_samples(self, data, state)
 
 
 class Batch(NumpyOp):
-    """A mark in a pipeline's ops: those before it run on samples, those after it on batches.
+    """Separate the ops of a pipeline that run on samples from those that run on batches.
+
+    See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        batch_size: How many samples make a batch, in place of the pipeline's own number. None to
-            leave that in force.
-        drop_last: Whether a last batch with fewer samples is left out.
-        pad_value: What to pad arrays with that are smaller than others of their batch. None for no
-            padding. Excludes `collate_fn`.
-        collate_fn: What makes a batch of a list of samples. Left out, torch's own
+        batch_size: The number of samples in a batch. None for that of the pipeline.
+        drop_last: Whether to drop a last batch with fewer samples.
+        pad_value: The value to pad arrays with that are smaller than others of their batch. None
+            for no padding. Excludes `collate_fn`.
+        collate_fn: The function that makes a batch of a list of samples. None for torch's
             `default_collate`. Excludes `pad_value`.
-        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
-            leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
-            for every dataset.
 
     Raises:
-        TypeError: If `collate_fn` cannot be called.
-        ValueError: If `batch_size` is no int of at least 0, or both `pad_value` and `collate_fn`
-            are given.
+        TypeError: If `collate_fn` is not callable.
+        ValueError: If `batch_size` is not an int of at least 0, or both `pad_value` and
+            `collate_fn` are given.
 
     >>> batch = Batch(batch_size=2, pad_value=0)
     >>> batch.collate_fn([{"x": np.ones(1)}, {"x": np.ones(2)}])["x"].tolist()
@@ -140,20 +135,19 @@ class Batch(NumpyOp):
         drop_last: bool = False,
         pad_value: float | None = None,
         collate_fn: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(mode=mode, ds_id=ds_id)
         given: Any = batch_size
         if given is not None and (not isinstance(given, int) or given < 0):
             raise ValueError(
-                f"The batch_size of a Batch must be an int of at least 0, or None, but got "
+                f"Batch's batch_size must be an int of at least 0, or None, not "
                 f"{shorten(batch_size)}."
             )
         if pad_value is not None and collate_fn is not None:
             raise ValueError(
-                "Batch takes a pad_value or a collate_fn, not both: a collate_fn makes the whole "
-                "batch, so pad in there."
+                "Batch takes a pad_value or a collate_fn, not both: pad in the collate_fn."
             )
         if collate_fn is not None:
             require_function(self, "collate_fn", collate_fn)
@@ -164,36 +158,31 @@ class Batch(NumpyOp):
 
     @property
     def collate_fn(self) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
-        """What makes a batch of a list of samples."""
+        """The function that makes a batch of a list of samples."""
         if self._collate_fn is not None:
             return self._collate_fn
-        if self._pad_value is not None:
-            return self._pad_and_collate
         from torch.utils.data import default_collate
 
-        collate: Callable[[list[dict[str, Any]]], dict[str, Any]] = default_collate
-        return collate
+        if self._pad_value is None:
+            collate: Callable[[list[dict[str, Any]]], dict[str, Any]] = default_collate
+            return collate
+        value = self._pad_value
 
-    def _pad_and_collate(self, batch: list[dict[str, Any]]) -> dict[str, Any]:
-        from torch.utils.data import default_collate
+        def pad_and_collate(batch: list[dict[str, Any]]) -> dict[str, Any]:
+            # Padding replaces values, and the samples belong to the dataset.
+            batch = [dict(sample) for sample in batch]
+            pad_batch(batch, value)
+            collated: dict[str, Any] = default_collate(batch)
+            return collated
 
-        assert self._pad_value is not None
-        # padding replaces values, and the samples belong to the dataset
-        samples = [dict(sample) for sample in batch]
-        pad_batch(samples, self._pad_value)
-        collated: dict[str, Any] = default_collate(samples)
-        return collated
+        return pad_and_collate
 
 
 class Delete(NumpyOp):
-    """Remove keys, and their values, from the batch.
+    """Remove keys and their values. See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        keys: The key or keys.
-        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
-            leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
-            for every dataset.
+        keys: The key or keys to remove.
 
     Raises:
         ValueError: In a network, if there is no key.
@@ -205,46 +194,30 @@ class Delete(NumpyOp):
     """
 
     deletes_inputs = True
+    n_inputs = "+"
 
-    def __init__(
-        self,
-        keys: str | Sequence[str],
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
-    ) -> None:
+    def __init__(self, keys: Keys, mode: Names = None, ds_id: Names = None) -> None:
         super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
 
-    def check_keys(self) -> None:
-        """Refuse no key, when a network is made of the op.
-
-        Raises:
-            ValueError: If those are what it has.
-        """
-        if not self.inputs:
-            raise ValueError("Delete has nothing to remove: give it a key.")
-
     def forward(self, data: Any, state: dict[str, Any]) -> None:
-        """Do nothing: whoever runs the op removes the keys."""
+        """Do nothing: the caller removes the keys."""
 
     def forward_batch(self, data: Any, state: dict[str, Any]) -> None:
-        """Do nothing: whoever runs the op removes the keys."""
+        """Do nothing: the caller removes the keys."""
 
 
 class LambdaOp(NumpyOp):
-    """Call a function.
+    """Apply a function to the inputs. See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        fn: The function. Each input is an argument of its own. In a network it gets whole batches.
+        fn: A function with one argument for each input: samples in a pipeline, batches in a
+            network. Returns the output, or a sequence of outputs.
         inputs: The key or keys to read.
-        outputs: The key or keys to write. For a list of keys the function returns a sequence.
-        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
-            leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
-            for every dataset.
+        outputs: The key or keys to write.
 
     Raises:
-        TypeError: If `fn` cannot be called.
-        ValueError: In a network, if it does not take as many arguments as there are inputs.
+        TypeError: If `fn` is not callable.
+        ValueError: In a network, if `fn` does not take as many arguments as there are inputs.
 
     >>> data = {"x": 3, "y": 4}
     >>> total = LambdaOp(lambda x, y: x + y, inputs=["x", "y"], outputs="total")
@@ -258,80 +231,44 @@ class LambdaOp(NumpyOp):
     def __init__(
         self,
         fn: Callable[..., Any],
-        inputs: str | Iterable[str] | None = None,
-        outputs: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys | None = None,
+        outputs: Keys | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
         self.fn = fn
         self.in_list = True
 
-    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            TypeError: As for `__init__`.
-        """
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        require_function(self, "fn", self.fn)
-
     def check_keys(self) -> None:
-        """Refuse a function that takes other arguments, when a network is made of the op.
-
-        Raises:
-            ValueError: If this is what it has.
-        """
+        """Check that the function takes one argument for each input."""
         if type(self).forward is LambdaOp.forward:
             require_arguments(self, "fn", self.fn, self.inputs)
 
     def forward(self, data: list[Any], state: dict[str, Any]) -> Any:
-        """Call the function on one sample.
-
-        Args:
-            data: The value of each input.
-            state: The context, which the function does not see.
-
-        Returns:
-            What the function returns.
-        """
+        """Call the function."""
         return self.fn(*data)
 
     def forward_batch(self, data: list[Any], state: dict[str, Any]) -> Any:
-        """Call the function on a batch.
-
-        Args:
-            data: The batched array of each input.
-            state: The context, which the function does not see.
-
-        Returns:
-            What the function returns.
-        """
+        """Call the function with batches."""
         return self.forward(data, state)
 
 
 class RemoveIf(NumpyOp):
-    """Leave out data that meets a condition.
+    """Drop data for which a condition holds, in a pipeline. See `NumpyOp` for `mode` and `ds_id`.
 
-    It works in a pipeline. A network, which has run on its batch by then, refuses it.
+    A network does not accept it, because its tensor ops have already run on the batch.
 
     Args:
-        fn: The condition. Each input is an argument of its own; the data goes if it returns True.
-        replacement: Whether other data takes the place of what is left out, so that an epoch keeps
-            its number of steps; otherwise an epoch has fewer.
+        fn: The condition, with one argument for each input. Data for which it returns True is
+            dropped.
+        replacement: Whether other data replaces what is dropped, so that an epoch keeps its length.
         inputs: The key or keys to read.
-        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
-            leading "!" for all the others. None for every mode.
-        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all the others. None
-            for every dataset.
 
     Raises:
-        TypeError: If `fn` cannot be called.
-        ValueError: If it does not take as many arguments as there are inputs.
+        TypeError: If `fn` is not callable.
+        ValueError: If `fn` does not take as many arguments as there are inputs.
 
     >>> too_dark = RemoveIf(lambda image: image.mean() < 0.1, inputs="image")
     >>> forward_numpyop([too_dark], {"image": np.zeros(4)}, {"mode": "train"})
@@ -342,9 +279,9 @@ class RemoveIf(NumpyOp):
         self,
         fn: Callable[..., bool],
         replacement: bool = True,
-        inputs: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
@@ -355,27 +292,11 @@ class RemoveIf(NumpyOp):
         self.replacement = replacement
 
     def forward(self, data: list[Any], state: dict[str, Any]) -> FilteredData | None:
-        """Ask the condition.
-
-        Args:
-            data: The value of each input.
-            state: The context, which the condition does not see.
-
-        Returns:
-            `FilteredData` if the data is to be left out, else None.
-        """
+        """Return `FilteredData` if the condition holds, otherwise None."""
         return FilteredData(replacement=self.replacement) if self.filter_fn(*data) else None
 
     def forward_batch(self, data: list[Any], state: dict[str, Any]) -> FilteredData | None:
-        """Ask the condition of a whole batch.
-
-        Args:
-            data: The batched array of each input.
-            state: The context, which the condition does not see.
-
-        Returns:
-            `FilteredData` if the batch is to be left out, else None.
-        """
+        """Return `FilteredData` if the condition holds for a whole batch, otherwise None."""
         return self.forward(data, state)
 
 
@@ -386,29 +307,27 @@ def forward_numpyop(
     batched: str | None = None,
     shared: bool = True,
 ) -> FilteredData | None:
-    """Run numpy ops, one after the other, on a sample or on a batch, and store what they return.
+    """Run numpy ops in order on a sample or a batch, and store what they return.
 
-    On a batch, only the keys that the ops read or write are converted: copies of their values
-    become arrays, and what the ops made of them becomes tensors again. Other keys are left exactly
-    as they are, and so is the whole batch if an op raises or leaves the data out.
+    In a batch only the values that the ops read or write are converted to arrays and back. If an op
+    raises an error or drops the data, the batch is unchanged.
 
     Args:
         ops: The ops.
-        data: The sample or batch. It is written to; the tensors in it are not.
+        data: The sample or batch, a mapping that is written to. Its tensors are not modified.
         state: The context, with at least the "mode".
-        batched: For a batch, what its values are to be afterwards: tensors of "torch" or "tf", or
-            arrays ("np"). None for a sample, whose values are handed to the ops as they are.
-        shared: Whether new torch tensors are put where other processes can read them.
+        batched: For a batch, the type of the resulting values: "torch", "tf" or "np". None for a
+            sample, whose values are passed to the ops as they are.
+        shared: Whether to allocate new torch tensors in shared memory.
 
     Returns:
-        What an op returned in order to leave the data out, in which case the ops after it did not
-        run; else None.
+        The `FilteredData` of the op that dropped the data, after which no op has run; else None.
 
     Raises:
-        KeyError: If an op reads or deletes a key that is not there.
-        ValueError: If an op returns fewer values than it has outputs, or more, or a mapping that
-            lacks one of them.
-        TypeError: If an op of several outputs returns no list, no tuple and no mapping.
+        KeyError: If an op reads or deletes a key that does not exist.
+        ValueError: If the number of returned values is not that of the outputs, or a returned
+            mapping lacks an output.
+        TypeError: If an op with several outputs returns neither a list, a tuple nor a mapping.
 
     >>> data = {"x": np.array([1.0, 2.0]), "y": "untouched"}
     >>> forward_numpyop([LambdaOp(np.sum, inputs="x", outputs="sum")], data, {}, batched="np")
@@ -436,14 +355,7 @@ def forward_numpyop(
 
 
 def batch_forward(op: Any) -> Forward:
-    """Return the function that runs an op on a batch: its own way, or its forward on each sample.
-
-    Args:
-        op: The op.
-
-    Returns:
-        What takes the arrays of a batch and the context, and gives arrays.
-    """
+    """Return the function that runs an op on a batch: `forward_batch` or `forward` per sample."""
     forward: Forward | None = getattr(op, "forward_batch", None)
     if forward is not None:
         return forward
@@ -458,28 +370,11 @@ def run_on_batch(
     shared: bool,
     bind: Callable[[Any], Forward] = batch_forward,
 ) -> FilteredData | None:
-    """Run numpy ops on a batch, as `forward_numpyop` does.
-
-    Args:
-        ops: The ops.
-        data: The batch. It is written to; the tensors in it are not.
-        state: The context.
-        batched: What its values are to be afterwards: "torch", "tf" or "np".
-        shared: Whether new torch tensors are put where other processes can read them.
-        bind: Gives what runs an op on a batch.
-
-    Returns:
-        What an op returned in order to leave the data out, or None.
-
-    Raises:
-        KeyError: If an op reads or deletes a key that is not there.
-        ValueError: If an op returns fewer values than it has outputs, or more, or a mapping that
-            lacks one of them.
-        TypeError: If an op of several outputs returns no list, no tuple and no mapping.
-    """
+    """Run numpy ops on a batch as `forward_numpyop` does; `bind` returns what runs an op."""
     arrays: dict[str, Any] = {}
     read: dict[str, Any] = {}
-    deleted: dict[str, tuple[Any, int]] = {}  # by which op, and its position
+    # The op that deleted a key, and its index.
+    deleted: dict[str, tuple[Any, int]] = {}
     for position, op in enumerate(ops):
         deletes = is_delete(op)
         for key in op.inputs:
@@ -505,7 +400,7 @@ def run_on_batch(
             write_outputs_by_op(op, arrays, result, position)
             for key in op.outputs:
                 deleted.pop(key, None)
-    # all conversions first, so that one that fails leaves the batch whole
+    # Convert before anything is stored, so that an error leaves the batch unchanged.
     tensors = {}
     for key, value in arrays.items():
         tensor = to_tensor(value, batched)
@@ -519,48 +414,33 @@ def run_on_batch(
 
 
 def _typed_as(before: Any, tensor: Any) -> Any:
-    """Give a tensor that numpy had no type for, as bfloat16, its type back."""
+    """Restore a dtype that numpy does not have, such as bfloat16."""
     dtype = getattr(before, "dtype", None)
     if dtype is not None and isinstance(before, type(tensor)) and dtype != tensor.dtype:
         return tensor.to(dtype)
     return tensor
 
 
-def _run(
-    op: Any,
-    position: int,
-    store: MutableMapping[str, Any],
-    forward: Callable[[Any, dict[str, Any]], Any],
-    state: dict[str, Any],
-) -> Any:
+def _run(op: Any, index: int, store: Any, forward: Forward, state: dict[str, Any]) -> Any:
+    """Run an op, with copies of the arrays if it is known to modify them."""
+    edits = getattr(op, "in_place_edits", False)
     try:
-        return _run_with_retry(op, store, forward, state)
+        try:
+            return forward(get_inputs_by_op(op, store, copy_on_write=edits), state)
+        except ValueError as error:
+            # numpy raises no more specific error than "assignment destination is read-only".
+            if edits or "read-only" not in str(error):
+                raise
+        op.in_place_edits = True
+        return forward(get_inputs_by_op(op, store, copy_on_write=True), state)
     except Exception as error:
-        add_note(error, f"Raised by {describe_op(op, position)}.")
+        add_note(error, f"Raised by {describe_op(op, index)}.")
         raise
 
 
-def _run_with_retry(
-    op: Any,
-    store: MutableMapping[str, Any],
-    forward: Callable[[Any, dict[str, Any]], Any],
-    state: dict[str, Any],
-) -> Any:
-    edits = getattr(op, "in_place_edits", False)
-    try:
-        return forward(get_inputs_by_op(op, store, copy_on_write=edits), state)
-    except ValueError as error:
-        # numpy has no better way to tell; its words are "assignment destination is read-only"
-        if edits or "read-only" not in str(error):
-            raise
-    op.in_place_edits = True
-    return forward(get_inputs_by_op(op, store, copy_on_write=True), state)
-
-
 def _forward_samples(op: Any, data: Any, state: dict[str, Any]) -> Any:
-    """Split a batch, run an op on each sample, and batch what comes out."""
+    """Run an op on each sample of a batch, and stack the results."""
     if not op.inputs:
-        # nothing to split, so nothing to batch either
         return op.forward(data, state)
     _check_sizes(op, data if op.in_list else [data])
     samples = map(list, zip(*data, strict=True)) if op.in_list else data
@@ -592,5 +472,5 @@ def _check_sizes(op: Any, values: Sequence[Any]) -> None:
 
 
 def _is_filtered(result: object) -> bool:
-    # by name too, for FastEstimator's own
+    # The name is that of FastEstimator's class.
     return isinstance(result, FilteredData) or type(result).__name__ == "FilteredData"

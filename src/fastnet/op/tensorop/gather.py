@@ -1,33 +1,28 @@
-"""Some values of each sample."""
+"""One value of each sample, by its index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.op.tensorop.tensorop import TensorOp
-from fastnet.types import State, Tensor
+from fastnet.types import Keys, Names, State, Tensor
 from fastnet.util import to_list
-
-# the axis along which values are taken
-_SECOND = (1,)
 
 
 class Gather(TensorOp):
-    """Takes from each sample the value at an index, or its largest value.
+    """Select the value at an index of each sample, or the largest value.
+
+    See `TensorOp` for `mode` and `ds_id`.
 
     Args:
         inputs: Key(s) of tensors, shape (batch, n, ...).
-        outputs: Key(s) for the values, as many, shape (batch, ...).
+        outputs: Key(s) of the values, as many, shape (batch, ...).
         indices: Key(s) of indices, shape (batch,) or (batch, 1): one for all inputs, or one for
-            each. None to take the largest value along axis 1; so do indices of length 0.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+            each. With None, or with indices of length 0, the largest values along axis 1.
 
     Raises:
-        ValueError: In a network, if there are not as many outputs as inputs, or neither one set of
-            indices nor one for each input.
+        ValueError: In a network, if the number of outputs is not that of the inputs, or that of the
+            indices is neither 1 nor that of the inputs.
 
     >>> import torch
     >>> op = Gather("x", "y", indices="at")
@@ -35,33 +30,23 @@ class Gather(TensorOp):
     [tensor([0.9000, 0.8000])]
     """
 
-    _gather = OfFramework("gather_from_batch")
-    _largest = OfFramework("reduce_max")
-    _get_shape = OfFramework("get_shape")
-    _when = OfFramework("control.when")
-
     resolved_from = ("num_indices",)
 
     def __init__(
         self,
-        inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
-        indices: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys,
+        outputs: Keys,
+        indices: Keys | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
-        places = list(to_list(indices))
-        sources = list(to_list(inputs))
+        places, sources = list(to_list(indices)), list(to_list(inputs))
         super().__init__(inputs=places + sources, outputs=outputs, mode=mode, ds_id=ds_id)
         self.in_list = self.out_list = True
         self.num_indices = len(places)
 
     def check_keys(self) -> None:
-        """Refuse outputs and indices that are not the inputs', when a network is made of the op.
-
-        Raises:
-            ValueError: If those are what it has.
-        """
+        """Check the numbers of inputs, outputs and indices."""
         count = self.num_indices
         places, sources = self.inputs[:count], self.inputs[count:]
         if not sources or len(sources) != len(self.outputs):
@@ -71,7 +56,7 @@ class Gather(TensorOp):
             )
         if len(places) > 1 and len(places) != len(sources):
             raise ValueError(
-                f"Gather takes one set of indices, or one for each input, but its indices are "
+                f"Gather takes indices for all inputs, or one for each input, but its indices are "
                 f"{places} and its inputs {sources}."
             )
 
@@ -81,41 +66,39 @@ class Gather(TensorOp):
         return made
 
     def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
-        """Take the values.
-
-        Args:
-            data: The indices, then the tensors.
-            state: The step's context, not used.
-
-        Returns:
-            A value for each sample of each tensor.
-        """
+        """Select the values from the tensors, which follow the indices in `data`."""
         count = self.num_indices
         if count == 0:
-            return [self._largest(tensor, _SECOND, False) for tensor in data]
+            return self._largest(data)
         first = data[0]
-        # a batch may have an empty list where it has no indices
+        # A batch without indices may contain an empty list instead of a tensor.
         if len(data) == 2 and type(first) is not list and first.shape[0]:
-            return [self._gather(data[1], first)]
+            return [self.backend.gather_from_batch(data[1], first)]
         indices, tensors = data[:count], data[count:]
         if len(indices) == 1:
             indices = indices * len(tensors)
 
         def largest() -> list[Tensor]:
-            return [self._largest(tensor, _SECOND, False) for tensor in tensors]
+            return self._largest(tensors)
 
         def gathered() -> list[Tensor]:
-            return [self._gather(*pair) for pair in zip(tensors, indices, strict=True)]
+            return [
+                self.backend.gather_from_batch(tensor, each)
+                for tensor, each in zip(tensors, indices, strict=True)
+            ]
 
         lengths = [_length(each) for each in indices]
         if 0 in lengths:
             return largest()
         if None not in lengths:
             return gathered()
-        # known only in the step, and the same for all but where an op is to fail anyway
-        empty = self._get_shape(indices[0])[0] == 0
-        chosen: list[Tensor] = self._when(empty, largest, gathered)
+        # In a TensorFlow graph the length may be known at run time only.
+        empty = self.backend.get_shape(indices[0])[0] == 0
+        chosen: list[Tensor] = self.backend.when(empty, largest, gathered)
         return chosen
+
+    def _largest(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [self.backend.reduce_max(tensor, (1,), False) for tensor in tensors]
 
 
 def _length(indices: Any) -> Any:

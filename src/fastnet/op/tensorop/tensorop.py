@@ -2,125 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import BY_VALUE, get_backend
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import BY_VALUE, backend_of, framework_of, get_backend
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
 from fastnet.op.op import Op
-from fastnet.op.tensorop.of_framework import bind, names_of
-from fastnet.types import Model, State, Tensor
+from fastnet.types import Keys, Model, Names, State, Tensor
 from fastnet.util.lazy import import_module
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+__all__ = ["Delete", "LambdaOp", "PerTensor", "TensorOp"]
+
 
 class TensorOp(Op):
-    """An op that takes tensors and gives tensors; by itself it hands them through.
+    """An op on tensors; by itself it returns its input.
 
-    Derive from it and override `forward`; override `build` where the op does different things in
-    different frameworks.
+    Derive from it and override `forward`, which calls the functions of `fastnet.backend` as
+    ``self.backend.reduce_mean(x, axis, keepdims)``, with all arguments, by position. Override
+    `build` where tensors are to be prepared in advance.
 
     Args:
-        inputs: Key(s) to read. A string gives `forward` the value itself, a list gives it a list.
-        outputs: Key(s) to write. With a string `forward` returns the value itself, with a list it
-            returns a list.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        inputs: The key or keys to read. `forward` gets one value for a string, otherwise a list.
+        outputs: The key or keys to write. `forward` returns one value for a string, otherwise a
+            list.
+        mode: The mode or modes to run in: "train", "eval", "test", "infer", or one of these with a
+            leading "!" for all other modes. None for every mode.
+        ds_id: The dataset id or ids to run for, or ids with a leading "!" for all other datasets.
+            None for every dataset.
+
+    >>> import torch
+    >>> class Center(TensorOp):
+    ...     def forward(self, data, state):
+    ...         return data - self.backend.reduce_mean(data, None, False)
+    >>> Center("x", "y").forward(torch.tensor([1.0, 3.0]), {})
+    tensor([-1.,  1.])
     """
 
     calls_user_code: bool = False
-    """Whether `forward` of this very class calls functions that it was given. In a TensorFlow graph
-    these, like the `forward` of a program's own classes, may have conditions and loops over
-    tensors."""
+    """Whether `forward` calls functions of the program. In a TensorFlow graph these, like the
+    `forward` of a program's own classes, may use Python conditions and loops over tensors."""
 
     backend: Any = BY_VALUE
-    """The package with the functions of the framework that the op was built for."""
+    """The package with the functions of the framework that the op was built for. Until the op is
+    built, the first argument of each call decides."""
     _framework: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # functions are found again where the op is loaded; those of some frameworks have no name
-        own = {"backend", *names_of(type(self))}
-        return {name: value for name, value in super().__getstate__().items() if name not in own}
+        state = super().__getstate__()
+        state.pop("backend", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._framework is not None:
             vars(self)["backend"] = get_backend(self._framework)
-            bind(self, self._framework)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         for model in self.get_fe_models():
             if framework_of(model) == "tf":
-                # Keras copies a model without what is known of it
+                # Keras does not copy what fastnet.build has stored about a model.
                 import_module("fastnet.backend.tf.copying").copy_model(model, memo)
         return default_deepcopy(self, memo)
 
     def forward(self, data: Any, state: State) -> Any:
-        """Do the op's work.
+        """Compute the outputs.
 
         Args:
-            data: The value under `inputs`, or a list of values.
-            state: The step's context.
+            data: The value of the input, or a list of values.
+            state: The context of the step: "mode", "epoch", "warmup", "tape" and others.
 
         Returns:
-            What to write under `outputs`: one value, or a list of values.
+            The value of the output, or a list of values.
         """
         return data
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework; a network calls this once, when it is made.
-
-        What the op's class has as `OfFramework` becomes the framework's own.
+        """Prepare the op for a framework. A network calls this when it is made.
 
         Args:
             framework: "torch" or "tf".
             device: The device that ops run on (torch only).
 
         Raises:
-            MissingPart: If the framework lacks something that the op needs.
+            ValueError: If there is no such framework.
         """
-        bind(self, framework)
         # Written to __dict__, because an assignment would count as a changed setting.
         vars(self).update(_framework=framework, backend=get_backend(framework))
+
+    def _backend_of(self, tensor: Tensor, function: str) -> Any:
+        """Return the backend, which a tensor decides if the op was not built."""
+        if self._framework is not None:
+            return self.backend
+        backend = backend_of(tensor)
+        if not hasattr(backend, function):
+            raise TypeError(
+                f"{type(self).__name__} runs on tensors of torch or TensorFlow, but got an array "
+                f"of type {type(tensor).__name__}. Convert it to a tensor first."
+            )
+        return backend
 
     def get_fe_models(self) -> set[Model]:
         """Return the models that the op holds."""
         return set()
 
     def get_fe_loss_keys(self) -> set[str]:
-        """Return the keys of the losses that the op minimises."""
+        """Return the keys of the losses that the op minimizes."""
         return set()
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
-        """Read, or set, whether the op keeps the graph that it takes gradients of.
+        """Get or set whether the op retains the graph that it differentiates.
 
         Args:
-            retain: The new setting, or None to leave it.
+            retain: The new value, or None to leave it.
 
         Returns:
-            The setting, or None for an op that takes no gradients.
+            The value, or None for an op that takes no gradients.
         """
         return None
 
 
 class LambdaOp(TensorOp):
-    """Runs a function on its inputs.
+    """Apply a function to the inputs. See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        fn: Called with one argument for each input; returns the output, or a list of outputs.
-        inputs: Key(s) to read.
-        outputs: Key(s) to write.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        fn: A function with one argument for each input. Returns the output, or a list of outputs.
+        inputs: The key or keys to read.
+        outputs: The key or keys to write.
 
     Raises:
-        TypeError: If `fn` cannot be called.
-        ValueError: In a network, if it does not take as many arguments as there are inputs.
+        TypeError: If `fn` is not callable.
+        ValueError: In a network, if `fn` does not take as many arguments as there are inputs.
+
+    >>> LambdaOp(lambda x, y: x + y, ["x", "y"], "sum").forward([1, 2], {})
+    3
     """
 
     calls_user_code = True
@@ -129,88 +148,80 @@ class LambdaOp(TensorOp):
     def __init__(
         self,
         fn: Callable[..., Any],
-        inputs: str | Iterable[str] | None = None,
-        outputs: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys | None = None,
+        outputs: Keys | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         require_function(self, "fn", fn)
         self.fn = fn
         self.in_list = True
 
-    def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            TypeError: As for `__init__`.
-        """
-        self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        require_function(self, "fn", self.fn)
-
     def check_keys(self) -> None:
-        """Refuse a function that takes other arguments, when a network is made of the op.
-
-        Raises:
-            ValueError: If those are what it has.
-        """
+        """Check that the function takes one argument for each input."""
         if type(self).forward is LambdaOp.forward:
             require_arguments(self, "fn", self.fn, self.inputs)
 
     def forward(self, data: list[Tensor], state: State) -> Any:
-        """Call the function.
-
-        Args:
-            data: A list of the input values.
-            state: The step's context, not used.
-
-        Returns:
-            What the function returns.
-        """
+        """Call the function."""
         return self.fn(*data)
 
 
 class Delete(TensorOp):
-    """Drops values: no later op can read them, and the network does not return them.
+    """Drop values, so that no later op reads them and the network does not return them.
 
-    What the batch itself has under a key is not the network's to drop: it comes back with the rest
-    of the batch.
+    Values that the batch itself contains are returned with the rest of the batch. See `TensorOp`
+    for `mode` and `ds_id`.
 
     Args:
-        keys: The key(s) to drop.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        keys: The key or keys to drop.
 
     Raises:
         ValueError: In a network, if there is no key.
+
+    >>> Delete(["x", "y"], mode="train")
+    Delete(x, y ->, mode=train)
     """
 
     deletes_inputs = True
+    n_inputs = "+"
 
-    def __init__(
-        self,
-        keys: str | Sequence[str],
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
-    ) -> None:
+    def __init__(self, keys: Keys, mode: Names = None, ds_id: Names = None) -> None:
         super().__init__(inputs=keys, mode=mode, ds_id=ds_id)
 
-    def check_keys(self) -> None:
-        """Refuse no key, when a network is made of the op.
-
-        Raises:
-            ValueError: If those are what it has.
-        """
-        if not self.inputs:
-            raise ValueError("Delete has nothing to drop: give it a key.")
-
     def forward(self, data: Any, state: State) -> None:
-        """Do nothing; the network drops the keys.
+        """Do nothing: the network drops the values."""
 
-        Args:
-            data: The values, not used.
-            state: The step's context, not used.
-        """
+
+class PerTensor(TensorOp):
+    """An op that applies the same function to each input. Derive from it and define `apply`.
+
+    Its `forward` takes and returns lists. See `TensorOp` for `mode` and `ds_id`.
+
+    Args:
+        inputs: The key or keys to read.
+        outputs: The key or keys to write, as many.
+
+    Raises:
+        ValueError: In a network, if there is no input, or the number of outputs differs.
+    """
+
+    n_inputs = "+"
+    n_outputs = "same"
+
+    def __init__(
+        self, inputs: Keys, outputs: Keys, mode: Names = None, ds_id: Names = None
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.in_list = self.out_list = True
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        """Return the output for one input."""
+        raise NotImplementedError(f"{type(self).__name__} must define apply.")
+
+    def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
+        """Apply the function to each input."""
+        if len(data) == 1:
+            return [self.apply(data[0])]
+        return [self.apply(tensor) for tensor in data]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fastnet
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.tf import _internals
 from fastnet.network import TFNetwork
 from fastnet.network.tf.compiled import step
@@ -59,7 +59,7 @@ class Counting(TensorOp):
 
 
 def optimizers(*models: Any) -> list[Any]:
-    return [fact(model, "current_optimizer") for model in models]
+    return [get_metadata(model, "current_optimizer") for model in models]
 
 
 class TestChanges:

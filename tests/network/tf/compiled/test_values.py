@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastnet
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.network import TFNetwork
 from fastnet.network.tf.compiled.vocabulary import SAME, WATCHED
 from fastnet.op.tensorop import LambdaOp
@@ -354,7 +354,9 @@ def test_a_step_that_is_refused_changes_nothing() -> None:
 def moments(model: Any) -> list[Any]:
     """Copy what an optimizer remembers of gradients: a graph that raises may have counted on."""
     return [
-        np.array(one) for one in variables_of(fact(model, "current_optimizer")) if len(one.shape)
+        np.array(one)
+        for one in variables_of(get_metadata(model, "current_optimizer"))
+        if len(one.shape)
     ]
 
 

@@ -16,21 +16,6 @@ LABELS = torch.eye(4)
 
 @pytest.mark.parametrize("op_class", [CutMixBatch, MixUpBatch])
 class TestBoth:
-    @pytest.mark.parametrize("alpha", [0, -0.5])
-    def test_alpha(self, op_class: Any, alpha: float) -> None:
-        with pytest.raises(AssertionError) as caught:
-            op_class(("x", "l"), ("x", "l"), alpha=alpha)
-        assert str(caught.value) == f"{op_class.__name__}'s alpha is more than 0, not {alpha!r}."
-
-    @pytest.mark.parametrize(("inputs", "outputs"), [(["x"], ["x", "l"]), (["x", "l"], ["x"])])
-    def test_keys(self, op_class: Any, inputs: list[str], outputs: list[str]) -> None:
-        with pytest.raises(AssertionError) as caught:
-            op_class(inputs, outputs)
-        assert str(caught.value) == (
-            f"{op_class.__name__} reads and writes two keys, samples and labels, but its inputs "
-            f"are {inputs} and its outputs {outputs}."
-        )
-
     @pytest.mark.parametrize("built", [True, False])
     def test_seed(self, op_class: Any, built: bool) -> None:
         found = []
@@ -81,12 +66,8 @@ def check_shares(shares: Any, alpha: float) -> None:
 
 
 def test_cutmix_of_what_are_no_images() -> None:
-    with pytest.raises(ValueError, match="CutMixBatch") as caught:
+    with pytest.raises(ValueError, match=r"CutMixBatch.*4 axes.*'x'"):
         CutMixBatch(("x", "l"), ("x", "l")).forward([torch.ones(2, 3), torch.ones(2, 2)], {})
-    assert str(caught.value) == (
-        "CutMixBatch reads images, which have 4 axes with the batch and the channels, but 'x' has "
-        "2."
-    )
 
 
 @pytest.mark.tf

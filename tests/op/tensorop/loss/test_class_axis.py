@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy
-from tests.network.programs import raising, run
 
 WEIGHTS: dict[int, float] = {0: 0.5, 2: 3.0}
 # predictions, and where their classes are
@@ -158,81 +156,38 @@ class TestLeftOut:
         loss = op.forward([scores, y], {})
         torch.testing.assert_close(loss.double(), wanted, rtol=torch.finfo(kind).eps, atol=0)
 
-    def test_not_in_a_truth_that_is_one_hot(self) -> None:
-        text = (
-            "CrossEntropy's ignore_index is of a truth of indices, which the form 'categorical' "
-            "has not, but it is 0."
-        )
-        with raising(ValueError, text):
-            op_of(form="categorical", ignore_index=0)
-        with raising(ValueError, text):
-            op_of(ignore_index=0).forward([torch.zeros(3, 4), torch.zeros(3, 4)], {})
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"axis": 1.5}, "axis is an int or None, not 1.5."),
-        ({"ignore_index": "a"}, "ignore_index is an int or None, not 'a'."),
-        ({"label_smoothing": 1.5}, "label_smoothing is a number from 0 to 1, not 1.5."),
-        ({"label_smoothing": None}, "label_smoothing is a number from 0 to 1, not None."),
-        (
-            {"axis": 1, "form": "binary"},
-            "axis is of classes, of which the form 'binary' has none, but it is 1.",
-        ),
-        (
-            {"ignore_index": 0, "form": "binary"},
-            "ignore_index is of classes, of which the form 'binary' has none, but it is 0.",
-        ),
-    ],
-)
-def test_settings(settings: Any, text: str) -> None:
-    with raising(ValueError, f"CrossEntropy's {text}"):
-        op_of(**settings)
-
 
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize(
     ("pred", "true", "settings", "form", "needs"),
     [
-        (
-            (2, 5, 4),
-            (2, 5),
-            {},
-            "binary",
-            "a truth of as many elements, or the axis of classes as CrossEntropy's axis",
-        ),
-        ((2, 5, 4), (2, 5), {"form": "sparse"}, "sparse", "class indices of shape (2, 4)"),
-        ((2, 5, 4), (2, 4), {"axis": -1}, "sparse", "class indices of shape (2, 5)"),
-        ((2, 4), (3,), {"axis": 1}, "sparse", "class indices of shape (2,)"),
-        ((2, 4), (3,), {}, "sparse", "class indices of shape (2,)"),
-        ((2, 5, 4), (2, 5), {"axis": 3}, "sparse", "an axis of classes behind that of the batch"),
-        ((2, 5, 4), (2, 5), {"axis": 0}, "sparse", "an axis of classes behind that of the batch"),
-        ((2, 5, 4), (2, 5), {"axis": -4}, "sparse", "an axis of classes behind that of the batch"),
-        ((2, 5, 4), (2, 3, 4), {"axis": -1}, "categorical", "a truth of the same shape"),
-        ((2, 5), (2, 4), {"label_smoothing": 0.1}, "categorical", "a truth of the same shape"),
+        ((2, 5, 4), (2, 5), {}, "binary", "as many elements"),
+        ((2, 5, 4), (2, 5), {"form": "sparse"}, "sparse", "shape (2, 4)"),
+        ((2, 5, 4), (2, 4), {"axis": -1}, "sparse", "shape (2, 5)"),
+        ((2, 4), (3,), {"axis": 1}, "sparse", "shape (2,)"),
+        ((2, 4), (3,), {}, "sparse", "shape (2,)"),
+        ((2, 5, 4), (2, 5), {"axis": 3}, "sparse", "an axis of classes"),
+        ((2, 5, 4), (2, 5), {"axis": 0}, "sparse", "an axis of classes"),
+        ((2, 5, 4), (2, 5), {"axis": -4}, "sparse", "an axis of classes"),
+        ((2, 5, 4), (2, 3, 4), {"axis": -1}, "categorical", "the same shape"),
+        ((2, 5), (2, 4), {"label_smoothing": 0.1}, "categorical", "the same shape"),
     ],
 )
 def test_impossible_shapes(
     pred: Any, true: Any, settings: Any, form: str, needs: str, built: bool
 ) -> None:
     op = op_of(built, from_logits=True, **settings)
-    with raising(
-        ValueError,
-        f"CrossEntropy cannot compare predictions of shape {pred} with a truth of shape {true} in "
-        f"the form {form!r} by axis={settings.get('axis')}: it needs {needs}.",
-    ):
+    with pytest.raises(ValueError, match="CrossEntropy") as caught:
         op.forward([torch.zeros(pred), torch.zeros(true, dtype=torch.int64)], {})
+    for part in (pred, true, repr(form), f"axis={settings.get('axis')}", needs):
+        assert str(part) in str(caught.value)
+
+
+def test_ignore_index_of_one_hot_targets() -> None:
+    with pytest.raises(ValueError, match="CrossEntropy's ignore_index"):
+        op_of(ignore_index=0).forward([torch.zeros(3, 4), torch.eye(3, 4)], {})
 
 
 def test_an_array() -> None:
-    with pytest.raises(TypeError, match="CrossEntropy runs on tensors of torch or TensorFlow"):
+    with pytest.raises(TypeError, match="runs on tensors of torch or TensorFlow"):
         op_of(False, axis=-1).forward([np.zeros((2, 3)), np.zeros(2)], {})
-
-
-def test_in_a_network() -> None:
-    scores, y = data_of((3, 5, 4), -1, torch.float32)
-    network = TorchNetwork([op_of(False, from_logits=True, axis=-1, label_smoothing=0.1)])
-    loss = run(network, {"y_pred": scores, "y": y}, "train")["loss"]
-    wanted = functional.cross_entropy(scores.movedim(-1, 1), y, label_smoothing=0.1)
-    torch.testing.assert_close(loss, wanted)

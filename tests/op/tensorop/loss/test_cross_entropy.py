@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import CrossEntropy
-from tests.network.programs import raising, run
+from tests.network.programs import run
 from tests.op.tensorop.loss import numpy_losses
 
 WEIGHTS: dict[int, float] = {0: 0.5, 2: 3.0}
@@ -157,15 +157,6 @@ class TestForm:
         op = op_of(from_logits=True, class_weights=WEIGHTS)
         assert torch.equal(op.forward([y_pred, y[:, None]], {}), op.forward([y_pred, y], {}))
 
-    @pytest.mark.parametrize("form", ["sparce", "Binary", 3])
-    def test_that_there_is_not(self, form: Any) -> None:
-        with raising(
-            ValueError,
-            "CrossEntropy's form is one of ['binary', 'categorical', 'sparse'] or None, not "
-            f"{form!r}.",
-        ):
-            op_of(form=form)
-
 
 class TestIndices:
     @pytest.mark.parametrize("logits", [False, True])
@@ -230,40 +221,3 @@ def test_means_of_many_halves(
         loss = op_of(form=form, from_logits=logits).forward([y_pred, y], {})
         spacing = torch.finfo(kind).eps
         torch.testing.assert_close(loss.double(), wide.double(), rtol=spacing, atol=spacing / 10)
-
-
-class TestClassWeights:
-    @pytest.mark.parametrize(
-        ("weights", "text"),
-        [
-            ([1.0, 2.0], "CrossEntropy's class_weights is a dict, not list."),
-            (
-                {0: 1.0, "1": 2.0},
-                "The keys of CrossEntropy's class_weights are class indices of type int, but '1' "
-                "is of type str.",
-            ),
-            (
-                {0: 1.0, 1: 2},
-                "The values of CrossEntropy's class_weights are of type float, but that of class 1 "
-                "is 2, of type int.",
-            ),
-        ],
-    )
-    def test_of_the_wrong_kind(self, weights: Any, text: str) -> None:
-        with raising(AssertionError, text):
-            op_of(class_weights=weights)
-
-    def test_that_the_program_changes(self) -> None:
-        """The op keeps the very dict, as FastEstimator's does."""
-        weights = {0: 1.0}
-        op = op_of(class_weights=weights)
-        assert op.class_weights is weights
-
-
-def test_in_a_network() -> None:
-    y_pred, y = data_of("sparse", (6, 3), True)
-    network = TorchNetwork([op_of(built=False, from_logits=True)])
-    for mode in ("train", "eval", "test"):
-        result = run(network, {"y_pred": y_pred, "y": y}, mode)
-        assert torch.equal(result["loss"], functional.cross_entropy(y_pred, y))
-    assert "loss" not in run(network, {"y_pred": y_pred, "y": y}, "infer")

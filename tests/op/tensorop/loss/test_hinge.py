@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import Hinge
-
-
-@pytest.mark.parametrize("inputs", [["p"], ["p", "t", "more"]])
-def test_keys(inputs: list[str]) -> None:
-    with pytest.raises(ValueError, match="Hinge") as caught:
-        TorchNetwork([Hinge(inputs, "loss")])
-    assert str(caught.value) == (
-        f"Hinge reads two keys, the predictions and the truth, but its inputs are {inputs}."
-    )
 
 
 @pytest.mark.parametrize("built", [True, False])

@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.loss import L2Regularizaton
-
-
-def test_keys() -> None:
-    op = L2Regularizaton(["a", "b"], "y", model=torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="L2Regularizaton") as caught:
-        TorchNetwork([op])
-    assert str(caught.value) == (
-        "L2Regularizaton reads one loss and writes one, but its inputs are ['a', 'b'] and its "
-        "outputs ['y']."
-    )
-
-
-def test_model_that_is_none() -> None:
-    with pytest.raises(ValueError, match="L2Regularizaton") as caught:
-        L2Regularizaton("a", "y", model="lenet")  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "L2Regularizaton's model is a torch.nn.Module or a Keras model, not str."
-    )
 
 
 def test_only_what_is_trained_counts() -> None:

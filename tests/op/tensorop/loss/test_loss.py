@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy, LossOp, MeanSquaredError
 
@@ -54,15 +53,3 @@ def test_one_with_its_keys_the_other_way_round() -> None:
 def test_by_itself_hands_its_input_through() -> None:
     data = [torch.ones(1), torch.ones(1)]
     assert LossOp(["a", "b"], ["c", "d"]).forward(data, {}) is data
-
-
-@pytest.mark.parametrize("cls", [CrossEntropy, MeanSquaredError])
-@pytest.mark.parametrize("inputs", ["y", ["y"], ["y", "t", "w"]])
-def test_a_loss_that_compares_reads_two_keys(cls: type[LossOp], inputs: str | list[str]) -> None:
-    keys = [inputs] if isinstance(inputs, str) else inputs
-    op = cls(inputs=inputs, outputs="loss")
-    with pytest.raises(ValueError, match="reads two keys") as caught:
-        TorchNetwork([op])
-    assert str(caught.value) == (
-        f"{cls.__name__} reads two keys, the predictions and the truth, but its inputs are {keys}."
-    )

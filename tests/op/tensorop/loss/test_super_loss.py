@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import L1_Loss, SuperLoss
 
 STATE = {"mode": "train", "warmup": False}
@@ -15,28 +12,6 @@ STATE = {"mode": "train", "warmup": False}
 
 def inner() -> L1_Loss:
     return L1_Loss(("p", "t"), "loss")
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"threshold": "mean"}, "SuperLoss's threshold is a number or 'exp', not 'mean'."),
-        ({"regularization": 0}, "SuperLoss's regularization is more than 0, not 0."),
-    ],
-)
-def test_settings(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match="SuperLoss") as caught:
-        SuperLoss(inner(), **settings)
-    assert str(caught.value) == text
-
-
-def test_around_no_loss() -> None:
-    op = LambdaOp(fn=abs, inputs="p", outputs="loss")
-    with pytest.raises(ValueError, match="SuperLoss") as caught:
-        SuperLoss(op)  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "SuperLoss is around a loss that writes one bare output, not around LambdaOp."
-    )
 
 
 def test_the_loss_that_was_given_stays_as_it_is() -> None:

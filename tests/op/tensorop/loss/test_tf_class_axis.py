@@ -12,7 +12,6 @@ tf = pytest.importorskip("tensorflow")
 from fastnet.network import TFNetwork
 from fastnet.op.tensorop.loss import CrossEntropy
 from tests.network.keras_models import infer, keras
-from tests.network.programs import raising
 from tests.op.tensorop.loss import numpy_losses
 
 pytestmark = pytest.mark.tf
@@ -171,28 +170,18 @@ def test_gradients_of_those_left_out(eager: bool) -> None:
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize(
-    ("pred", "true", "axis", "form", "needs"),
+    ("pred", "true", "axis", "form"),
     [
-        (
-            (2, 5, 4),
-            (2, 5),
-            None,
-            "binary",
-            "a truth of as many elements, or the axis of classes as CrossEntropy's axis",
-        ),
-        ((2, 5, 4), (2, 4), -1, "sparse", "class indices of shape (2, 5)"),
-        ((2, 5, 4), (2, 5), 5, "sparse", "an axis of classes behind that of the batch"),
+        ((2, 5, 4), (2, 5), None, "binary"),
+        ((2, 5, 4), (2, 4), -1, "sparse"),
+        ((2, 5, 4), (2, 5), 5, "sparse"),
     ],
 )
-def test_impossible_shapes(
-    pred: Any, true: Any, axis: Any, form: str, needs: str, eager: bool
-) -> None:
+def test_impossible_shapes(pred: Any, true: Any, axis: Any, form: str, eager: bool) -> None:
     op = CrossEntropy(("p", "t"), "loss", from_logits=True, axis=axis)
     op.build("tf")
     call = op.forward if eager else tf.function(op.forward, autograph=False)
-    with raising(
-        ValueError,
-        f"CrossEntropy cannot compare predictions of shape {pred} with a truth of shape {true} in "
-        f"the form {form!r} by axis={axis}: it needs {needs}.",
-    ):
+    with pytest.raises(ValueError, match="CrossEntropy") as caught:
         call([tf.zeros(pred), tf.zeros(true, tf.int64)], {})
+    for part in (pred, true, repr(form), f"axis={axis}"):
+        assert str(part) in str(caught.value)

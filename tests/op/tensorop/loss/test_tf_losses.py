@@ -31,7 +31,6 @@ from tests.network.keras_models import (
     train,
     twins,
 )
-from tests.network.programs import raising
 from tests.op.tensorop.loss import numpy_losses
 
 pytestmark = pytest.mark.tf
@@ -414,10 +413,3 @@ class TestErrors:
             infer(network, batch, "eval", eager)
         notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
         assert "Raised by CrossEntropy (op 0, inputs ['p', 't'], outputs ['loss'])." in notes
-
-    def test_another_form(self) -> None:
-        with raising(
-            ValueError,
-            "CrossEntropy's form is one of ['binary', 'categorical', 'sparse'] or None, not 'x'.",
-        ):
-            op_of(form="x")

@@ -86,7 +86,7 @@ class TestMaking:
 
     @pytest.mark.skipif(not KERAS_3, reason="Keras 2 makes variables for all devices at once")
     def test_no_variables_on_several_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.op.tensorop.model.tf_pass.replica_count", lambda: 2)
+        monkeypatch.setattr("fastnet.backend.tf.models.replica_count", lambda: 2)
         model = made(unbuilt(), model_name="m")
         with raising(
             ValueError,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import operator
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -21,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import fastnet
-from fastnet.backend.torch.gradient_isolation import TRAINED
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
@@ -266,7 +262,7 @@ def test_gradients_of_parameters_that_are_gone() -> None:
     model = built(line, sgd(), model_name="m")
     network = TorchNetwork(regression(model, merge_grad=2))
     text = (
-        "UpdateOp of 'm' has added up gradients of 2 parameters that neither the model nor its "
+        "UpdateOp of 'm' has merged gradients of 2 parameters that neither the model nor its "
         "optimizer has any more: these are lost. Replace parameters right after an update."
     )
     with network(mode="train", epoch=1):
@@ -710,39 +706,8 @@ def interrupted(model: nn.Module) -> Iterator[None]:
     handle.remove()
 
 
-class Tracer:
-    """Interrupts the n-th line that runs in the files of updates."""
-
-    FILES = frozenset({"torch_update.py", "gradient_isolation.py", "gradients.py", "graph.py"})
-
-    def __init__(self, place: int) -> None:
-        self.left = place
-        self.fired = False
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.rpartition(os.sep)[2] not in self.FILES:
-            return None
-        if event == "line" and not self.fired:
-            if not self.left:
-                self.fired = True
-                raise KeyboardInterrupt
-            self.left -= 1
-        return self
-
-
-@contextmanager
-def interrupting(place: int) -> Iterator[Tracer]:
-    """Interrupt a line."""
-    tracer, before = Tracer(place), sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        yield tracer
-    finally:
-        sys.settrace(before)
-
-
 def run_deferred(state: dict[str, Any]) -> None:
-    """Run what a step has put off, as the end of a step does."""
+    """Run the deferred functions, as the end of a step does."""
     deferred = state["deferred"]
     while deferred:
         waiting = list(deferred.values())
@@ -762,7 +727,7 @@ class TestAbandon:
 
     def test_gradients_of_the_model_and_of_the_optimizer(self) -> None:
         extra = nn.Parameter(torch.ones(1))
-        model = built(line, lambda parameters: torch.optim.SGD([model_weight(parameters), extra]))
+        model = built(line, lambda parameters: torch.optim.SGD([next(iter(parameters)), extra]))
         for parameter in (*model.parameters(), extra):
             parameter.grad = torch.ones_like(parameter)
         op = UpdateOp(model, "loss")
@@ -801,61 +766,3 @@ class TestAbandon:
             assert same_weights(model, before)
             network.run_step({"x": torch.zeros(3, 2)})
             assert torch.equal(model.weight, before["weight"])
-
-    @pytest.mark.parametrize(
-        ("critic", "merge", "order"),
-        [
-            (mlp, 1, -1),
-            (lambda: Checkpointed(False), 1, -1),
-            (lambda: Checkpointed(False), 2, 1),
-            (Sharded, 2, -1),
-        ],
-    )
-    def test_an_interrupt_at_every_line(
-        self, critic: Callable[[], nn.Module], merge: int, order: int
-    ) -> None:
-        """Each line of an update and of what it calls is interrupted once, and all is let go."""
-        beside = TestBesideOtherModels()
-        maker, _, critic_model, _ = beside.pair(critic)
-        models = maker, critic_model
-        ops = beside.ops(maker, critic_model, detach=False, merge=merge)
-        updates = ops[-2:]
-        run_all(TorchNetwork(ops), batches(merge))  # they know each other
-        start = copy.deepcopy([model.state_dict() for model in models])
-        (batch,) = batches(1)
-        place, interrupted = 0, True
-        while interrupted:
-            for model, values in zip(models, start, strict=True):
-                model.load_state_dict(values)
-            values = dict(batch)
-            state: dict[str, Any] = {"warmup": False, "mode": "train", "epoch": 1, "deferred": {}}
-            state[TRAINED] = models
-            for op in ops[:-2]:
-                given = [values[key] for key in op.inputs]
-                values[op.outputs[0]] = op.forward(given if op.in_list else given[0], state)
-            interrupted = False
-            with interrupting(place) as tracer:
-                try:
-                    for op in updates:
-                        op._update(values[op.inputs[0]], state, op, True, True)
-                    run_deferred(state)
-                except KeyboardInterrupt:
-                    interrupted = True
-            assert interrupted == tracer.fired
-            if interrupted:
-                for functions in state["deferred"].values():
-                    for function in functions:
-                        function.discard()
-            for op in updates[::order]:
-                op.abandon()
-            assert no_gradients(*models), place
-            assert all(op._update._unsettled is None for op in updates), place
-            for op in updates:
-                op._update.set_merged(0, [None] * len(op.state_dict()["gradients"]))
-            place += 1
-        assert place > 100
-
-
-def model_weight(parameters: Iterator[Any]) -> Any:
-    """Return the first of some parameters."""
-    return next(iter(parameters))

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fastnet._execute import BoundPlan
 from fastnet._nest import leaves_of
 from fastnet._trace import map_form
-from fastnet.backend.facts import name_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.backend.torch._internals import (
     TorchDispatchMode,
     enable_python_dispatcher,

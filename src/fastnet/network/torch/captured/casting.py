@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
-from fastnet.backend.facts import fact
-from fastnet.backend.torch.gradients import parameters_of
+from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.torch.update import parameters_of
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.torch.captured.held import Held, TooMuch
 from fastnet.network.torch.captured.parts import Stretch
@@ -91,7 +91,7 @@ def _changed(op: Any, reached: _Weights) -> _Weights:
     updated = {
         id(one)
         for update in updates_in([op])
-        for one in parameters_of(update.model, fact(update.model, "current_optimizer"))
+        for one in parameters_of(update.model, get_metadata(update.model, "current_optimizer"))
     }
     if type(op) is UpdateOp:
         return updated

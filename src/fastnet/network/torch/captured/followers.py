@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from fastnet.backend.facts import fact
+from fastnet.backend.model_metadata import get_metadata
 from fastnet.errors import describe_op
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.op.tensorop.model.lr_schedule import LRSchedule
@@ -50,7 +50,10 @@ def require_once(noted: Sequence[LRSchedule], ops: Sequence[Any], taken: dict[in
         Uncapturable: If there is one.
     """
     for op in noted:
-        if taken.get(id(fact(op.model, "current_optimizer")), 0) != 1 or noted.count(op) > 1:
+        if (
+            taken.get(id(get_metadata(op.model, "current_optimizer")), 0) != 1
+            or noted.count(op) > 1
+        ):
             place = next(at for at, one in enumerate(ops) if one is op)
             raise Uncapturable(
                 f"{describe_op(op, place)} steps a scheduler between several updates of a step"

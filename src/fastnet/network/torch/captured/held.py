@@ -28,7 +28,7 @@ import torch
 
 from fastnet._baked import Seen, first_other
 from fastnet._watch import ClassAttributes, Contents
-from fastnet.backend.facts import is_built, taken_names
+from fastnet.backend.model_metadata import is_built, taken_names
 from fastnet.backend.readers import (
     ABSENT,
     array_of,

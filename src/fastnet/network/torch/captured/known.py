@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fastnet.backend.torch.gradient_isolation import TRAINED
+from fastnet.backend.torch.update import TRAINED
 from fastnet.network.torch.captured.observing import is_library_file
 
 __all__ = ["changing", "known"]

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastnet.backend.torch.update import Merged, TorchUpdate
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.updates import updates_in
-from fastnet.op.tensorop.model.torch_update import Merged, TorchUpdate
 
 __all__ = ["Merging", "Phase"]
 
@@ -30,7 +30,7 @@ class Merging:
     """
 
     def __init__(self, ops: Sequence[Any]) -> None:
-        self._ops = [op for op in updates_in(ops) if op.merge_grad > 1]
+        self._ops = [op for op in updates_in(ops) if op.updater().is_merging]
         # what was looked at last, with its kind
         self._known: list[tuple[Merged | None, _Kind | None]] = [(None, None)] * len(self._ops)
 
@@ -44,7 +44,8 @@ class Merging:
         """Count the kinds of steps that there are of one kind of batches."""
         count = 1
         for op in self._ops:
-            count *= min(op.merge_grad, 3)
+            # With `merge_grad` lowered to 1, the first step still has sums.
+            count *= min(max(op.merge_grad, 2), 3)
         return count
 
     def now(self) -> list[Merged]:
@@ -99,7 +100,7 @@ class Merging:
 
     def _put(self, merged: Sequence[Merged]) -> None:
         for update, one in zip(self.updates, merged, strict=True):
-            update.settle(one)
+            update.commit(one)
 
 
 class Phase:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet.backend.torch._internals import is_torchs, scaler_records, scaler_tensors
-from fastnet.backend.torch.gradients import owned
+from fastnet.backend.torch.update import parameters_in
 from fastnet.network.torch.captured.observing import Uncapturable
 
 __all__ = ["RefusedScaler", "ScalerInTrace", "numbers_of", "tensors_of"]
@@ -97,7 +97,7 @@ class ScalerInTrace:
             raise Uncapturable("gradients are scaled down a second time")
         inverse = self._scale.double().reciprocal().float()
         overflown: torch.Tensor | None = None
-        for parameter in owned(optimizer):
+        for parameter in parameters_in(optimizer):
             if parameter.grad is not None:
                 of = parameter.grad.layout, parameter.grad.dtype
                 if of[0] is not torch.strided or of[1] is torch.float16:

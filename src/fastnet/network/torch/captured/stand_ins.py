@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from fastnet.backend.facts import holder_of
-from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.model_metadata import every_optimizer_of, holder_of
 from fastnet.backend.torch._internals import tables_of
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.rules import Group

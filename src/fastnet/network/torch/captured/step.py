@@ -13,10 +13,10 @@ import torch
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
-from fastnet.backend.facts import fact, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import COMPILED, grad_hooks
 from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.gradient_isolation import TRAINED
+from fastnet.backend.torch.update import TRAINED
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
@@ -89,7 +89,7 @@ def never_captured(plan: ExecutionPlan, device: torch.device, spread: bool) -> s
         if getattr(op, "merge_grad", 1) != 1 and not hasattr(op, "updater"):
             return f"{describe_op(op, place)} merges the gradients of several steps"
         if hasattr(op, "followed_model"):
-            optimizer = fact(op.followed_model, "current_optimizer")
+            optimizer = get_metadata(op.followed_model, "current_optimizer")
             if getattr(optimizer, "scaler", None) is not None:
                 return (
                     f"{describe_op(op, place)} follows updates that a scaler of the loss may pass "
@@ -566,7 +566,7 @@ class _Failed(Exception):
 
 def _waits(update: Any) -> bool:
     """Return whether an update takes no step in many steps, and has still to take a first one."""
-    optimizer = fact(update.model, "current_optimizer")
+    optimizer = get_metadata(update.model, "current_optimizer")
     if optimizer is None or not (
         update.merge_grad > 1 or getattr(optimizer, "scaler", None) is not None
     ):

@@ -11,9 +11,9 @@ import torch
 from fastnet.backend.torch._internals import (
     WRAPPED_STEP,
     hook_tables,
-    is_bare_zero_grad,
     is_torchs,
 )
+from fastnet.backend.torch.update import is_bare_zero_grad
 from fastnet.network.torch.captured import rules
 from fastnet.network.torch.captured.observing import Uncapturable
 from fastnet.network.torch.captured.rules import Update

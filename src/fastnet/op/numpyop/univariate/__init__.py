@@ -1,4 +1,4 @@
-"""Numpy ops that do the same to each of their inputs."""
+"""Numpy ops that apply the same function to each of their inputs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,32 +1,29 @@
-"""Arrays with a new axis."""
+"""Arrays with an additional axis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int
-from fastnet.op.numpyop.per_array import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
+from fastnet.types import Keys, Names
 
 __all__ = ["ExpandDims"]
 
 
 class ExpandDims(PerArray):
-    """Gives arrays a new axis of length 1.
+    """Add an axis of length 1. See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: The key or keys to read.
-        outputs: The key or keys to write, as many.
-        mode: The mode or modes to run in; "!mode" for all but one; None for all.
-        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
-        axis: Where the new axis is to be.
+        inputs: Key(s) of arrays.
+        outputs: Key(s) of the results.
+        axis: The index of the new axis in the result.
 
     Raises:
-        ValueError: If `axis` is no int; in a network also if there are not as many outputs as
-            inputs.
+        ValueError: If `axis` is not an int.
 
     >>> ExpandDims("x", "y").forward([np.ones(2)], {})[0].shape
     (2, 1)
@@ -35,25 +32,13 @@ class ExpandDims(PerArray):
     resolved_from = ("axis",)
 
     def __init__(
-        self,
-        inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
-        axis: int = -1,
+        self, inputs: Keys, outputs: Keys, mode: Names = None, ds_id: Names = None, axis: int = -1
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_int(axis):
-            raise ValueError(f"ExpandDims's axis is an int, not {shorten(axis)}.")
+            raise ValueError(f"ExpandDims's axis must be an int, not {shorten(axis)}.")
         self.axis = axis
 
     def apply(self, data: Any) -> Any:
-        """Add the axis.
-
-        Args:
-            data: The array.
-
-        Returns:
-            The array with one axis more.
-        """
+        """Return one array with the new axis."""
         return np.expand_dims(data, self.axis)

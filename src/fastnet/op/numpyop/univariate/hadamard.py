@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastnet.op.hadamard_codes import hadamard_codes, resolve_code_length
-from fastnet.op.numpyop.per_array import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
+from fastnet.types import Keys, Names
 
 __all__ = ["Hadamard"]
 
 
 class Hadamard(PerArray):
-    """Turns class indices into codes that differ from each other in half of their positions.
+    """Encode class indices as Hadamard codes, which differ in at least half of their bits.
 
-    `fastnet.op.tensorop.UnHadamard` turns what a model predicts of them into probabilities.
+    `fastnet.op.tensorop.UnHadamard` converts predicted codes into probabilities. See `NumpyOp` for
+    `mode` and `ds_id`.
 
     Args:
-        inputs: The key or keys of indices, each an int or an array of ints.
-        outputs: The key or keys to write, as many; 1 or -1, float32, of shape
-            (..., code_length), where axes of length 1 are left out of the indices' shape.
-        n_classes: How many classes there are.
-        code_length: The length of the codes, a power of 2. None for the least that is enough.
-        mode: The mode or modes to run in; "!mode" for all but one; None for all.
-        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
+        inputs: Key(s) of class indices, each an int or an array of ints.
+        outputs: Key(s) of the codes of -1 and 1, float32, shape (..., code_length), without the
+            indices' axes of length 1.
+        n_classes: The number of classes.
+        code_length: The length of the codes, a power of 2. None for the shortest possible.
 
     Raises:
-        ValueError: If the length is no power of 2 or too short; in a network also if there are not
-            as many outputs as inputs.
+        ValueError: If `code_length` is not a power of 2, or too short for the classes.
 
     >>> Hadamard("x", "y", n_classes=2).forward([1], {})
     [array([ 1., -1.], dtype=float32)]
@@ -39,12 +37,12 @@ class Hadamard(PerArray):
 
     def __init__(
         self,
-        inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
+        inputs: Keys,
+        outputs: Keys,
         n_classes: int,
         code_length: int | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.n_classes = n_classes
@@ -52,12 +50,5 @@ class Hadamard(PerArray):
         self._codes = hadamard_codes(self.code_length)[:n_classes]
 
     def apply(self, data: Any) -> Any:
-        """Look the codes up.
-
-        Args:
-            data: An index, or an array of indices.
-
-        Returns:
-            A code for each.
-        """
+        """Return the codes for one array of indices."""
         return self._codes[np.squeeze(np.array(data)).astype(np.int64)]

@@ -1,35 +1,34 @@
-"""Arrays stretched to a range."""
+"""Arrays scaled to a range."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
-from fastnet.op.numpyop.per_array import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
+from fastnet.types import Keys, Names
 
 __all__ = ["Minmax"]
 
 
 class Minmax(PerArray):
-    """Shifts and scales arrays, each by itself, so that they reach from one value to another.
+    """Scale each array linearly, so that its values range from `new_min` to `new_max`.
+
+    See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: The key or keys to read.
-        outputs: The key or keys to write, as many; float32.
-        mode: The mode or modes to run in; "!mode" for all but one; None for all.
-        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
-        epsilon: The least range that is scaled; an array of one value only stays at the least.
-        new_min: The least value afterwards.
-        new_max: The largest value afterwards.
+        inputs: Key(s) of arrays.
+        outputs: Key(s) of the results, float32, of the inputs' shapes.
+        epsilon: The smallest range to divide by; a constant array becomes `new_min`.
+        new_min: The smallest value of the result.
+        new_max: The largest value of the result.
 
     Raises:
         AssertionError: If `new_max` is not more than `new_min`.
-        ValueError: If a setting is no number; in a network also if there are not as many outputs as
-            inputs.
+        ValueError: If an argument is not a number.
 
     >>> Minmax("x", "y").forward([np.array([1, 2, 5])], {})
     [array([0.  , 0.25, 1.  ], dtype=float32)]
@@ -39,10 +38,10 @@ class Minmax(PerArray):
 
     def __init__(
         self,
-        inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys,
+        outputs: Keys,
+        mode: Names = None,
+        ds_id: Names = None,
         epsilon: float = 1e-7,
         new_min: float = 0.0,
         new_max: float = 1.0,
@@ -51,25 +50,18 @@ class Minmax(PerArray):
         settings = {"epsilon": epsilon, "new_min": new_min, "new_max": new_max}
         for name, value in settings.items():
             if not is_number(value):
-                raise ValueError(f"Minmax's {name} is a number, not {shorten(value)}.")
+                raise ValueError(f"Minmax's {name} must be a number, not {shorten(value)}.")
         if not new_max > new_min:
             raise AssertionError(
-                f"Minmax's new_max is more than its new_min, but they are {shorten(new_max)} and "
-                f"{shorten(new_min)}."
+                f"Minmax's new_max must be more than its new_min, but they are {shorten(new_max)} "
+                f"and {shorten(new_min)}."
             )
         self.epsilon = epsilon
         self.new_min = new_min
         self.new_max = new_max
 
     def apply(self, data: Any) -> Any:
-        """Stretch.
-
-        Args:
-            data: The array.
-
-        Returns:
-            The stretched array.
-        """
+        """Return one array scaled."""
         least, largest = np.min(data), np.max(data)
         scaled = (data - least) / max(largest - least, self.epsilon)
         return (scaled * (self.new_max - self.new_min) + self.new_min).astype(np.float32)

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastnet.errors import shorten
 from fastnet.op.checks import lengths_of
-from fastnet.op.numpyop.per_array import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
+from fastnet.types import Keys, Names
 
 __all__ = ["Reshape"]
 
 
 class Reshape(PerArray):
-    """Gives arrays another shape.
+    """Reshape arrays. See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        shape: The shape of a sample. One length may be -1, for what is left.
-        inputs: The key or keys to read.
-        outputs: The key or keys to write, as many.
-        mode: The mode or modes to run in; "!mode" for all but one; None for all.
-        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
+        shape: The new shape of a sample. One length may be -1 to be inferred.
+        inputs: Key(s) of arrays.
+        outputs: Key(s) of the results.
 
     Raises:
-        ValueError: If `shape` is no shape; in a network also if there are not as many outputs as
-            inputs.
+        ValueError: If `shape` is not a shape.
 
     >>> Reshape((2, -1), "x", "y").forward([np.ones(6)], {})[0].shape
     (2, 3)
@@ -37,26 +34,19 @@ class Reshape(PerArray):
     def __init__(
         self,
         shape: int | tuple[int, ...],
-        inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys,
+        outputs: Keys,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         if lengths_of(shape) is None:
             raise ValueError(
-                f"Reshape's shape is a length or several, of which one can be -1, to be worked "
-                f"out, but got {shorten(shape)}."
+                f"Reshape's shape must be an int or ints, at most one of them -1, but got "
+                f"{shorten(shape)}."
             )
         self.shape = shape
 
     def apply(self, data: Any) -> Any:
-        """Reshape.
-
-        Args:
-            data: The array.
-
-        Returns:
-            The same values in the new shape.
-        """
+        """Return one array in the new shape."""
         return np.reshape(data, self.shape)

@@ -1,31 +1,28 @@
-"""Anything as an array."""
+"""Values as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastnet.errors import shorten
-from fastnet.op.numpyop.per_array import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
+from fastnet.types import Keys, Names
 
 __all__ = ["ToArray"]
 
 
 class ToArray(PerArray):
-    """Turns numbers, lists and the like into arrays.
+    """Convert numbers, lists and similar values to arrays. See `NumpyOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: The key or keys to read.
-        outputs: The key or keys to write, as many.
-        mode: The mode or modes to run in; "!mode" for all but one; None for all.
-        ds_id: The dataset id or ids to run for; "!id" for all but one; None for all.
-        dtype: The type of the arrays, by its name. None for what numpy makes of the values.
+        inputs: Key(s) of values.
+        outputs: Key(s) of the arrays.
+        dtype: The dtype of the arrays. None to let numpy choose.
 
     Raises:
-        ValueError: If numpy has no such type; in a network also if there are not as many outputs as
-            inputs.
+        ValueError: If `dtype` is not a dtype of numpy.
 
     >>> ToArray("x", "y", dtype="float32").forward([[1, 2]], {})
     [array([1., 2.], dtype=float32)]
@@ -35,10 +32,10 @@ class ToArray(PerArray):
 
     def __init__(
         self,
-        inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys,
+        outputs: Keys,
+        mode: Names = None,
+        ds_id: Names = None,
         dtype: str | None = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
@@ -46,17 +43,10 @@ class ToArray(PerArray):
             np.dtype(dtype)
         except TypeError as error:
             raise ValueError(
-                f"ToArray's dtype is a type of numpy's, not {shorten(dtype)}."
+                f"ToArray's dtype must be a dtype of numpy, not {shorten(dtype)}."
             ) from error
         self.dtype = dtype
 
     def apply(self, data: Any) -> Any:
-        """Convert.
-
-        Args:
-            data: The value.
-
-        Returns:
-            A new array.
-        """
+        """Return one value as a new array."""
         return np.array(data, dtype=self.dtype)

@@ -1,56 +1,42 @@
-"""Inputs that mislead a model."""
+"""Adversarial examples by the fast gradient sign method."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from fastnet.errors import GRADIENT_ADVICE, shorten
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.gradient.taker import GradientTaker
-from fastnet.op.tensorop.of_framework import WithFramework
-from fastnet.types import Forward, State, Tensor
-
-
-def _moved(
-    functions: Any,
-    clean: Tensor,
-    gradient: Tensor,
-    epsilon: float,
-    low: float | None,
-    high: float | None,
-) -> Tensor:
-    """Move inputs a small way along the signs of gradients."""
-    moved = functions.add(clean, functions.multiply(functions.sign(gradient), epsilon))
-    if not low or not high:
-        least, largest = functions.extremes(clean)
-        low, high = low or least, high or largest
-    return functions.clip_by_value(moved, low, high)
+from fastnet.types import Forward, Names, State, Tensor
 
 
 class FGSM(GradientTaker):
-    """Moves inputs a small way to where a loss grows: the fast gradient sign method.
+    """Fast gradient sign method: ``clip(x + epsilon * sign(d loss / d x), clip_low, clip_high)``.
+
+    See `TensorOp` for `mode` and `ds_id`. Source: "Explaining and Harnessing Adversarial Examples"
+    (Goodfellow, Shlens and Szegedy, 2015).
 
     Args:
-        data: The key of the inputs, which a Watch has made ready.
-        loss: The key of the loss; its elements count alike.
-        outputs: The key for the moved inputs, of their shape.
-        epsilon: How far each element is moved.
-        clip_low: The least value of the result. None, or 0, for the least of the inputs.
-        clip_high: The largest value of the result. None, or 0, for the largest of the inputs.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        data: Key of the inputs, of any shape, which a `Watch` op must have read before.
+        loss: Key of the loss; the elements of a loss that is not a scalar are added up.
+        outputs: Key of the adversarial examples, of the inputs' shape.
+        epsilon: The size of the change of each element.
+        clip_low: The smallest value of the result. None or 0 for the smallest of the inputs.
+        clip_high: The largest value of the result. None or 0 for the largest of the inputs.
 
     Raises:
-        ValueError: If `epsilon` is no number, or `clip_low` and `clip_high` are none or the wrong
-            way round; in a network also if `data` or `loss` is not one key, or there is not one
-            output.
+        ValueError: If `data` or `loss` is not one key, `epsilon` or a limit is not a number, or
+            `clip_low` is more than `clip_high`. In a step, if the loss does not depend on the
+            inputs.
 
-    Source: "Explaining and Harnessing Adversarial Examples" (Goodfellow, Shlens and Szegedy, 2015).
+    >>> import torch
+    >>> op = FGSM("x", "loss", "adversarial", epsilon=0.5, clip_low=-9.0, clip_high=9.0)
+    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> op.forward([x, (x * torch.tensor([1.0, -1.0])).sum()], {"tape": None})
+    tensor([1.5000, 1.5000], grad_fn=<ClampBackward1>)
     """
 
-    _moved = WithFramework(_moved)
-
+    n_outputs = 1
     resolved_from = ("epsilon", "clip_low", "clip_high")
 
     def __init__(
@@ -61,22 +47,24 @@ class FGSM(GradientTaker):
         epsilon: float = 0.01,
         clip_low: float | None = None,
         clip_high: float | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         for setting, key in (("data", data), ("loss", loss)):
             if not isinstance(key, (str, list, tuple)):
                 raise _not_one_key(setting, key)
         super().__init__(inputs=[data, loss], outputs=outputs, mode=mode, ds_id=ds_id)
         if not is_number(epsilon):
-            raise ValueError(f"FGSM's epsilon is a number, not {shorten(epsilon)}.")
+            raise ValueError(f"FGSM's epsilon must be a number, not {shorten(epsilon)}.")
         for setting, value in (("clip_low", clip_low), ("clip_high", clip_high)):
             if value is not None and not is_number(value):
-                raise ValueError(f"FGSM's {setting} is a number or None, not {shorten(value)}.")
+                raise ValueError(
+                    f"FGSM's {setting} must be a number or None, not {shorten(value)}."
+                )
         if clip_low and clip_high and clip_low > clip_high:
             raise ValueError(
-                f"FGSM's clip_low is not more than its clip_high, but they are {shorten(clip_low)} "
-                f"and {shorten(clip_high)}."
+                f"FGSM's clip_low must not be more than its clip_high, but they are "
+                f"{shorten(clip_low)} and {shorten(clip_high)}."
             )
         self.out_list = False
         self.epsilon = epsilon
@@ -86,51 +74,42 @@ class FGSM(GradientTaker):
     def _anew(self, own: Any) -> FGSM:
         if len(self.inputs) != 2:
             raise ValueError(
-                f"FGSM reads two keys, the inputs and their loss, but its inputs are {self.inputs}."
+                f"FGSM takes two inputs, the data and the loss, but its inputs are {self.inputs}."
             )
         settings = {name: getattr(self, name) for name in own.resolved_from}
         made: FGSM = own(*self.inputs, list(self.outputs), **settings)
         return made
 
     def check_keys(self) -> None:
-        """Refuse other than two inputs and one output, when a network is made of the op.
-
-        Raises:
-            ValueError: If those are what it has.
-        """
+        """Check that the data and the loss are one key each, and that there is one output."""
         for setting, key in zip(("data", "loss"), self.inputs, strict=False):
             if not isinstance(key, str):
                 raise _not_one_key(setting, key)
-        if len(self.outputs) != 1:
-            raise ValueError(f"FGSM writes one output, but its outputs are {self.outputs}.")
+        super().check_keys()
 
     def make_take(self, retain_graph: bool) -> Forward:
-        """Settle what moves the inputs.
-
-        Args:
-            retain_graph: Whether a later op takes gradients of the same graph.
-
-        Returns:
-            What takes the inputs and the loss, and the step's context, and gives the moved inputs.
-            It raises a ValueError if the loss does not depend on the inputs, or they were not
-            watched.
-        """
-        differentiate, move = self._gradient, self._move
+        """Return the function of the data, the loss and the state."""
 
         def take(data: list[Tensor], state: State) -> Tensor:
-            gradient = differentiate(data[1], data[0], False, state.get("tape"), retain_graph)
-            return move(data[0], gradient)
+            clean, loss = data
+            gradient = self.backend.take(loss, clean, False, state.get("tape"), retain_graph)
+            if gradient is None:
+                raise ValueError(
+                    f"The loss '{self.inputs[1]}' has no gradient with respect to "
+                    f"'{self.inputs[0]}'. {GRADIENT_ADVICE}"
+                )
+            return self._move(clean, gradient)
 
         return take
 
-    def _move(self, clean: Tensor, gradient: Tensor | None) -> Tensor:
-        if gradient is None:
-            raise ValueError(
-                f"The loss '{self.inputs[1]}' has no gradient by '{self.inputs[0]}'. "
-                f"{GRADIENT_ADVICE}"
-            )
-        return self._moved(clean, gradient, self.epsilon, self.clip_low, self.clip_high)
+    def _move(self, clean: Tensor, gradient: Tensor) -> Tensor:
+        backend, low, high = self.backend, self.clip_low, self.clip_high
+        moved = backend.add(clean, backend.multiply(backend.sign(gradient), self.epsilon))
+        if not low or not high:
+            least, largest = backend.extremes(clean)
+            low, high = low or least, high or largest
+        return backend.clip_by_value(moved, low, high)
 
 
 def _not_one_key(setting: str, given: object) -> ValueError:
-    return ValueError(f"FGSM reads one key as its {setting}, but got {shorten(given)}.")
+    return ValueError(f"FGSM needs one key as its {setting}, but got {shorten(given)}.")

@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from fastnet.backend.framework import framework_of
-from fastnet.frameworks import part_if_any, part_of
+from fastnet.backend.dispatch import backend_module, framework_of, get_backend
 from fastnet.op.tensorop.gradient.taker import GradientTaker
 from fastnet.op.tensorop.model.held_model import HoldsModel
-from fastnet.types import Forward, Model, State, Tensor
+from fastnet.types import Forward, Keys, Model, Names, State, Tensor
 from fastnet.util import to_list
 
 
 class GradientOp(HoldsModel, GradientTaker):
-    """Differentiates values by inputs, or by the weights of a model.
+    """Compute gradients with respect to tensors, or to the trainable weights of a model.
+
+    See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        finals: Key(s) of what to differentiate; the elements of each count alike.
-        outputs: Key(s) for the gradients: for each of `finals` a tensor of the shape of its
-            input, or a list of tensors, one for each trained weight of the model.
-        inputs: Key(s) of what to differentiate by, one for each of `finals`. A Watch in front
-            makes gradients by them possible.
-        model: Instead of `inputs`, a model.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        finals: Key(s) of the tensors to differentiate; the elements of each are added up.
+        outputs: Key(s) of the gradients: for each of `finals` a tensor of the shape of its input,
+            or a list with one tensor per trainable weight of the model.
+        inputs: Key(s) of the tensors to differentiate with respect to, one for each of `finals`. A
+            `Watch` op must have read them before.
+        model: The model to differentiate with respect to, instead of `inputs`.
 
     Raises:
-        AssertionError: If there are both inputs and a model, or neither, if `model` is no model, or
-            if there are not as many outputs and inputs as finals.
+        AssertionError: If not exactly one of `inputs` and `model` is given, `model` is not a model,
+            or the number of outputs or inputs is not that of `finals`.
+
+    >>> import torch
+    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> op = GradientOp("y", "dy_dx", inputs="x")
+    >>> op.forward([x, x**2], {"tape": None})
+    [tensor([2., 4.])]
     """
 
     resolved_from = ("model",)
 
     def __init__(
         self,
-        finals: str | Iterable[str],
-        outputs: str | Iterable[str],
-        inputs: str | Iterable[str] | None = None,
+        finals: Keys,
+        outputs: Keys,
+        inputs: Keys | None = None,
         model: Model | None = None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        mode: Names = None,
+        ds_id: Names = None,
     ) -> None:
         sources, targets, written = map(list, map(to_list, (inputs, finals, outputs)))
         if (model is None) == (not sources):
             raise AssertionError(
-                f"GradientOp differentiates either by `inputs` or by the weights of a `model`, but "
-                f"got inputs={sources} and {'no model' if model is None else 'a model'}."
+                f"GradientOp differentiates with respect to either `inputs` or a `model`, but got "
+                f"inputs={sources} and {'no model' if model is None else 'a model'}."
             )
         if model is not None and framework_of(model) is None:
             raise AssertionError(
-                f"GradientOp's model is a torch.nn.Module or a Keras model, not "
+                f"GradientOp's model must be a torch.nn.Module or a Keras model, not "
                 f"{type(model).__name__}."
             )
         if len(targets) != len(written) or (sources and len(sources) != len(targets)):
@@ -59,11 +63,11 @@ class GradientOp(HoldsModel, GradientTaker):
         self.model = model
         self._count = len(targets)
         framework = None if model is None else framework_of(model)
-        self._trainable: Any = framework and (
-            part_of(framework, "gradients.trainable", "GradientOp")
-        )
-        # of models that are spread over processes
-        self._taker_of: Any = framework and part_if_any(framework, "spread_taking.taker_of")
+        self._trainable: Any = framework and get_backend(framework).trainable
+        # Returns how to differentiate with respect to a model that is sharded over processes.
+        self._taker_of: Any = None
+        if framework == "torch":
+            self._taker_of = backend_module("torch", "spread_taking").taker_of
 
     def _anew(self, own: Any) -> GradientOp:
         count = len(self.inputs) - self._count
@@ -72,11 +76,7 @@ class GradientOp(HoldsModel, GradientTaker):
         return made
 
     def check_keys(self) -> None:
-        """Refuse no finals, when a network is made of the op.
-
-        Raises:
-            AssertionError: If those are what it has.
-        """
+        """Check that there is something to differentiate."""
         if not self._count:
             raise _wrong_counts(self.inputs, self.outputs, [])
 
@@ -85,16 +85,8 @@ class GradientOp(HoldsModel, GradientTaker):
         return set() if self.model is None else {self.model}
 
     def make_take(self, retain_graph: bool) -> Forward:
-        """Settle what differentiates.
-
-        Args:
-            retain_graph: Whether a later op takes gradients of the same graph.
-
-        Returns:
-            What takes the inputs, if there are any, then the finals, and the step's context, and
-            gives for each of the finals its gradient, or a list of gradients.
-        """
-        differentiate, count, model = self._gradient, self._count, self.model
+        """Return the function of the inputs, if any, the finals, and the state."""
+        differentiate, count, model = self.backend.take, self._count, self.model
 
         def take_one(data: list[Tensor], state: State) -> list[Any]:
             return [differentiate(data[1], data[0], False, state.get("tape"), retain_graph)]
@@ -124,6 +116,6 @@ class GradientOp(HoldsModel, GradientTaker):
 
 def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:
     return AssertionError(
-        f"GradientOp writes one output for each of its finals, by one input each, but its finals "
-        f"are {finals}, its outputs {outputs} and its inputs {inputs}."
+        f"GradientOp writes one output for each of its finals, and takes one input each, but its "
+        f"finals are {finals}, its outputs {outputs} and its inputs {inputs}."
     )

@@ -1,90 +1,44 @@
-"""What ops share that take gradients."""
+"""The base class of ops that take gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from fastnet.op.settings import is_overridden
-from fastnet.op.tensorop.of_framework import OfFramework
+from fastnet.op.op import is_overridden
 from fastnet.op.tensorop.tensorop import TensorOp
-from fastnet.types import Forward, State
+from fastnet.types import Forward, Keys, Names, State
 
 
 class GradientTaker(TensorOp):
-    """An op that takes gradients, or makes that possible. Derive from it; define `make_take`.
-
-    Args:
-        inputs: Key(s) to read.
-        outputs: Key(s) to write.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
-    """
-
-    _gradient = OfFramework("taking.take")
+    """An op that takes gradients, or prepares for it. Derive from it and define `make_take`."""
 
     def __init__(
-        self,
-        inputs: str | Iterable[str] | None,
-        outputs: str | Iterable[str] | None,
-        mode: str | Iterable[str] | None = None,
-        ds_id: str | Iterable[str] | None = None,
+        self, inputs: Keys | None, outputs: Keys | None, mode: Names = None, ds_id: Names = None
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.retain_graph = True
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
-        """Read, or set, whether the graph is kept for a later op's gradients.
-
-        Args:
-            retain: The new setting, or None to leave it.
-
-        Returns:
-            The setting.
-        """
+        """Get or set whether the graph is retained for the gradients of a later op."""
         if retain is not None:
             self.retain_graph = retain
         return self.retain_graph
 
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
-        """Return a forward with the settings that a network has for the op, which keeps its own.
+        """Return the function to call instead of `forward`, or None if that is overridden.
 
-        Args:
-            defer: Not used: the op updates nothing.
-            retain_graph: Whether a later op takes gradients of the same graph.
-
-        Returns:
-            What to call instead of `forward`, or None where that was overridden, be it by a derived
-            class, in the class itself, or on this op.
+        The network decides `retain_graph`; the op keeps its own setting.
         """
-        if is_overridden(self, _FORWARD):
-            return None
-        return self.make_take(retain_graph)
+        return None if is_overridden(self, _FORWARD) else self.make_take(retain_graph)
 
     def forward(self, data: Any, state: State) -> Any:
-        """Do the op's work.
-
-        Args:
-            data: The value of the input, or a list of values.
-            state: The step's context; in TensorFlow with the tape.
-
-        Returns:
-            The value of the output, or a list of values.
-        """
+        """Return the outputs. In TensorFlow ``state["tape"]`` is the gradient tape."""
         return self.make_take(self.retain_graph)(data, state)
 
     def make_take(self, retain_graph: bool) -> Forward:
-        """Settle what does the op's work.
-
-        Args:
-            retain_graph: Whether a later op takes gradients of the same graph.
-
-        Returns:
-            Like `forward`, it takes the values of the inputs and the step's context, and returns
-            the values of the outputs.
-        """
+        """Return the function of the inputs and the state that does the op's work."""
         raise NotImplementedError(f"{type(self).__name__} must define make_take.")
 
 
-# as it is here, whatever is put into its place
+# A program may assign another function to GradientTaker.forward.
 _FORWARD = GradientTaker.forward

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from fastnet.backend.focal import compute
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number
-from fastnet.op.tensorop.loss.loss import LossOp
-from fastnet.op.tensorop.of_framework import WithFramework
-from fastnet.types import State, Tensor
+from fastnet.op.tensorop.loss.loss import PairLoss
+from fastnet.types import Names, State, Tensor
 
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-class FocalLoss(LossOp):
-    """Compares yes-or-no predictions with the truth, with little weight on what is easy.
+class FocalLoss(PairLoss):
+    """Focal loss: binary cross-entropy that down-weights well-classified examples.
+
+    ``-alpha * (1 - p) ** gamma * log(p)`` for targets of 1, and ``-(1 - alpha) * p ** gamma *
+    log(1 - p)`` for targets of 0. See `TensorOp` for `mode` and `ds_id`. Source: "Focal Loss for
+    Dense Object Detection" (Lin et al., 2017).
 
     Args:
-        inputs: Two keys: predictions, shape (batch, ..., classes), and truth, of the same shape, 0
+        inputs: Two keys: predictions, shape (batch, ..., classes), and targets of the same shape, 0
             or 1.
-        outputs: The key to write the loss under.
-        gamma: How fast the weight of the easy falls, 0 or more.
-        alpha: The weight of yes, from 0 to 1; that of no is the rest.
-        sample_reduction: What becomes of the samples: "mean", "sum", or "none" to keep a loss for
-            each.
-        shape_reduction: What becomes of the classes of a sample, likewise.
+        outputs: Key of the loss: a scalar, or a loss for each element that is not reduced.
+        gamma: The exponent that down-weights well-classified examples, at least 0.
+        alpha: The weight of targets of 1, from 0 to 1. Targets of 0 have the weight ``1 - alpha``.
+        sample_reduction: The reduction over samples: "mean", "sum" or "none".
+        shape_reduction: The reduction over the elements of each sample, likewise.
         from_logits: Whether the predictions are logits rather than probabilities.
-        normalize: Whether to divide the loss of a sample by how many of its classes are yes.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        normalize: Whether to divide the loss of each sample by its number of targets of 1.
 
     Raises:
-        ValueError: If a number is out of its range, or a reduction is none of the three; in a
-            network also if there are not two inputs and one output.
+        ValueError: If a number is out of range, or a reduction is unknown.
 
-    Source: "Focal Loss for Dense Object Detection" (Lin et al., 2017).
+    >>> import torch
+    >>> op = FocalLoss(("y_pred", "y"), "loss")
+    >>> op.forward([torch.tensor([[0.5, 0.1]]), torch.tensor([[1.0, 0.0]])], {})
+    tensor(0.0441)
     """
-
-    _compute = WithFramework(compute)
 
     resolved_from = (
         "gamma",
@@ -61,23 +60,21 @@ class FocalLoss(LossOp):
         shape_reduction: str = "sum",
         from_logits: bool = False,
         normalize: bool = True,
-        mode: str | Iterable[str] | None = "!infer",
-        ds_id: str | Iterable[str] | None = None,
+        mode: Names = "!infer",
+        ds_id: Names = None,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        # a bare one even where a list of one key was given
-        self.out_list = False
-        if not _within(gamma, math.inf):
-            raise ValueError(f"FocalLoss's gamma is 0 or more, not {shorten(gamma)}.")
-        if not _within(alpha, 1):
-            raise ValueError(f"FocalLoss's alpha is from 0 to 1, not {shorten(alpha)}.")
+        if not _is_between(gamma, 0, math.inf):
+            raise ValueError(f"FocalLoss's gamma must be at least 0, not {shorten(gamma)}.")
+        if not _is_between(alpha, 0, 1):
+            raise ValueError(f"FocalLoss's alpha must be from 0 to 1, not {shorten(alpha)}.")
         for name, given in (
             ("sample_reduction", sample_reduction),
             ("shape_reduction", shape_reduction),
         ):
             if given not in _REDUCTIONS:
                 raise ValueError(
-                    f"FocalLoss's {name} is one of {list(_REDUCTIONS)}, not {shorten(given)}."
+                    f"FocalLoss's {name} must be one of {list(_REDUCTIONS)}, not {shorten(given)}."
                 )
         self.gamma = gamma
         self.alpha = alpha
@@ -86,26 +83,11 @@ class FocalLoss(LossOp):
         self.from_logits = from_logits
         self.normalize = normalize
 
-    def check_keys(self) -> None:
-        """Refuse anything but two inputs and one output, when a network is made of the op.
-
-        Raises:
-            ValueError: If there are more or fewer.
-        """
-        self.require_pair()
-
     def forward(self, data: list[Tensor], state: State) -> Tensor:
-        """Compute the loss.
-
-        Args:
-            data: Predictions and truth.
-            state: The step's context, not used.
-
-        Returns:
-            The loss.
-        """
+        """Return the loss."""
         y_pred, y_true = data
-        return self._compute(
+        return compute(
+            self._backend_of(y_true, "focal"),
             y_true,
             y_pred,
             self.gamma,
@@ -117,5 +99,5 @@ class FocalLoss(LossOp):
         )
 
 
-def _within(value: Any, most: float) -> bool:
-    return is_number(value) and 0 <= value <= most
+def _is_between(value: Any, least: float, most: float) -> bool:
+    return is_number(value) and least <= value <= most

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from fastnet.op.tensorop.loss.pair_loss import PairLoss
-from fastnet.op.tensorop.of_framework import OfFramework
+from fastnet.op.tensorop.loss.loss import PairLoss
+from fastnet.types import State, Tensor
 
 
 class Hinge(PairLoss):
-    """Compares scores with truth of 1 and -1: what is right by a margin costs nothing.
+    """Hinge loss: the mean of ``max(1 - y_true * y_pred, 0)`` over the last axis.
+
+    See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: Two keys: predictions and truth, of one shape (batch, ...).
-        outputs: The key to write the loss under: a scalar, or, without averaging, a loss of the
-            shape without its last axis.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
-        average_loss: Whether to write the mean, rather than a loss for each sample.
+        inputs: Two keys: predictions and targets of the same shape (batch, ...). Targets are -1 or
+            1.
+        outputs: Key of the loss: a scalar, or the inputs' shape without the last axis.
+        average_loss: Whether to return the mean over the batch instead of one loss per sample.
 
-    Raises:
-        ValueError: In a network, if there are not two inputs and one output.
+    >>> import torch
+    >>> op = Hinge(("y_pred", "y"), "loss")
+    >>> op.forward([torch.tensor([[0.5, -2.0]]), torch.tensor([[1.0, -1.0]])], {})
+    tensor(0.2500)
     """
 
-    _loss = OfFramework("losses.hinge")
-    resolved_from = ("average_loss",)
+    def forward(self, data: list[Tensor], state: State) -> Tensor:
+        """Return the loss."""
+        y_pred, y_true = data
+        loss = self.backend.hinge(y_true, y_pred)
+        return self.backend.mean_of_losses(loss) if self.average_loss else loss

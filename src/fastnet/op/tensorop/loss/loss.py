@@ -1,54 +1,47 @@
-"""What all losses share."""
+"""The base classes of losses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import ClassVar
 
 from fastnet.op.tensorop.tensorop import TensorOp
+from fastnet.types import Keys, Names
 
 
 class LossOp(TensorOp):
-    """A loss: reads predictions and truth, writes a number. By itself it hands its input through.
+    """A loss of predictions and targets; by itself it returns its input.
+
+    Derive from it and override `forward`. See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: Two keys: predictions, truth.
-        outputs: The key to write the loss under.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
-        average_loss: Whether to write the mean over the batch, rather than a loss for each point.
+        inputs: Two keys: predictions, targets.
+        outputs: Key of the loss.
+        average_loss: Whether to return the mean over the batch instead of one loss per sample.
+
+    >>> import torch
+    >>> class Absolute(LossOp):
+    ...     def forward(self, data, state):
+    ...         y_pred, y_true = data
+    ...         loss = self.backend.abs(y_pred - y_true)
+    ...         return self.backend.reduce_mean(loss, None, False) if self.average_loss else loss
+    >>> Absolute(("y_pred", "y"), "loss").forward([torch.zeros(2), torch.ones(2)], {})
+    tensor(1.)
     """
 
     def __init__(
         self,
-        inputs: str | Iterable[str] | None = None,
-        outputs: str | Iterable[str] | None = None,
-        mode: str | Iterable[str] | None = "!infer",
-        ds_id: str | Iterable[str] | None = None,
+        inputs: Keys | None = None,
+        outputs: Keys | None = None,
+        mode: Names = "!infer",
+        ds_id: Names = None,
         average_loss: bool = True,
     ) -> None:
         super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
         self.average_loss = average_loss
 
-    def require_pair(self) -> None:
-        """Refuse anything but two inputs and one output, for losses that compare two values.
-
-        Raises:
-            ValueError: If there are more or fewer.
-        """
-        if len(self.inputs) != 2:
-            raise ValueError(
-                f"{type(self).__name__} reads two keys, the predictions and the truth, but its "
-                f"inputs are {self.inputs}."
-            )
-        if len(self.outputs) != 1:
-            raise ValueError(
-                f"{type(self).__name__} writes one key, the loss, but its outputs are "
-                f"{self.outputs}."
-            )
-
     @property
     def true_key(self) -> str:
-        """The key of the truth."""
+        """The key of the targets."""
         return self.inputs[self.true_key_idx]
 
     @property
@@ -58,10 +51,32 @@ class LossOp(TensorOp):
 
     @property
     def true_key_idx(self) -> int:
-        """The place of the truth among the inputs."""
+        """The index of the targets in the inputs."""
         return 1
 
     @property
     def pred_key_idx(self) -> int:
-        """The place of the predictions among the inputs."""
+        """The index of the predictions in the inputs."""
         return 0
+
+
+class PairLoss(LossOp):
+    """A loss with exactly two inputs, predictions and targets, and one output. See `LossOp`."""
+
+    n_inputs = 2
+    n_outputs = 1
+    resolved_from: ClassVar[tuple[str, ...]] = ("average_loss",)
+
+    def __init__(
+        self,
+        inputs: tuple[str, str] | list[str],
+        outputs: str,
+        mode: Names = "!infer",
+        ds_id: Names = None,
+        average_loss: bool = True,
+    ) -> None:
+        super().__init__(
+            inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id, average_loss=average_loss
+        )
+        # One value is returned even if `outputs` is a list of one key.
+        self.out_list = False

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from fastnet.op.tensorop.loss.pair_loss import PairLoss
-from fastnet.op.tensorop.of_framework import OfFramework
+from fastnet.op.tensorop.loss.loss import PairLoss
 from fastnet.types import State, Tensor
 
 
 class MeanSquaredError(PairLoss):
-    """Averages squared differences.
+    """Mean squared error: the mean of ``(y_pred - y_true) ** 2``.
+
+    See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        inputs: Two keys: predictions and truth, of one shape (batch, ...).
-        outputs: The key to write the loss under: a scalar, or, without averaging, a loss of the
-            shape without its last axis.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
-        average_loss: Whether to write the mean, rather than a loss for each sample.
+        inputs: Two keys: predictions and targets of the same shape (batch, ...).
+        outputs: Key of the loss: a scalar, or the inputs' shape without the last axis.
+        average_loss: Whether to return the mean over the batch instead of one loss per sample.
 
-    Raises:
-        ValueError: In a network, if there are not two inputs and one output.
+    >>> import torch
+    >>> op = MeanSquaredError(("y_pred", "y"), "loss")
+    >>> op.forward([torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]])], {})
+    tensor(2.)
     """
 
-    _loss = OfFramework("losses.mean_squared_error")
-    resolved_from = ("average_loss",)
-
     def forward(self, data: list[Tensor], state: State) -> Tensor:
-        """Compute the loss.
-
-        Args:
-            data: Predictions and truth.
-            state: The step's context, not used.
-
-        Returns:
-            The loss.
-        """
+        """Return the loss."""
         y_pred, y_true = data
-        # averages over all axes at once
-        return self._loss(y_true, y_pred, self.average_loss)
+        return self.backend.mean_squared_error(y_true, y_pred, self.average_loss)

@@ -1,4 +1,4 @@
-"""A loss that trusts what is easy more than what is hard."""
+"""SuperLoss: curriculum learning for any loss."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.dispatch import implementation_of
 from fastnet.errors import shorten
-from fastnet.op.checks import check_keys, is_number
+from fastnet.op.checks import is_number
 from fastnet.op.copies import shallow_copy
 from fastnet.op.tensorop.loss.loss import LossOp
-from fastnet.op.tensorop.of_framework import OfFramework
 from fastnet.types import State, Tensor
 from fastnet.util import to_number
+from fastnet.util.names import MODES
 
 if TYPE_CHECKING:
     import torch
 
-_MODES = ("train", "eval", "test", "infer")
-
 
 class SuperLoss(LossOp):
-    """Weighs the samples of another loss by how hard they are, as in learning by a curriculum.
+    """Down-weight the samples of another loss that are hard, as in curriculum learning.
+
+    ``(loss - threshold) * confidence + regularization * log(confidence) ** 2``, where the
+    confidence is the minimizer, ``exp(-W(max(-2 / e, (loss - threshold) / regularization) / 2))``
+    with Lambert's W function. Source: "SuperLoss: A Generic Loss for Robust Curriculum Learning"
+    (Castells, Weinzaepfel and Revaud, 2020).
 
     Args:
-        loss: The loss, with one output; it is copied, and averages nothing then.
-        threshold: The loss that is neither easy nor hard: a number, such as the logarithm of the
-            number of classes, or "exp" for a moving average of the loss.
-        regularization: How little samples are told apart, more than 0.
-        average_loss: Whether to write the mean, rather than a loss for each sample.
-        output_confidence: A key for the confidence in each sample, or None.
+        loss: A loss with one output. It is copied, and the copy does not average. The inputs, the
+            output, the mode and the ds_id are those of the loss.
+        threshold: The loss that separates easy from hard samples: a number, such as the logarithm
+            of the number of classes, or "exp" for an exponential moving average of the loss.
+        regularization: The strength of the regularization, positive.
+        average_loss: Whether to return the mean over the batch instead of one loss per sample.
+        output_confidence: Key of the confidence of each sample, or None.
 
     Raises:
-        ValueError: If `loss` is no loss with one output, or a number is none that is possible.
+        ValueError: If `loss` is not a loss with one output, or a number is out of range.
 
-    Source: "SuperLoss: A Generic Loss for Robust Curriculum Learning" (Castells, Weinzaepfel and
-    Revaud, 2020).
+    >>> import torch
+    >>> from fastnet.op.tensorop.loss import MeanSquaredError
+    >>> op = SuperLoss(MeanSquaredError(("y_pred", "y"), "loss"), threshold=1.0)
+    >>> op.forward([torch.zeros(2, 1), torch.ones(2, 1)], {"mode": "train", "warmup": False})
+    tensor(0.)
     """
-
-    _weigh = OfFramework("super_loss.weigh")
-    _mean = OfFramework("reduce_mean")
-    _new_average = OfFramework("super_loss.MovingAverage")
 
     calls_user_code = True
     resolved_from = ("threshold", "regularization", "average_loss")
@@ -56,18 +58,18 @@ class SuperLoss(LossOp):
     ) -> None:
         if not hasattr(loss, "average_loss") or len(loss.outputs) != 1 or loss.out_list:
             raise ValueError(
-                f"SuperLoss is around a loss that writes one bare output, not around "
+                f"SuperLoss needs a loss that writes one output, as a single value, but got "
                 f"{type(loss).__name__}."
             )
         if is_number(threshold):
             threshold = float(to_number(threshold).item())
         elif threshold != "exp":
             raise ValueError(
-                f"SuperLoss's threshold is a number or 'exp', not {shorten(threshold)}."
+                f"SuperLoss's threshold must be a number or 'exp', not {shorten(threshold)}."
             )
         if not is_number(regularization) or regularization <= 0:
             raise ValueError(
-                f"SuperLoss's regularization is more than 0, not {shorten(regularization)}."
+                f"SuperLoss's regularization must be positive, not {shorten(regularization)}."
             )
         written = loss.outputs[0]
         super().__init__(
@@ -85,28 +87,19 @@ class SuperLoss(LossOp):
         self._averages: dict[str, Any] = {}
 
     def check_keys(self) -> None:
-        """Ask the loss whether its keys are fine, when a network is made of the op.
-
-        Raises:
-            ValueError: If they are not.
-        """
-        check_keys([self.loss])
+        """Check the keys of the loss."""
+        if hasattr(self.loss, "check_keys"):
+            self.loss.check_keys()
 
     def inner_ops(self) -> list[Any]:
-        """List the loss that is weighed."""
+        """Return the loss in a list."""
         return [self.loss]
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op or to its loss; moving averages go on.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            ValueError: As for `__init__`.
-        """
+        """Apply changes of the op or of its loss; see `Op.resolve_settings`."""
         averages = self._averages
         super().resolve_settings(changed)
+        # The moving averages are state, not derived from the settings.
         self._averages = averages
         self.loss.average_loss = False
 
@@ -118,67 +111,55 @@ class SuperLoss(LossOp):
         return made
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get the loss ready for a framework, and the moving averages of each mode.
-
-        Args:
-            framework: "torch" or "tf".
-            device: The device that ops run on (torch only).
-        """
+        """Build the loss, and the moving average of each mode; see `TensorOp.build`."""
         super().build(framework, device)
         self.loss.build(framework, device)
         if self.threshold == "exp":
-            for mode in _MODES:
-                self._averages.setdefault(mode, self._new_average())
+            for mode in MODES:
+                self._averages.setdefault(mode, self.backend.MovingAverage())
 
     def forward(self, data: list[Tensor], state: State) -> Any:
-        """Compute the loss.
-
-        Args:
-            data: What the other loss reads.
-            state: The step's context.
-
-        Returns:
-            The loss, or a list of the loss and the confidences.
-        """
+        """Return the loss, or a list of the loss and the confidence of each sample."""
         losses = self.loss.forward(data, state)
         excess = losses - self._threshold(losses, state)
-        result, confidence = self._weigh(excess, self.regularization)
+        result, confidence = self.backend.weigh(excess, self.regularization)
         if self.average_loss:
-            result = self._mean(result, None, False)
+            result = self.backend.reduce_mean(result, None, False)
         return [result, confidence] if len(self.outputs) == 2 else result
 
     def _threshold(self, losses: Tensor, state: State) -> Any:
         if self.threshold != "exp":
             return self.threshold
         mode = state["mode"]
-        if mode not in self._averages:  # an op that was not built for a framework
-            self._averages[mode] = implementation_of(self, losses, "super_loss.MovingAverage")()
-        mean = self._mean(losses, None, False)
+        if mode not in self._averages:
+            self._averages[mode] = self._backend_of(losses, "MovingAverage").MovingAverage()
+        mean = self.backend.reduce_mean(losses, None, False)
         return self._averages[mode].update(mean, keep=not state["warmup"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the op remembers from step to step, to save it in a checkpoint.
+        """Return the state for a checkpoint.
 
         Returns:
-            Under "averages" the moving average of each mode: a float, or None if it has none yet.
+            Under "averages" the moving average of each mode: a float, or None before the first
+            step.
         """
         return {"averages": {mode: one.value for mode, one in self._averages.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave, after the op was built for its framework.
+        """Restore the state that `state_dict` returned. The op must have been built.
 
         Args:
-            state: What the op, or another one like it, remembered.
+            state: The state.
 
         Raises:
-            ValueError: If it is none; the op goes on as before then.
+            ValueError: If it is not such a state; the op is then unchanged.
         """
         given: Any = state
         averages = given.get("averages") if isinstance(given, dict) else None
         if not isinstance(averages, dict) or not all(map(_is_average, averages.values())):
             raise ValueError(
-                f"The state to load is none of a SuperLoss, whose 'averages' are numbers or None: "
-                f"{state!r:.200}"
+                f"The state of a SuperLoss must contain 'averages', a dict of finite numbers or "
+                f"None, but got {state!r:.200}."
             )
         for mode, value in averages.items():
             if mode in self._averages:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fastnet.backend.facts import name_of
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import backend_module, framework_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.errors import shorten
-from fastnet.frameworks import part_of
 from fastnet.op.checks import is_number
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.held_model import require_built
@@ -67,7 +66,7 @@ class EMA(FollowsUpdates):
         self.decay = decay
         self.use_buffers = use_buffers
         _check_decay(model, decay)
-        ema = part_of(str(framework_of(model)), "ema", "EMA")
+        ema = backend_module(str(framework_of(model)), "ema")
         self.averaged: Model = ema.copy_for_average(model, f"{name_of(model)}_ema")
         self._mover: Any = ema.WeightAverager(model, self.averaged, float(decay), bool(use_buffers))
         self._of = model
@@ -89,7 +88,7 @@ class EMA(FollowsUpdates):
                 f"'{name_of(self.model)}'. Make another EMA for that."
             )
         _check_decay(self.model, self.decay)
-        ema = part_of(str(framework_of(self.model)), "ema", "EMA")
+        ema = backend_module(str(framework_of(self.model)), "ema")
         settings = float(self.decay), bool(self.use_buffers)
         if self._mover.settings != settings:
             former = self._mover.has_begun

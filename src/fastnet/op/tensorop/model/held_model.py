@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastnet.backend.facts import is_built, name_of
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import is_built, name_of
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Model
 

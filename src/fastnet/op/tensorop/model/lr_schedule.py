@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, signature
 from typing import Any, Literal
 
-from fastnet.backend.facts import fact, name_of
-from fastnet.backend.framework import framework_of
-from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of
 from fastnet.errors import shorten
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.held_model import require_built
@@ -131,7 +130,7 @@ class LRSchedule(FollowsUpdates):
         Raises:
             ValueError: If it has none.
         """
-        current = fact(self.model, "current_optimizer")
+        current = get_metadata(self.model, "current_optimizer")
         for scheduler in self.schedulers:
             if scheduler.optimizer is current:
                 scheduler.step()

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from fastnet._execute import split_outputs
-from fastnet.backend.facts import name_of
-from fastnet.backend.framework import framework_of
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import name_of
+from fastnet.backend.named_values import names_in
 from fastnet.errors import shorten
-from fastnet.frameworks import framework_named
 from fastnet.op.op import Op
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
-from fastnet.op.tensorop.model.naming import names_in
 from fastnet.types import Model, State
 from fastnet.util import to_list
-
-
-class ModelPass(Protocol):
-    """What a framework runs a model by, made with the settings of the op.
-
-    It is called with the value of the input, or a list of values, and the step's context, and
-    returns what the model returns; with intermediate layers a list of that and their outputs.
-    """
-
-    def __call__(self, data: Any, state: State) -> Any:
-        """Run the model."""
-
-    def close(self) -> None:
-        """Listen to the layers no more."""
 
 
 class ModelOp(HoldsModel):
@@ -73,10 +58,6 @@ class ModelOp(HoldsModel):
     """
 
     resolved_from = ("model", "trainable", "gradients", "intermediate_layers", "eval_layers")
-    # of an op that was saved by an earlier version
-    eval_layers: Sequence[str | type] = ()
-    argument_names: tuple[str, ...] | None = None
-    result_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -209,28 +190,29 @@ class ModelOp(HoldsModel):
         return self._pass(data, state)
 
 
-def _make_pass(op: ModelOp, framework: str | None) -> ModelPass:
-    if framework is None:
+def _make_pass(op: ModelOp, framework: str | None) -> Any:
+    """Return the function that runs the model, called as `forward`, with a method `close`."""
+    make_pass: Any
+    if framework == "torch":
+        from fastnet.op.tensorop.model.torch_spread import make_pass
+    elif framework == "tf":
+        from fastnet.backend.tf.models import TFPass as make_pass
+    else:
         raise ValueError(
             f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, "
             "of no known framework."
         )
-    options: dict[str, Any] = {
-        "arguments": op.argument_names,
-        "results": op.result_names,
-        "eval_layers": list(op.eval_layers) or None,
-    }
-    made: ModelPass = framework_named(framework).load("model_pass")(
+    return make_pass(
         op.model,
         inputs=op.inputs,
         trainable=op.trainable,
         gradients=op.gradients,
         layers=op.intermediate_layers,
         split=partial(_own_outputs, op),
-        # those that are asked for: a framework's pass need not know of the others
-        **{name: value for name, value in options.items() if value is not None},
+        arguments=op.argument_names,
+        results=op.result_names,
+        eval_layers=op.eval_layers,
     )
-    return made
 
 
 def _names_and_keys(given: Any) -> tuple[tuple[str, ...] | None, Any]:

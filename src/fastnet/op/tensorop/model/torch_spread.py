@@ -7,30 +7,27 @@ from typing import Any
 
 import torch
 
+from fastnet.backend.model_update import Followers
 from fastnet.backend.torch.averaging import average_held, averaged
 from fastnet.backend.torch.engines import engine_of, groups_of, is_sharded, wrapper_of
 from fastnet.backend.torch.exchange import EXCHANGES, Exchange
-from fastnet.backend.torch.gradient_isolation import (
-    TRAINED,
-    cleared_gradients,
-    parameters_of_others,
-)
-from fastnet.backend.torch.gradients import (
-    apply_gradients,
-    backward,
-    owned,
-    parameters_of,
-    step_optimizer,
-)
+from fastnet.backend.torch.models import TorchPass
 from fastnet.backend.torch.sharded import (
     accumulates_apart,
     begin_anew,
     gather_no_more,
     not_communicating,
 )
-from fastnet.op.tensorop.model.model_update import Updates
-from fastnet.op.tensorop.model.torch_pass import TorchPass
-from fastnet.op.tensorop.model.torch_update import TorchUpdate
+from fastnet.backend.torch.update import (
+    TRAINED,
+    TorchUpdate,
+    accumulate_gradients,
+    backward,
+    cleared_gradients,
+    parameters_in,
+    parameters_of,
+    parameters_of_others,
+)
 from fastnet.types import State
 
 __all__ = ["SpreadPass", "SpreadUpdate", "make_pass", "make_update"]
@@ -50,19 +47,10 @@ def make_pass(model: torch.nn.Module, **settings: Any) -> TorchPass:
     return cls(model, **settings)
 
 
-def make_update(op: Updates) -> TorchUpdate:
-    """Make what updates a model.
-
-    Args:
-        op: The op.
-
-    Returns:
-        The update that fits the engine of the model.
-
-    Raises:
-        ValueError: If `merge_grad` is more than 1 for a model in DataParallel.
-    """
-    return SpreadUpdate(op) if engine_of(op.model) in ("ddp", "fsdp") else TorchUpdate(op)
+def make_update(op: Any, reports: Sequence[str]) -> TorchUpdate:
+    """Return the update of an UpdateOp that fits the engine of its model."""
+    cls = SpreadUpdate if engine_of(op.model) in ("ddp", "fsdp") else TorchUpdate
+    return cls(op, reports)
 
 
 class SpreadPass(TorchPass):
@@ -110,8 +98,8 @@ class SpreadUpdate(TorchUpdate):
         op: The op.
     """
 
-    def __init__(self, op: Updates) -> None:
-        super().__init__(op)
+    def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
+        super().__init__(op, reports)
         self._entered: State | None = None
         self._exchange: Exchange | None = None
         self._are_averages = False
@@ -125,34 +113,15 @@ class SpreadUpdate(TorchUpdate):
         self._accumulates_apart = self._is_sharded and accumulates_apart(op.model)
 
     def __call__(
-        self,
-        data: Any,
-        state: State,
-        op: Updates,
-        defer: bool,
-        retain_graph: bool,
-        take: Callable[[Any, str], None] = step_optimizer,
-    ) -> None:
-        """Take gradients, average them, and update or put the update off.
-
-        Args:
-            data: The loss, or a list of gradients.
-            state: The step's context.
-            op: The op, or a copy of it, with a `defer` of its own.
-            defer: Whether to put the optimizer's step off, whatever the op says.
-            retain_graph: Whether a later op takes gradients of the same graph.
-            take: What takes the optimizer's step, given it and the name of the model.
-
-        Raises:
-            ValueError: If the model has no optimizer in this epoch, or nothing to train.
-            RuntimeError: If the gradients cannot be taken.
-        """
+        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    ) -> list[Any] | None:
+        """Run the sequence of `TorchUpdate`, with gradients averaged over the processes."""
         if state is not self._entered and not state["warmup"]:
             self._enter(state)
         if self._given and self._is_sharded:
             # so that the model has its own parameters again
             gather_no_more(self._model)
-        super().__call__(data, state, op, defer, retain_graph, take)
+        return super().__call__(data, state, defer, retain_graph, followers)
 
     def __getstate__(self) -> dict[str, Any]:
         # an opening is of one network
@@ -165,31 +134,21 @@ class SpreadUpdate(TorchUpdate):
         self._are_averages = exchanges is not None and id(self._op) in exchanges.averaged
         models = [self._model, *state.get(TRAINED, ())]
         self._meets_shards = any(engine_of(model) == "fsdp" for model in models)
-        everything = parameters_of(self._model, self._optimizer())
+        everything = parameters_of(self._model, self.optimizer())
         if self._is_sharded:
-            everything = [*self._own, *owned(self._optimizer())]
+            everything = [*self._own, *parameters_in(self.optimizer())]
         known = set() if self._exchange is None else set(map(id, self._exchange.known))
         self._beside = [one for one in everything if not is_sharded(one) and id(one) not in known]
         self._entered = state
 
     def abandon(self) -> None:
-        """Let go of what a step that failed has left, wherever it did; there may be nothing."""
+        """Clear the gradients of the model and its optimizer, and what the step has merged."""
         super().abandon()
         if self._is_sharded:
             begin_anew(self._model)
 
     def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
-        """Add the averages of the gradients of the loss to those that parameters hold.
-
-        Args:
-            data: The loss.
-            optimizer: The optimizer in force.
-            retain_graph: Whether a later op takes gradients of the same graph.
-
-        Raises:
-            ValueError: If the loss is no tensor.
-            RuntimeError: If the gradients cannot be taken.
-        """
+        """Accumulate the averages of the gradients of the loss in `.grad`."""
         self._add_here(data, optimizer, retain_graph)
         exchange = self._exchange
         if self._is_sharded or (exchange is not None and exchange.has_averaged()):
@@ -204,7 +163,7 @@ class SpreadUpdate(TorchUpdate):
         if not self._meets_shards:
             super().add_gradients(data, optimizer, retain_graph)
             return
-        loss = self._loss(data, optimizer)
+        loss = self.scaled_loss(data, optimizer)
         own = set(map(id, self.trained_now()))
         with cleared_gradients(parameters_of_others(self._others, own)):
             # The leaves are not the parameters, which are put together for a while: the engine
@@ -212,31 +171,21 @@ class SpreadUpdate(TorchUpdate):
             backward(loss, None, retain_graph)
 
     def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
-        """Check gradients that the update was given, and average those of one process.
-
-        Args:
-            gradients: The gradients.
-            parameters: What they are of.
-
-        Returns:
-            The gradients to go on with.
-
-        Raises:
-            ValueError: If there is not one for each parameter.
-        """
+        """Check the given gradients, and average those of one process."""
         checked = super().checked(gradients, parameters)
-        if self._merge > 1:
+        if self.is_merging:
             return checked
         self._expect_buffers()
         return checked if self._are_averages else averaged(checked, parameters, self._groups)
 
-    def _gradients(
+    def separate_gradients(
         self,
         data: Any,
         optimizer: Any,
         parameters: Sequence[torch.nn.Parameter],
         retain_graph: bool,
     ) -> list[torch.Tensor | None]:
+        """Compute this process's gradients apart from those in `.grad`."""
         with cleared_gradients(parameters):
             if not self._accumulates_apart:
                 self._add_here(data, optimizer, retain_graph)
@@ -247,39 +196,29 @@ class SpreadUpdate(TorchUpdate):
                 by_id = dict(wholes)
                 return [_own_gradient(one, by_id.get(id(one), one)) for one in parameters]
 
-    def apply_merged(
+    def apply_averages(
         self,
         counted: Sequence[torch.nn.Parameter],
         sums: Mapping[torch.nn.Parameter, torch.Tensor],
         times: int,
     ) -> None:
-        """Average the sums of merged steps over the processes, and hand them to the parameters.
-
-        Args:
-            counted: The parameters that have sums in this process.
-            sums: The sums.
-            times: Of how many steps.
-        """
+        """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
         self._expect_buffers()
         if self._given and self._are_averages:
-            super().apply_merged(counted, sums, times)
+            super().apply_averages(counted, sums, times)
             return
         # all of them, as another process may have sums of others
         trained = self.trained_now()
         means = [sums[one] / times if one in sums else None for one in trained]
-        apply_gradients(trained, averaged(means, trained, self._groups))
+        accumulate_gradients(trained, averaged(means, trained, self._groups))
 
     def trained_now(self) -> list[torch.nn.Parameter]:
-        """List what can be trained.
-
-        Returns:
-            The parameters of the model, and then what else its optimizer updates.
-        """
+        """List the trainable parameters of the model, then others that its optimizer updates."""
         if not self._is_sharded:
             return super().trained_now()
         # between a forward and a backward pass the model has others in the places of its own
         own = {id(one): one for one in self._own}
-        own.update((id(one), one) for one in owned(self._optimizer()))
+        own.update((id(one), one) for one in parameters_in(self.optimizer()))
         return [one for one in own.values() if one.requires_grad]
 
     def _expect_buffers(self) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal
 
-from fastnet.backend.facts import fact, name_of, put_fact
-from fastnet.backend.framework import framework_of
-from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import every_optimizer_of, get_metadata, name_of, set_metadata
+from fastnet.backend.model_update import REPORTS, Followers, ModelUpdate
 from fastnet.errors import nearest_name, shorten
-from fastnet.frameworks import framework_named
 from fastnet.op.checks import is_int, is_number
-from fastnet.op.settings import is_overridden
+from fastnet.op.op import is_overridden
 from fastnet.op.tensorop.model.held_model import HoldsModel, require_built
-from fastnet.op.tensorop.model.model_update import REPORTS, Extras, ModelUpdate
 from fastnet.types import Forward, Model, State
 from fastnet.util import to_set
 
@@ -23,50 +21,52 @@ RESTS = ("carry", "flush", "drop")
 
 
 class UpdateOp(HoldsModel):
-    """Updates a model's weights by a loss.
+    """Updates a model's weights by the gradients of a loss.
 
-    In torch, UpdateOps that stand last in a row take their optimizers' steps after the last of them
-    has its gradients, so that models which depend on each other can be updated in one step. In
-    TensorFlow each takes its own at once, as its tape still has the values from before.
+    A step runs in this order: backward, merge, clip, and step or defer.
 
-    A Keras model's own losses, such as regularizers, are added to the loss.
+    1. Backward: the gradients of the loss are computed, or ready `gradients` are taken. A loss with
+       elements is averaged, a Keras model's own losses, such as regularizers, are added to it, and
+       in mixed precision it is scaled.
+    2. Merge: with `merge_grad`, gradients are added up until there are enough, and then averaged.
+       If `merge_grad` is lowered meanwhile, the next step averages all that were added up.
+    3. Clip: the gradients of everything that the optimizer updates are unscaled, measured and
+       clipped together, as by `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm`. Those
+       of several updates in a row, of several processes, or of a sharded model count as a whole.
+    4. Step or defer: the optimizer takes its step, or takes it after the network's last op.
 
-    Gradients are clipped right before the optimizer's step: after those of merged steps were
-    averaged, those of several updates in a row or of several processes came together, and a scaled
-    loss's were scaled down. What is clipped, and measured, are those of all that the optimizer
-    updates, as `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` do it; of a sharded
-    model's the norm is that of the whole.
+    In torch, UpdateOps at the end of a network take their optimizers' steps after the last of them
+    has computed its gradients, so that models that depend on each other can be updated in one step.
+    In TensorFlow each takes its step at once, before the next one computes its gradients; these
+    are of the values that the forward passes recorded, as in torch.
 
     Args:
         model: A model from `fastnet.build`.
-        loss_name: The key of the loss; a loss with elements counts by its mean.
+        loss_name: The key of the loss, a tensor; one with elements is averaged.
         gradients: The key of ready gradients, a list with one for each trainable parameter. None
-            to take the gradients of the loss, which mixed precision needs.
+            to compute the gradients of the loss, which mixed precision needs.
         mode: Mode(s) to run in; "!mode" for all but one; None for all.
         ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         merge_grad: How many steps' gradients to average for one update.
         defer: Whether to take the optimizer's step after the network's last op.
-        clip_norm: The largest norm of all gradients together, above 0; larger ones are scaled down
-            to it. None to leave them.
-        clip_value: The largest absolute value of each number of the gradients, above 0. None to
-            leave them.
-        outputs: Keys for what the update tells of itself, by what that is: "grad_norm" for the norm
-            of all gradients before they are clipped, a scalar, NaN in a step without an update;
-            "stepped" for whether the optimizer has taken a step, a boolean scalar: False while
-            gradients are merged, in a warmup, and where those of a scaled loss have overflown.
-        rest: What becomes of steps that are merged, but fewer than `merge_grad`, when an opening
-            for training is left, which is at an epoch's end: "carry" to go on with them in the
-            next one, as FastEstimator does; "flush" to update with their average; "drop" to
-            forget them. An opening that is left by an error carries them, and so does a loop over
+        clip_norm: The largest norm of all gradients together, above 0, or None.
+        clip_value: The largest absolute value of each gradient element, above 0, or None.
+        outputs: Keys for values of the update: "grad_norm" for the norm of all gradients before
+            they are clipped, a scalar, NaN in a step without an update; "stepped" for whether the
+            optimizer has taken a step, a boolean scalar: False while gradients are merged, in a
+            warmup, and where the gradients of a scaled loss have overflowed.
+        rest: What happens to merged gradients of fewer than `merge_grad` steps when the network is
+            left after training, which is at an epoch's end: "carry" to continue with them when it
+            is next entered, as FastEstimator does; "flush" to update with their average; "drop" to
+            discard them. A network that is left by an error carries them, and so does a loop over
             `fastnet.steps` or `iter_transform` that is left before its loader's end.
 
     Raises:
         AssertionError: If the model was not built.
-        ValueError: If the model has mixed precision and `gradients` are given, or `merge_grad` is
-            less than 1, or more on several devices; if gradients are to be clipped in both ways, or
-            to nothing; if there is no such report, or no such `rest`; in a network also if
-            `loss_name` or `gradients` is not one key, or the model's optimizer can only step with a
-            closure.
+        ValueError: If a setting is out of its range; if the model has mixed precision and
+            `gradients` are given, or is in DataParallel and `merge_grad` is more than 1; if both
+            `clip_norm` and `clip_value` are given; in a network also if `loss_name` or `gradients`
+            is not one key, or the model's optimizer can only step with a closure.
 
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd", model_name="line")
@@ -74,15 +74,8 @@ class UpdateOp(HoldsModel):
     UpdateOp(loss -> norm, stepped, 'line', mode=train)
     """
 
-    # what the framework's update is made of; `defer` is read in each step
-    _made_of = ("model", "loss_name", "gradients", "merge_grad", "clip_norm", "clip_value", "rest")
-    resolved_from = (*_made_of, "defer")
     alike_on_ranks = ("merge_grad", "defer", "clip_norm", "clip_value", "rest")
-    # of an op that was saved by an earlier version
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    rest: str = "carry"
-    _reports: tuple[str, ...] = ()
+    resolved_from = ("model", "loss_name", "gradients", *alike_on_ranks)
 
     def __init__(
         self,
@@ -105,32 +98,6 @@ class UpdateOp(HoldsModel):
             mode=mode,
             ds_id=ds_id,
         )
-        name = name_of(model)
-        require_built("UpdateOp", model)
-        if loss_name is not None and not isinstance(loss_name, str):
-            raise _not_one_key(model, "loss_name", loss_name)
-        if gradients is not None and fact(model, "mixed_precision"):
-            raise ValueError(
-                f"UpdateOp of '{name}' is given the gradients '{gradients}', but the model has "
-                "mixed precision, where the loss is scaled before its gradients are taken. Leave "
-                "`gradients` out, or build the model with mixed_precision=False."
-            )
-        if not is_int(merge_grad) or merge_grad < 1:
-            raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={shorten(merge_grad)}; it is an int, and the "
-                "least is 1."
-            )
-        _check_clipping(name, clip_norm, clip_value)
-        if rest not in RESTS:
-            raise ValueError(
-                f"UpdateOp of '{name}' has rest={shorten(rest)}; it is one of {list(RESTS)}."
-            )
-        names = fact(model, "loss_name")
-        if isinstance(names, set):
-            names.update(to_set(loss_name))
-        elif names is None:
-            # what somebody has put there since is not touched: only others read it
-            put_fact(model, "loss_name", to_set(loss_name))
         self.model = model
         self.loss_name = loss_name
         self.gradients = gradients
@@ -139,15 +106,57 @@ class UpdateOp(HoldsModel):
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self.rest = rest
-        self._reports = tuple(reports)
         self.retain_graph = False
-        self._update = _make_update(self)
-        self._settled = self._settings()
+        self._reports = tuple(reports)
+        self._check_settings()
+        self._update = _make_update(self, self._reports)
+        self._resolved = self._settings()
+
+    def _check_settings(self) -> None:
+        """Raise an error for settings that cannot be used; note the loss on the model."""
+        model, name = self.model, name_of(self.model)
+        require_built("UpdateOp", model)
+        if self.loss_name is not None and not isinstance(self.loss_name, str):
+            raise _not_one_key(model, "loss_name", self.loss_name)
+        if self.gradients is not None and get_metadata(model, "mixed_precision"):
+            raise ValueError(
+                f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
+                "has mixed precision, where the loss is scaled before its gradients are taken. "
+                "Leave `gradients` out, or build the model with mixed_precision=False."
+            )
+        if not is_int(self.merge_grad) or self.merge_grad < 1:
+            raise ValueError(
+                f"UpdateOp of '{name}' has merge_grad={shorten(self.merge_grad)}; it is an int, "
+                "and the least is 1."
+            )
+        for setting in ("clip_norm", "clip_value"):
+            most = getattr(self, setting)
+            if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
+                raise ValueError(
+                    f"UpdateOp of '{name}' has {setting}={shorten(most)}; it is a number above 0, "
+                    "or None."
+                )
+        if self.clip_norm is not None and self.clip_value is not None:
+            raise ValueError(
+                f"UpdateOp of '{name}' has both clip_norm={shorten(self.clip_norm)} and "
+                f"clip_value={shorten(self.clip_value)}, which do not go together. Leave one of "
+                "them out."
+            )
+        rest: str = self.rest
+        if rest not in RESTS:
+            raise ValueError(
+                f"UpdateOp of '{name}' has rest={shorten(rest)}; it is one of {list(RESTS)}."
+            )
+        names = get_metadata(model, "loss_name")
+        if isinstance(names, set):
+            names.update(to_set(self.loss_name))
+        elif names is None:
+            set_metadata(model, "loss_name", to_set(self.loss_name))
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op, and get ready to update the model it has now.
+        """Check the settings that were changed, and get ready to update the model.
 
-        Gradients that were added up so far stay, if the model is the same.
+        Merged gradients are kept as long as the model is the same.
 
         Args:
             changed: The names of the settings that changed.
@@ -157,25 +166,29 @@ class UpdateOp(HoldsModel):
             ValueError: As for `__init__`.
         """
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
-        was, now = self._settled, self._settings()
-        if was == now:
+        before, now = self._resolved, self._settings()
+        if before == now:
             return
-        made: UpdateOp = UpdateOp(**now)
-        if any(was[one] != now[one] for one in ("loss_name", "gradients")):
-            self._put_names(made.inputs, self.outputs, self.mode, self.ds_id)
-        former = self._update
-        self._update = _make_update(self)
-        if was["model"] is now["model"] and self.merge_grad > 1:
-            self._update.set_merged(*former.merged())
-        self._settled = now
+        self._check_settings()
+        if any(before[name] != now[name] for name in ("loss_name", "gradients")):
+            inputs = self.loss_name if self.gradients is None else self.gradients
+            self._put_names(inputs, self.outputs, self.mode, self.ds_id)
+        former, self._update = self._update, _make_update(self, self._reports)
+        if before["model"] == now["model"]:
+            self._update.continue_from(former)
+        self._resolved = now
+
+    def _settings(self) -> dict[str, tuple[type, Any]]:
+        # Compare types as well: True equals 1.0, but is no norm.
+        settings = {name: getattr(self, name) for name in self.resolved_from}
+        return {name: (type(value), value) for name, value in settings.items()}
 
     def check_keys(self) -> None:
-        """Refuse other than one loss and one key of gradients, when a network is made of the op.
+        """Check that the op has one loss, at most one key of gradients, and a key per report.
 
         Raises:
-            ValueError: If those are what it has.
+            ValueError: If it has not, or if an optimizer of the model needs a closure.
         """
-        # what else there may be the constructor refuses
         if self.loss_name is None:
             raise _not_one_key(self.model, "loss_name", self.loss_name)
         if isinstance(self.gradients, (list, tuple, set)):
@@ -186,14 +199,11 @@ class UpdateOp(HoldsModel):
                 f"outputs are {list(self.outputs)}. Make it with a key for each."
             )
         for optimizer in every_optimizer_of(self.model):
-            _refuse_closure(self.model, optimizer)
+            _check_no_closure(self.model, optimizer)
 
     def updater(self) -> ModelUpdate:
-        """Return what updates the model; another one takes its place when the op is settled."""
+        """Return the framework's update; changed settings replace it."""
         return self._update
-
-    def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._made_of}
 
     def get_fe_models(self) -> set[Model]:
         """Return the model."""
@@ -217,19 +227,53 @@ class UpdateOp(HoldsModel):
         return self.retain_graph
 
     def forward(self, data: Any, state: State) -> Any:
-        """Update the model, or put the update off if the op was made so.
+        """Update the model, or defer the update if the op was made so.
 
         Args:
             data: The loss, or the list of gradients.
             state: The step's context.
 
         Returns:
-            What the op tells of itself, a list with a value for each output; None without outputs.
+            A list with a value for each output; None without outputs.
         """
-        return self._run()(data, state, self, False, self.retain_graph)
+        return self._update(data, state, self.defer, self.retain_graph)
+
+    def bind(self, defer: bool, retain_graph: bool, followers: Followers = ()) -> Forward | None:
+        """Return a forward with the settings that a network has for the op, which keeps its own.
+
+        Args:
+            defer: Whether the network defers the update; the op's own `defer` counts, too.
+            retain_graph: Whether a later op takes gradients of the same graph.
+            followers: Called after each step that the optimizer has taken.
+
+        Returns:
+            The function to call instead of `forward`; None where `forward` is overridden.
+        """
+        if is_overridden(self, _FORWARD):
+            return None
+        settings: dict[str, Any] = {"followers": tuple(followers)} if followers else {}
+        defer = defer or self.defer
+        return partial(self._update, defer=defer, retain_graph=retain_graph, **settings)
+
+    def ending(self, followers: Followers = ()) -> Any:
+        """Return the function to call when the network is left after training; None for nothing.
+
+        Args:
+            followers: Called after the update, if there is one.
+        """
+        if not self._update.is_merging or self.rest == "carry":
+            return None
+        return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
+
+    def abandon(self) -> None:
+        """Clear the gradients that a failed step has left, and what it has merged.
+
+        It can be called at any time, also if there is nothing.
+        """
+        self._update.abandon()
 
     def told_settings(self) -> list[str]:
-        """Say what the op does in a step besides taking gradients, for `explain`."""
+        """Describe the settings of the update, for `explain`."""
         told = []
         if self.merge_grad > 1:
             rest = {"carry": "", "flush": ", the rest flushed", "drop": ", the rest dropped"}
@@ -240,33 +284,12 @@ class UpdateOp(HoldsModel):
             told.append(f"clips to the value {self.clip_value:g}")
         return told
 
-    def _run(self, followers: Sequence[Callable[..., None]] = ()) -> Callable[..., Any]:
-        """Return what updates, in all that it does."""
-        extras = self._extras(followers)
-        return self._update.with_extras(extras) if extras.are_any() else self._update
-
-    def _extras(self, followers: Sequence[Callable[..., None]]) -> Extras:
-        extras = Extras(self.clip_norm, self.clip_value, self._reports)
-        return extras.followed_by(followers)
-
-    def ending(self, followers: Sequence[Callable[..., None]] = ()) -> Callable[[], None] | None:
-        """Return what is to be done when an opening for training is left; None for nothing.
-
-        Args:
-            followers: What follows the update in the network.
-        """
-        if self.merge_grad == 1 or self.rest == "carry":
-            return None
-        if self.rest == "drop":
-            return self._update.drop
-        return partial(self._update.flush, self._extras(followers))
-
     def state_dict(self) -> dict[str, Any]:
-        """Return what the op remembers from step to step, to save it in a checkpoint.
+        """Return the merged gradients, to save them in a checkpoint.
 
         Returns:
-            Under "merged" of how many steps gradients were added up since the last update; under
-            "gradients" their sums, in the order of the model's trainable parameters (in torch
+            Under "merged" the number of steps whose gradients were added up since the last update;
+            under "gradients" their sums, in the order of the model's trainable parameters (in torch
             followed by others that its optimizer updates), with None for those that have none. In
             torch these are tensors of the parameters' shapes, dtypes and devices, which
             ``torch.load`` reads with its defaults; in TensorFlow arrays, of float32 for bfloat16.
@@ -275,15 +298,15 @@ class UpdateOp(HoldsModel):
         return {"merged": merged, "gradients": gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Continue from the state that `state_dict` returned.
 
         Args:
-            state: What the op, or another one like it, remembered; arrays may stand for tensors.
+            state: The state of this op or another one like it; arrays may stand for tensors.
 
         Raises:
-            ValueError: If it is none, if it has not one gradient of the same shape for each
-                trainable parameter, or if it is of more steps than the op merges. The op goes on
-                as before then.
+            ValueError: If it is not such a state, has not one gradient of the same shape for each
+                trainable parameter, or is of more steps than the op merges. The op is unchanged
+                then.
         """
         complaint = self._complaint_about(state)
         if complaint:
@@ -299,7 +322,7 @@ class UpdateOp(HoldsModel):
         times, gradients = state["merged"], state["gradients"]
         if not is_int(times) or times < 0 or not isinstance(gradients, (list, tuple)):
             return f"has {times!r} merged steps and {type(gradients).__name__} of gradients"
-        own = len(self.state_dict()["gradients"])
+        own = len(self._update.merged()[1])
         if len(gradients) != own:
             return (
                 f"has {len(gradients)} gradients, but the model '{name_of(self.model)}' has "
@@ -307,37 +330,8 @@ class UpdateOp(HoldsModel):
             )
         return self._update.complaint_about(times, gradients)
 
-    def abandon(self) -> None:
-        """Let go of what a step that failed has left: gradients, and what it has merged.
 
-        It can be called at any time, also if there is nothing.
-        """
-        self._update.abandon()
-
-    def bind(
-        self,
-        defer: bool,
-        retain_graph: bool,
-        followers: Sequence[Callable[..., None]] = (),
-    ) -> Forward | None:
-        """Return a forward with the settings that a network has for the op, which keeps its own.
-
-        Args:
-            defer: Whether the network wants the update after its last op; the op's own `defer`
-                holds too.
-            retain_graph: Whether a later op takes gradients of the same graph.
-            followers: What is to be called after each step that the optimizer has taken.
-
-        Returns:
-            What to call instead of `forward`, or None where that was overridden, be it by a derived
-            class, in the class itself, or on this op.
-        """
-        if is_overridden(self, _FORWARD):
-            return None
-        return partial(self._run(followers), op=self, defer=defer, retain_graph=retain_graph)
-
-
-# as it is here, whatever is put into its place
+# The function itself, to notice when something else takes its place on the class.
 _FORWARD = UpdateOp.forward
 
 
@@ -349,7 +343,7 @@ def _not_one_key(model: Model, setting: str, given: object) -> ValueError:
 
 
 def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
-    """Read which key each report is written to."""
+    """Return the key of each report."""
     if outputs is None:
         return {}
     name = name_of(model)
@@ -369,22 +363,8 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     return dict(outputs)
 
 
-def _check_clipping(name: str, norm: Any, value: Any) -> None:
-    for setting, most in (("clip_norm", norm), ("clip_value", value)):
-        if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
-            raise ValueError(
-                f"UpdateOp of '{name}' has {setting}={shorten(most)}; it is a number above 0, or "
-                "None."
-            )
-    if norm is not None and value is not None:
-        raise ValueError(
-            f"UpdateOp of '{name}' has both clip_norm={shorten(norm)} and "
-            f"clip_value={shorten(value)}, which do not go together. Leave one of them out."
-        )
-
-
-def _refuse_closure(model: Model, optimizer: Any) -> None:
-    """Refuse an optimizer whose step evaluates the model several times."""
+def _check_no_closure(model: Model, optimizer: Any) -> None:
+    """Reject an optimizer whose step evaluates the model several times."""
     step = getattr(optimizer, "step", None)
     if not callable(step):
         return
@@ -400,12 +380,17 @@ def _refuse_closure(model: Model, optimizer: Any) -> None:
     )
 
 
-def _make_update(op: UpdateOp) -> ModelUpdate:
+def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
     framework = framework_of(op.model)
-    if framework is None:
-        raise ValueError(
-            f"UpdateOp updates a torch.nn.Module or a Keras model, but got "
-            f"{type(op.model).__name__}, of no known framework."
-        )
-    made: ModelUpdate = framework_named(framework).load("update")(op)
-    return made
+    if framework == "torch":
+        from fastnet.op.tensorop.model.torch_spread import make_update
+
+        return make_update(op, reports)
+    if framework == "tf":
+        from fastnet.backend.tf.update import TFUpdate
+
+        return TFUpdate(op, reports)
+    raise ValueError(
+        f"UpdateOp updates a torch.nn.Module or a Keras model, but got "
+        f"{type(op.model).__name__}, of no known framework."
+    )

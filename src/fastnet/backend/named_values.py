@@ -1,4 +1,4 @@
-"""Models whose inputs and outputs go by name."""
+"""Calls of models with named arguments and results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["ByName", "check_arguments", "names_in"]
 
 
 class ByName:
-    """Runs a model with arguments by name, or takes values of what it returns by name, or both.
+    """Calls a model with keyword arguments, or takes values of its result by name, or both.
 
     Args:
-        model: What to call.
-        title: What the op is called in error texts.
-        arguments: The names of the arguments, None to pass on what comes.
-        results: The names of the values to take, None to return what the model returns.
-        arrange: Makes what the model is called with of a dict of values by name; None to call it
-            with each as an argument of its own.
+        model: The function to call.
+        title: The name of the op in error messages.
+        arguments: The names of the arguments; None to pass the data on.
+        results: The names of the values to return; None to return the model's result.
+        arrange: Makes the model's one argument of a dict of values by name; None to pass each value
+            as a keyword argument.
     """
 
     def __init__(
@@ -39,26 +39,11 @@ class ByName:
         self._arrange = arrange
 
     def of(self, model: Callable[..., Any]) -> ByName:
-        """Return the same around another model.
-
-        Args:
-            model: What to call.
-        """
+        """Return the same around another model."""
         return ByName(model, self._title, self._arguments, self._results, self._arrange)
 
     def __call__(self, *data: Any, **settings: Any) -> Any:
-        """Run the model.
-
-        Args:
-            data: Where arguments go by name one list with a value for each; else the inputs.
-            settings: Passed on.
-
-        Returns:
-            What the model returns, or a list of values taken from it.
-
-        Raises:
-            KeyError: If what it returns has no value of a name.
-        """
+        """Run the model; data is one list of values where arguments have names."""
         arguments = self._arguments
         if arguments is None:
             returned = self._model(*data, **settings)
@@ -91,20 +76,11 @@ class ByName:
 
 
 def names_in(value: Any) -> list[Any]:
-    """List the names by which values can be taken of what a model returns.
-
-    Args:
-        value: What it returns.
-
-    Returns:
-        The keys of a mapping; the names of the values of a dataclass, or of a tuple with names; of
-        anything else none.
-    """
+    """List the names of the values in a mapping, a dataclass or a named tuple; else none."""
     return list(value) if isinstance(value, Mapping) else _fields_of(value)
 
 
 def _fields_of(value: Any) -> list[str]:
-    """List the names of the values of a dataclass, or of a tuple with names."""
     if is_dataclass(value):
         return [one.name for one in fields(value)]
     return list(getattr(type(value), "__match_args__", ())) if isinstance(value, tuple) else []
@@ -113,16 +89,9 @@ def _fields_of(value: Any) -> list[str]:
 def check_arguments(
     title: str, called: Callable[..., Any], names: Sequence[str], passed_over: Collection[str] = ()
 ) -> None:
-    """Refuse names of arguments that a function does not take, or one left out that it needs.
+    """Raise a ValueError unless a function can be called with just these keyword arguments.
 
-    Args:
-        title: What the op is called in error texts.
-        called: The function.
-        names: The names.
-        passed_over: Names of arguments that others give.
-
-    Raises:
-        ValueError: If it cannot be called with just these.
+    Arguments in `passed_over` are passed by others.
     """
     parameters = inspect.signature(called).parameters
     where = getattr(called, "__qualname__", type(called).__name__)

@@ -1,0 +1,147 @@
+"""The metadata of a model, such as its optimizers: on it, or beside it where a name is taken."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fastnet.types import Model, is_scheduler
+
+__all__ = [
+    "Beside",
+    "current_place",
+    "every_optimizer_of",
+    "get_metadata",
+    "holder_of",
+    "is_built",
+    "name_of",
+    "nowhere_to_defer",
+    "optimizer_of",
+    "optimizers_of",
+    "reserve",
+    "set_metadata",
+    "taken_names",
+]
+
+_OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
+_NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
+# The object beside a model is an attribute of the model, so that it is copied with the model.
+_SLOT = "_fastnet_beside"
+
+
+class Beside:
+    """Stores metadata of a model under names that the model itself uses for something else."""
+
+    def __init__(self, taken: frozenset[str]) -> None:
+        self.taken = taken
+
+
+def reserve(model: Model, is_free: Callable[[str], bool] = lambda name: False) -> None:
+    """Find the names that a model uses itself, except those that `is_free` permits to overwrite.
+
+    A model that was built before stays as it is, so `holder_of` never changes.
+    """
+    if _beside(model) is not None or all(name in model.__dict__ for name in _OF_BUILD):
+        return
+    taken = frozenset(name for name in _NAMES if _uses(model, name) and not is_free(name))
+    # Written to __dict__, because a model's own `__setattr__` might register it.
+    model.__dict__[_SLOT] = Beside(taken)
+
+
+def holder_of(model: Model, name: str) -> Any:
+    """Return the object with an attribute of a model's metadata: the model or one beside it."""
+    beside = _beside(model)
+    return model if beside is None or name not in beside.taken else beside
+
+
+def taken_names(model: Model) -> frozenset[str]:
+    """Return the names of metadata that a model itself uses for something else."""
+    beside = _beside(model)
+    return frozenset() if beside is None else beside.taken
+
+
+def get_metadata(model: Model, name: str, default: Any = None) -> Any:
+    """Return an attribute of a model's metadata."""
+    return getattr(holder_of(model, name), name, default)
+
+
+def set_metadata(model: Model, name: str, value: Any) -> None:
+    """Set an attribute of a model's metadata."""
+    setattr(holder_of(model, name), name, value)
+
+
+def name_of(model: Model) -> str:
+    """Return the name that `build` gave to a model, or the name of its class."""
+    return str(get_metadata(model, "model_name", type(model).__name__))
+
+
+def is_built(model: Model) -> bool:
+    """Return whether a model comes from `build`, fastnet's or FastEstimator's."""
+    return bool(get_metadata(model, "fe_compiled", False))
+
+
+def optimizers_of(model: Model) -> list[Any]:
+    """List the optimizers of a model, each once, in the order of its scheduler."""
+    source = get_metadata(model, "optimizer")
+    found: dict[int, Any] = {}
+    for one in source.get_all_values() if is_scheduler(source) else [source]:
+        if one is not None:
+            found.setdefault(id(one), one)
+    return list(found.values())
+
+
+def every_optimizer_of(model: Model) -> list[Any]:
+    """List the optimizers of a model, and the current one if it was assigned by the user."""
+    current = get_metadata(model, "current_optimizer")
+    optimizers = optimizers_of(model)
+    is_other = current is not None and all(one is not current for one in optimizers)
+    return [*optimizers, current] if is_other else optimizers
+
+
+def current_place(model: Model) -> int | None:
+    """Return the index of the current optimizer in `optimizers_of`, or None."""
+    current = get_metadata(model, "current_optimizer")
+    places = (place for place, one in enumerate(optimizers_of(model)) if one is current)
+    return next(places, None)
+
+
+def optimizer_of(model: Model) -> Any:
+    """Return the current optimizer of a model.
+
+    Raises:
+        AssertionError: If the model was not built.
+        ValueError: If it has no optimizer now.
+    """
+    holder = holder_of(model, "current_optimizer")
+    if not hasattr(holder, "current_optimizer"):
+        raise AssertionError(
+            f"{type(model).__name__} has no current_optimizer. Make the model with fastnet.build."
+        )
+    if holder.current_optimizer is None:
+        raise ValueError(
+            f"Model '{name_of(model)}' is to be updated, but it has no optimizer in this epoch. "
+            "Give fastnet.build an optimizer_fn (a scheduler's None means none), or let no "
+            "UpdateOp run."
+        )
+    return holder.current_optimizer
+
+
+def nowhere_to_defer(model: Model) -> ValueError:
+    """Return the error of a deferred update without a dict to defer it into."""
+    return ValueError(
+        f"An update of model '{name_of(model)}' is to be deferred, but no dict to defer it into "
+        "was given. Pass `deferred`, or defer=False."
+    )
+
+
+def _beside(model: Model) -> Beside | None:
+    # By getattr, so that a wrapper that forwards attributes has the metadata of what it wraps.
+    found = getattr(model, _SLOT, None)
+    return found if isinstance(found, Beside) else None
+
+
+def _uses(model: Model, name: str) -> bool:
+    # A property may raise, and a torch module keeps its parameters and submodules in tables.
+    nothing = object()
+    return inspect.getattr_static(model, name, nothing) is not nothing or hasattr(model, name)

@@ -1,0 +1,130 @@
+"""The sequence that updates a model, in any framework.
+
+`TorchUpdate.__call__` and `TFUpdate.__call__` run it, each in one function:
+
+1. **Backward**: compute the gradients of the loss, or take the given ones. In mixed precision the
+   loss is scaled first.
+2. **Merge**: with `merge_grad`, add them to the gradients of earlier steps, and continue with the
+   average once there are enough.
+3. **Clip**: measure and clip the unscaled gradients of everything that the optimizer updates.
+4. **Step or defer**: take the optimizer's step now or after the network's last op, and call what
+   follows the update.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from fastnet.backend.model_metadata import holder_of, name_of, optimizer_of
+from fastnet.types import Model, State
+
+__all__ = ["REPORTS", "Followers", "ModelUpdate"]
+
+REPORTS = ("grad_norm", "stepped")
+"""The names of the values that an update can write."""
+
+Followers = Sequence[Callable[..., None]]
+"""Called after each step that the optimizer takes; in TensorFlow with whether it did, a tensor."""
+
+
+class ModelUpdate(ABC):
+    """Updates the model of an UpdateOp.
+
+    Attributes:
+        merges: The number of steps whose gradients make one update.
+        is_merging: Whether gradients go through the sums of earlier steps.
+    """
+
+    trained: ClassVar[str]
+    """The framework's word for what is trained, for error messages."""
+
+    def __init__(self, op: Any, reports: Sequence[str]) -> None:
+        self._op = op
+        self._model: Model = op.model
+        # The current optimizer changes with the epoch, so it is read from here in every step.
+        self._holder = holder_of(op.model, "current_optimizer")
+        self._given = op.gradients is not None
+        self._reports = tuple(reports)
+        self.merges: int = op.merge_grad
+        self.is_merging = op.merge_grad > 1
+
+    @abstractmethod
+    def __call__(
+        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    ) -> list[Any] | None:
+        """Run the sequence; return the values of the reports, if there are any."""
+
+    @abstractmethod
+    def flush(self, followers: Followers) -> None:
+        """Update with the average of the gradients merged since the last update, if any."""
+
+    @abstractmethod
+    def merged(self) -> tuple[int, list[Any]]:
+        """Return the number of merged steps, and the sum for each trainable parameter or None."""
+
+    @abstractmethod
+    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+        """Continue from what `merged` returned."""
+
+    @abstractmethod
+    def trained_now(self) -> list[Any]:
+        """List the trainable parameters that `merged` is about, in order."""
+
+    @abstractmethod
+    def fits(self, trained: Any, gradient: Any) -> bool:
+        """Return whether a gradient can be added to those of a parameter."""
+
+    def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
+        """Return why a state cannot be loaded, to follow "The state to load"."""
+        if times and not self.is_merging:
+            return f"is of {times} merged steps, but the op has merge_grad={self.merges}"
+        for index, (one, gradient) in enumerate(zip(self.trained_now(), gradients, strict=True)):
+            if gradient is not None and not self.fits(one, gradient):
+                kind, shape = type(gradient).__name__, getattr(gradient, "shape", None)
+                dtype = getattr(gradient, "dtype", None)
+                given = kind if shape is None else f"the shape {tuple(shape)} and {dtype}"
+                return (
+                    f"has gradient {index} of {given}, which cannot be added to those of the shape "
+                    f"{tuple(one.shape)} and {one.dtype}"
+                )
+        return None
+
+    def drop(self) -> None:
+        """Discard the gradients merged since the last update."""
+        self.set_merged(0, [None] * len(self.merged()[1]))
+
+    def continue_from(self, former: ModelUpdate) -> None:
+        """Take over the merged gradients of the update that this one replaces."""
+        times, gradients = former.merged()
+        if times:
+            # With `merge_grad` lowered to 1, the next step averages what was merged until then.
+            self.is_merging = True
+            self.set_merged(times, gradients)
+
+    def abandon(self) -> None:  # noqa: B027 - there may be nothing to clear
+        """Clear what a failed step has left."""
+
+    def optimizer(self) -> Any:
+        """Return the current optimizer; raise a ValueError if the model has none."""
+        optimizer = getattr(self._holder, "current_optimizer", None)
+        return optimizer_of(self._model) if optimizer is None else optimizer
+
+    def not_a_loss(self, given: Any) -> ValueError:
+        """Return the error for a loss that is not a tensor."""
+        return ValueError(
+            f"UpdateOp of '{name_of(self._model)}' reads a tensor as its loss "
+            f"'{self._op.loss_name}', but got {type(given).__name__}."
+        )
+
+    def check_gradients(self, gradients: Any, count: int) -> None:
+        """Raise a ValueError unless there is a gradient for each trainable parameter."""
+        is_list = isinstance(gradients, (list, tuple))
+        if not is_list or len(gradients) != count:
+            got = f"{len(gradients)} of them" if is_list else type(gradients).__name__
+            raise ValueError(
+                f"UpdateOp of '{name_of(self._model)}' reads gradients from "
+                f"'{self._op.gradients}', a list with one for each of the model's {count} "
+                f"trainable {self.trained}, but got {got}."
+            )

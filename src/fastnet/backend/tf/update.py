@@ -1,0 +1,507 @@
+"""Updates Keras models: backward, merge, clip, and step or defer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import current_thread
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from fastnet._resolve import same_items
+from fastnet.backend.model_metadata import name_of, optimizer_of
+from fastnet.backend.model_update import Followers, ModelUpdate
+from fastnet.backend.tf.gradients import (
+    apply_gradients,
+    map_values,
+    no_tape,
+    paused,
+    replica_count,
+    scale_gradients,
+    trainable,
+)
+from fastnet.backend.tf.optimizers import is_scaling
+from fastnet.backend.tf.setup import is_ready, prepare_optimizer
+from fastnet.types import State
+from fastnet.util.warnings import warn
+
+__all__ = ["TFUpdate", "Trained"]
+
+
+class TFUpdate(ModelUpdate):
+    """Updates a Keras model; `fastnet.backend.model_update` describes the sequence.
+
+    Gradients are values of a step, so a step that fails leaves none. On several devices each merges
+    its own gradients, and they communicate only once there are enough.
+    """
+
+    trained = "variables"
+
+    def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
+        super().__init__(op, reports)
+        if op.gradients is not None and op.model.losses:
+            warn(
+                f"The model '{name_of(op.model)}' has losses of its own, such as regularizers. "
+                f"They are left out, because UpdateOp is given the gradients '{op.gradients}'.",
+            )
+        self._clipping = op.clip_norm, op.clip_value, "grad_norm" in reports
+        self._merged: Any = None  # A variable: the number of merged steps.
+        self._sums: dict[int, _Sum] = {}
+
+    def __call__(
+        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    ) -> list[Any] | None:
+        """Run the sequence: backward, merge, clip, and step or defer.
+
+        Raises:
+            ValueError: If the model has no optimizer in this epoch, or nothing to train, or if the
+                data is no loss, or not its gradients.
+        """
+        step = _Step(self._model, self._clipping, self._reports, followers)
+        if state["warmup"]:
+            return step.values()
+        optimizer = self.optimizer()
+        trained = self._find_trained(optimizer, state)
+        tape: Any = state.get("tape")
+        target = None if self._given else self._target(data, trained, tape)
+        with paused(tape):  # Later gradients need nothing of what an update computes.
+            gradients: Sequence[Any]
+            if target is not None:
+                gradients = self._unscaled(tape.gradient(target, trained.sources), trained)
+            else:
+                gradients = self._checked(data, optimizer, trained)
+            update: Callable[[], Any]
+            if self.is_merging:
+                update = self._merge_gradients(gradients, trained.variables, step, state)
+            else:
+                update = partial(step.apply, step.clip(gradients), trained.variables)
+            if defer:
+                later = partial(_run_paused, update, tape)
+                state["deferred"].setdefault(name_of(self._model), []).append(later)
+            else:
+                update()
+        return step.values()
+
+    def flush(self, followers: Followers) -> None:
+        """Update with the average of the gradients merged since the last update, if any."""
+        times = 0 if self._merged is None else int(self._merged.numpy())
+        if not times:
+            return
+        variables = Trained(self._model, self.optimizer()).variables
+        step = _Step(self._model, self._clipping, self._reports, followers)
+        update = partial(self._apply_merged, variables, step, tf.constant(times, tf.int64))
+        if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
+            tf.distribute.get_strategy().run(update)
+        else:
+            update()
+
+    def _find_trained(self, optimizer: Any, state: State) -> Trained:
+        """Find the variables to update, and prepare the optimizer for them."""
+        known: dict[int, Trained] = state.get("trained", {})
+        trained = known.get(id(self))
+        if trained is not None and trained.holds(optimizer):
+            return trained
+        if not is_ready(optimizer):
+            # The model had no variables before this step.
+            with tf.init_scope():
+                prepare_optimizer(optimizer, self._model)
+        trained = Trained(self._model, optimizer)
+        if not trained.variables:
+            raise ValueError(
+                f"Model '{name_of(self._model)}' is to be updated, but none of its layers is "
+                "trainable. Unfreeze some of them, or take the UpdateOp out."
+            )
+        known[id(self)] = trained
+        return trained
+
+    def _target(self, loss: Any, trained: Trained, tape: tf.GradientTape | None) -> tf.Tensor:
+        """Return the mean of the loss, with the model's own losses, scaled."""
+        if tape is None:
+            raise no_tape()
+        if not tf.is_tensor(loss):
+            raise self.not_a_loss(loss)
+        own = self._model.losses
+        if own:
+            # In half precision they may be of several dtypes.
+            wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
+            loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
+        loss = trained.scaled(tf.reduce_mean(loss))
+        # The optimizer adds up the gradients of the replicas.
+        return loss / trained.replicas if trained.replicas > 1 else loss
+
+    def _unscaled(self, gradients: Sequence[Any], trained: Trained) -> Sequence[Any]:
+        """Return gradients of the loss as the optimizer expects them."""
+        gradients = trained.unscaled(gradients)
+        if all(gradient is None for gradient in gradients):
+            raise ValueError(
+                f"The loss '{self._op.loss_name}' has no gradients for any variable of "
+                f"'{name_of(self._model)}': it was not made from the output of a ModelOp "
+                "of this model with gradients=True, in the same step."
+            )
+        return gradients
+
+    def _checked(self, gradients: Any, optimizer: Any, trained: Trained) -> Sequence[Any]:
+        """Return given gradients as the optimizer expects them."""
+        self.check_gradients(gradients, len(trained.variables))
+        count = trained.replicas
+        if count > 1:  # The optimizer adds up the gradients of the replicas.
+            gradients = [map_values(one, lambda value: value / count) for one in gradients]
+        return scale_gradients(optimizer, gradients)
+
+    def _merge_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any], step: _Step, state: State
+    ) -> Callable[[], Any]:
+        """Add gradients to the sums; return the function that updates if there are enough."""
+        self._make_sums(variables, gradients)
+        undo = self._undo_in(state)
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if gradient is not None:
+                total = self._sums[id(variable)].total
+                total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
+        self._merged.assign_add(1)
+        times = self._merged.read_value()
+        update = partial(self._apply_merged, variables, step)
+        if self._reports:
+            self._report_merged(step, variables, times)
+
+        def update_if_enough(strategy: tf.distribute.Strategy, each: Any) -> None:
+            # A condition in one replica could not wait for the others.
+            count = strategy.experimental_local_results(each)[0]
+
+            def update_all() -> tf.Tensor:
+                strategy.run(update, args=(each,))
+                return tf.constant(True)
+
+            tf.cond(count >= self.merges, update_all, lambda: tf.constant(False))
+
+        def finish() -> None:
+            if undo is not None:
+                if times >= self.merges:
+                    update(times)
+                    undo()
+            elif replica_count() > 1:
+                tf.distribute.get_replica_context().merge_call(update_if_enough, args=(times,))
+            else:
+                enough = tf.greater_equal(times, self.merges)
+                tf.cond(enough, lambda: update(times), lambda: tf.constant(False))
+
+        return finish
+
+    def _apply_merged(self, variables: Sequence[Any], step: _Step, times: tf.Tensor) -> tf.Tensor:
+        step.apply(step.clip(self._averages(variables, times)), variables)
+        for each in self._sums.values():
+            each.total.assign(tf.zeros_like(each.total))
+        self._merged.assign(0)
+        return tf.constant(True)
+
+    def _averages(self, variables: Sequence[Any], times: tf.Tensor) -> list[Any]:
+        # There are more steps than `merge_grad` if it was lowered, or if a step failed before its
+        # update, and fewer if they are flushed.
+        share = tf.cast(self.merges, tf.float32) / tf.cast(times, tf.float32)
+        totals = [self._sums[id(one)].total if id(one) in self._sums else None for one in variables]
+        return [
+            None if one is None else one / self.merges * tf.cast(share, one.dtype) for one in totals
+        ]
+
+    def _report_merged(self, step: _Step, variables: Sequence[Any], times: tf.Tensor) -> None:
+        """Report an update before it is known whether there will be one, which may be later."""
+        if replica_count() > 1:
+            raise ValueError(
+                f"UpdateOp of '{name_of(self._model)}' merges gradients on several devices, where "
+                "it cannot tell of its updates in a step. Leave `outputs` out."
+            )
+        nothing = tf.constant(float("nan")), tf.constant(False)
+        step.report(
+            *tf.cond(
+                tf.greater_equal(times, self.merges),
+                lambda: step.measure(self._averages(variables, times)),
+                lambda: nothing,
+            )
+        )
+
+    def _make_sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        with tf.init_scope():  # The sums outlive the step and its graph.
+            if self._merged is None:
+                self._merged = _variable_per_replica(
+                    tf.constant(0, tf.int64), tf.VariableAggregation.ONLY_FIRST_REPLICA
+                )
+            for variable, gradient in zip(variables, gradients, strict=True):
+                if gradient is not None and id(variable) not in self._sums:
+                    self._sums[id(variable)] = _Sum(variable)
+
+    def _undo_in(self, state: State) -> _Undo | None:
+        """Let an eager step that fails undo its merge; one that fails in a graph may count."""
+        if not tf.executing_eagerly():
+            return None
+        key = f"merge_grad of {id(self)}"
+        if key not in state["deferred"]:
+            changed = [self._merged, *[each.total for each in self._sums.values()]]
+            state["deferred"][key] = [_Undo(changed)]
+        found: _Undo = state["deferred"][key][0]
+        return found
+
+    def trained_now(self) -> list[Any]:
+        """List the trainable variables."""
+        return trainable(self._model)
+
+    def merged(self) -> tuple[int, list[Any]]:
+        """Return the number of merged steps, and the sums as arrays, in the order of variables."""
+        sums = [self._sums.get(id(variable)) for variable in self.trained_now()]
+        times = 0 if self._merged is None else int(self._merged.numpy())
+        return times, [None if one is None else _array(one.total) for one in sums]
+
+    def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
+        """Continue from what `merged` returned."""
+        variables = self.trained_now()
+        self._make_sums(variables, gradients)
+        self._merged.assign(times)
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if id(variable) in self._sums:
+                total = np.zeros(variable.shape) if gradient is None else gradient
+                self._sums[id(variable)].put(total)
+
+    def fits(self, trained: Any, gradient: Any) -> bool:
+        """Return whether a gradient can be added to those of a variable."""
+        given = np.asarray(gradient)
+        return given.dtype.kind in "iuf" and given.shape == tuple(trained.shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The variables of a copy are found by their indices.
+        indices = {id(one): index for index, one in enumerate(self._model.weights)}
+        sums = {indices[key]: _array(each.total) for key, each in self._sums.items()}
+        times = None if self._merged is None else int(self._merged.numpy())
+        return {**vars(self), "_merged": times, "_sums": sums}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        times, sums = state["_merged"], state["_sums"]
+        vars(self).update(state, _merged=None, _sums={})
+        if times is not None:
+            weights = self._model.weights
+            self._make_sums([weights[index] for index in sums], list(sums.values()))
+            self._merged.assign(times)
+            for index, total in sums.items():
+                self._sums[id(weights[index])].put(total)
+
+
+class Trained:
+    """The variables of a model that an optimizer updates, and how it scales their gradients.
+
+    Attributes:
+        variables: The trainable variables, in order.
+        sources: The TensorFlow variables in those of Keras 3, which a tape finds sooner.
+        replicas: The number of replicas that the step runs on.
+    """
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        # Each replica of a step runs in a thread of its own.
+        self._thread = current_thread()
+        self.variables = trainable(model)
+        self._before = tuple(self.variables)
+        self.sources = [one if callable(one.value) else one.value for one in self.variables]
+        self.replicas = replica_count()
+        scales = getattr(optimizer, "get_scaled_loss", None)
+        self._scale = scales or getattr(optimizer, "scale_loss", None)
+        self._unscale = getattr(optimizer, "get_unscaled_gradients", None)
+
+    def holds(self, optimizer: Any) -> bool:
+        """Return whether this is still true; layers may have been frozen or added."""
+        return (
+            optimizer is self._optimizer
+            and current_thread() is self._thread
+            and same_items(trainable(self._model), self._before)
+        )
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        """Scale a loss as the optimizer asks for."""
+        return loss if self._scale is None else self._scale(loss)
+
+    def unscaled(self, gradients: Sequence[tf.Tensor | None]) -> Sequence[tf.Tensor | None]:
+        """Unscale the gradients of a scaled loss, unless the optimizer does so itself."""
+        return gradients if self._unscale is None else self._unscale(gradients)
+
+
+class _Step:
+    """An optimizer's step: clip the gradients, apply them, report, and call the followers."""
+
+    def __init__(
+        self,
+        model: Any,
+        clipping: tuple[float | None, float | None, bool],
+        reports: Sequence[str],
+        followers: Followers,
+    ) -> None:
+        self._model = model
+        self._clipping = clipping
+        self._reports = reports
+        self._followers = followers
+        self._values: dict[str, Any] = {}
+        self._follows: Any = True
+
+    def clip(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Return clipped gradients, and report them."""
+        if not (any(self._clipping) or self._reports or self._followers):
+            return gradients
+        clipped = _clip_gradients(optimizer_of(self._model), gradients, *self._clipping)
+        self._follows = clipped.are_finite
+        if self._reports and not self._values:
+            self.report(*_told(clipped))
+        return clipped.gradients
+
+    def measure(self, gradients: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the norm of gradients, and whether the optimizer would apply them."""
+        return _told(_clip_gradients(optimizer_of(self._model), gradients, *self._clipping))
+
+    def report(self, norm: tf.Tensor, stepped: tf.Tensor) -> None:
+        """Set the values to report."""
+        self._values = {"grad_norm": norm, "stepped": stepped}
+
+    def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Let the optimizer update the variables, and call the followers."""
+        apply_gradients(self._model, gradients, variables)
+        for follow in self._followers:
+            follow(self._follows)
+
+    def values(self) -> list[tf.Tensor] | None:
+        """Return the values of the reports, in order; None without reports."""
+        if not self._reports:
+            return None
+        if not self._values:
+            self.report(tf.constant(float("nan")), tf.constant(False))
+        return [self._values[report] for report in self._reports]
+
+
+def _run_paused(update: Callable[[], None], tape: tf.GradientTape | None) -> None:
+    with paused(tape):
+        update()
+
+
+class _Sum:
+    """The sum of a variable's gradients. It keeps the variable, so that its id stays unique."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+        self._strategy = tf.distribute.get_strategy() if replica_count() > 1 else None
+        zeros = tf.zeros(variable.shape, variable.dtype)
+        self.total = _variable_per_replica(zeros, tf.VariableAggregation.SUM)
+
+    def put(self, total: Any) -> None:
+        """Set the sum, of which each replica gets an equal share."""
+        total = tf.cast(total, self.total.dtype)
+        if self._strategy is None:
+            self.total.assign(total)
+            return
+        share = total / self._strategy.num_replicas_in_sync
+        self._strategy.run(lambda: self.total.assign(share))
+
+
+class _Undo:
+    """Restores variables, unless the step ends first."""
+
+    def __init__(self, variables: list[tf.Variable]) -> None:
+        self._before = [(variable, variable.read_value()) for variable in variables]
+
+    def __call__(self) -> None:
+        self._before = []
+
+    def discard(self) -> None:
+        for variable, value in self._before:
+            variable.assign(value)
+
+
+def _variable_per_replica(value: tf.Tensor, aggregation: tf.VariableAggregation) -> tf.Variable:
+    """Make a variable per replica; read outside of a step it is aggregated."""
+    if replica_count() == 1:
+        return tf.Variable(value, trainable=False)
+    on_read = tf.VariableSynchronization.ON_READ
+    return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=aggregation)
+
+
+def _array(variable: tf.Variable) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.array(variable.numpy())
+    # bfloat16 is not a dtype of numpy itself, which could only pickle it.
+    return array.astype("float32") if array.dtype.name == "bfloat16" else array
+
+
+class _Clipped(NamedTuple):
+    gradients: Sequence[Any]
+    norm: tf.Tensor | None
+    """The norm before clipping, unscaled, if it is needed."""
+    are_finite: tf.Tensor | bool
+    """Whether the optimizer applies the gradients: it skips overflows if it scales the loss."""
+
+
+def _told(clipped: _Clipped) -> tuple[tf.Tensor, tf.Tensor]:
+    norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
+    return tf.cast(norm, tf.float32), tf.convert_to_tensor(clipped.are_finite)
+
+
+def _clip_gradients(
+    optimizer: Any,
+    gradients: Sequence[Any],
+    max_norm: float | None,
+    max_value: float | None,
+    measure: bool,
+) -> _Clipped:
+    """Clip as `tf.clip_by_global_norm`; on several devices clip what their gradients add up to.
+
+    The rows of an embedding's gradient count one by one, as there, also if a row occurs twice.
+    """
+    indices = [index for index, one in enumerate(gradients) if one is not None]
+    held = [
+        one if isinstance(one, tf.IndexedSlices) else tf.convert_to_tensor(one)
+        for one in gradients
+        if one is not None
+    ]
+    replicas = replica_count()
+    if replicas > 1 and held:
+        context = tf.distribute.get_replica_context()
+        dense = [tf.convert_to_tensor(one) for one in held]
+        held = list(context.all_reduce(tf.distribute.ReduceOp.SUM, dense))
+    scale = _scale_of(optimizer)
+    plain = held
+    if scale is not None:
+        plain = [map_values(one, lambda value: value / tf.cast(scale, value.dtype)) for one in held]
+    are_finite: tf.Tensor | bool = True
+    skips_overflow = is_scaling(optimizer)
+    if skips_overflow:
+        values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in plain]
+        are_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(one)) for one in values])
+    norm = tf.linalg.global_norm(plain) if (measure or max_norm is not None) and plain else None
+    if norm is None and measure:
+        norm = tf.constant(0.0)
+    if max_norm is None and max_value is None:
+        return _Clipped(gradients, norm, are_finite)
+    if max_norm is not None and plain:
+        plain, _ = tf.clip_by_global_norm(plain, max_norm, use_norm=norm)
+    elif max_value is not None:
+        plain = [
+            map_values(one, lambda value: tf.clip_by_value(value, -max_value, max_value))
+            for one in plain
+        ]
+    share = (1.0 if scale is None else scale) / replicas
+    if skips_overflow:
+        # The optimizer must still see the overflow in clipped gradients.
+        share = tf.where(are_finite, share, float("nan"))
+    if skips_overflow or scale is not None or replicas > 1:
+        plain = [_times(one, share) for one in plain]
+    clipped = list(gradients)
+    for index, one in zip(indices, plain, strict=True):
+        clipped[index] = one
+    return _Clipped(clipped, norm, are_finite)
+
+
+def _scale_of(optimizer: Any) -> tf.Tensor | None:
+    """Return the scale of gradients that an optimizer unscales itself, or None."""
+    if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
+        return None
+    if not is_scaling(optimizer) and optimizer.loss_scale_factor is None:
+        return None
+    return tf.convert_to_tensor(optimizer.scale_loss(tf.ones(())))
+
+
+def _times(gradient: Any, factor: Any) -> Any:
+    return map_values(gradient, lambda value: value * tf.cast(factor, value.dtype))
