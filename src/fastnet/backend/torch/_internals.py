@@ -50,6 +50,7 @@ __all__ = [
     "run_backward",
     "scaler_records",
     "scaler_tensors",
+    "set_grad_enabled",
     "storage_key",
     "tables_of",
     "transforms_are_active",
@@ -58,19 +59,16 @@ __all__ = [
 ]
 
 run_backward: Callable[..., Any] | None = torch.autograd.Variable._execution_engine.run_backward
-"""Autograd's engine. Saves 7 to 10 % of a small training step.
-
-The public fallback is `Tensor.backward` and `torch.autograd.grad`.
-"""
+"""Autograd's engine. Saves 7 to 10 % of a small training step over `torch.autograd.grad`."""
 
 transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 """Tells whether a transform of `torch.func` is active, in which the engine must not be called."""
 
 profiler_is_on: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
-"""Tells whether a profiler of torch records this thread. Saves 12 % of a profiled step.
+"""Tells whether a profiler is on. Saves 12 % of a profiled step over unconditional ranges."""
 
-The public fallback is to open a range around each op in every profiled step.
-"""
+set_grad_enabled: Callable[[bool], object] = torch._C._set_grad_enabled
+"""Saves 3 % of a small inference step over `torch.set_grad_enabled`, which is a class."""
 
 SUBMODULES = "_modules"
 """The attribute that holds a module's submodules. Saves 7 to 13 % of a small inference step.

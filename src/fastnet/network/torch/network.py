@@ -10,6 +10,7 @@ import torch
 
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
 from fastnet.errors import shorten
@@ -247,4 +248,4 @@ class TorchNetwork(BaseNetwork):
 def _no_gradients(gradients: bool) -> Setting | None:
     if gradients:
         return None
-    return torch.is_grad_enabled, torch.set_grad_enabled, False
+    return torch.is_grad_enabled, set_grad_enabled, False

@@ -17,6 +17,7 @@ from fastnet.backend.torch._internals import (
     hook_tables,
     note_step,
     scaler_records,
+    set_grad_enabled,
 )
 from fastnet.network.torch.captured.capture import Capture
 from fastnet.network.torch.captured.environment import environment
@@ -275,11 +276,11 @@ class Program:
         for slot, at in self._slots:
             inputs[slot] = tensors[at]
         if self._grads_are_on:
-            torch.set_grad_enabled(False)
+            set_grad_enabled(False)
             try:
                 results = self._call(inputs)
             finally:
-                torch.set_grad_enabled(True)
+                set_grad_enabled(True)
         else:
             results = self._call(inputs)
         if self._written:
