@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from fastnet.op.op import Op
@@ -26,8 +26,27 @@ class MetaOp(Op):
     kind: ClassVar[str]
     """The class that the inner ops must have, for error texts."""
 
+    check_op: Callable[[Any, int], bool]
+    """Returns whether an op, with its index, can be an inner op."""
+
     ops: list[Any]
     """The inner ops."""
+
+    make_run: Callable[[Any], Forward]
+    """Returns the function of the inputs and the state that runs the inner ops, for an option."""
+
+    chain: Callable[..., Forward]
+    """Returns a function that runs all inner ops in order, from the keys of its inputs and outputs,
+    an option, `times`, and `again`: whether the ops may run again after it."""
+
+    forward_of: Callable[[Any, Any], Forward]
+    """Returns the forward of an inner op for an option."""
+
+    choose: Callable[[float, Forward, Forward], Forward]
+    """Returns a function that calls the first of two with a probability, otherwise the second."""
+
+    control: Callable[[Any], Any]
+    """Returns an object with the functions `one_of` and `repeat_while`, for some inputs."""
 
     def __init__(self, ops: Sequence[Any], inputs: Keys, outputs: Iterable[str]) -> None:
         super().__init__(
@@ -35,11 +54,6 @@ class MetaOp(Op):
         )
         self.ops = list(ops)
         self._derived = self._limits()
-
-    @classmethod
-    def check_op(cls, op: Any, index: int) -> bool:
-        """Return whether an op can be an inner op."""
-        raise NotImplementedError(f"{cls.__name__} must define check_op.")
 
     @classmethod
     def check_ops(cls, ops: Sequence[Any], mismatch: type[Exception] = ValueError) -> None:
@@ -84,41 +98,6 @@ class MetaOp(Op):
 
     def _limits(self) -> tuple[list[str], list[str], set[str], set[str]]:
         return list(self.inputs), list(self.outputs), set(self.mode), set(self.ds_id)
-
-    def make_run(self, option: Any) -> Forward:
-        """Return the function of the inputs and the state that runs the inner ops."""
-        raise NotImplementedError(f"{type(self).__name__} must define make_run.")
-
-    def chain(
-        self,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        option: Any,
-        times: int = 1,
-        again: bool = False,
-    ) -> Forward:
-        """Return the function that runs all inner ops in order, one or several times.
-
-        Args:
-            inputs: The keys of the values that the function takes.
-            outputs: The keys of the values that it returns.
-            option: The option.
-            times: How often the ops run.
-            again: Whether the ops may run again after the function.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define chain.")
-
-    def forward_of(self, op: Any, option: Any) -> Forward:
-        """Return the forward of an inner op."""
-        raise NotImplementedError(f"{type(self).__name__} must define forward_of.")
-
-    def choose(self, prob: float, yes: Forward, no: Forward) -> Forward:
-        """Return a function that calls one of two at random."""
-        raise NotImplementedError(f"{type(self).__name__} must define choose.")
-
-    def control(self, data: Any) -> Any:
-        """Return an object with the functions `one_of` and `repeat_while` for some inputs."""
-        raise NotImplementedError(f"{type(self).__name__} must define control.")
 
 
 class SingleMetaOp(MetaOp):

@@ -106,37 +106,6 @@ class NumpyOp(Op):
         return _forward_samples(self, data, state)
 
 
-class PerArray(NumpyOp):
-    """A numpy op that applies the same function to each input. Derive from it and define `apply`.
-
-    Its `forward` takes and returns lists. See `NumpyOp` for `mode` and `ds_id`.
-
-    Args:
-        inputs: The key or keys to read.
-        outputs: The key or keys to write, as many.
-
-    Raises:
-        ValueError: In a network, if there is no input, or the number of outputs differs.
-    """
-
-    n_inputs = "+"
-    n_outputs = "same"
-
-    def __init__(
-        self, inputs: Keys, outputs: Keys, mode: Names = None, ds_id: Names = None
-    ) -> None:
-        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        self.in_list = self.out_list = True
-
-    def apply(self, data: Any) -> Any:
-        """Return the output for one input of one sample."""
-        raise NotImplementedError(f"{type(self).__name__} must define apply.")
-
-    def forward(self, data: list[Any], state: dict[str, Any]) -> list[Any]:
-        """Apply the function to each input."""
-        return [self.apply(each) for each in data]
-
-
 class Batch(NumpyOp):
     """Separate the ops of a pipeline that run on samples from those that run on batches.
 
@@ -452,35 +421,21 @@ def _typed_as(before: Any, tensor: Any) -> Any:
     return tensor
 
 
-def _run(
-    op: Any,
-    position: int,
-    store: MutableMapping[str, Any],
-    forward: Callable[[Any, dict[str, Any]], Any],
-    state: dict[str, Any],
-) -> Any:
-    try:
-        return _run_with_retry(op, store, forward, state)
-    except Exception as error:
-        add_note(error, f"Raised by {describe_op(op, position)}.")
-        raise
-
-
-def _run_with_retry(
-    op: Any,
-    store: MutableMapping[str, Any],
-    forward: Callable[[Any, dict[str, Any]], Any],
-    state: dict[str, Any],
-) -> Any:
+def _run(op: Any, index: int, store: Any, forward: Forward, state: dict[str, Any]) -> Any:
+    """Run an op, with copies of the arrays if it is known to modify them."""
     edits = getattr(op, "in_place_edits", False)
     try:
-        return forward(get_inputs_by_op(op, store, copy_on_write=edits), state)
-    except ValueError as error:
-        # numpy raises no more specific error than "assignment destination is read-only".
-        if edits or "read-only" not in str(error):
-            raise
-    op.in_place_edits = True
-    return forward(get_inputs_by_op(op, store, copy_on_write=True), state)
+        try:
+            return forward(get_inputs_by_op(op, store, copy_on_write=edits), state)
+        except ValueError as error:
+            # numpy raises no more specific error than "assignment destination is read-only".
+            if edits or "read-only" not in str(error):
+                raise
+        op.in_place_edits = True
+        return forward(get_inputs_by_op(op, store, copy_on_write=True), state)
+    except Exception as error:
+        add_note(error, f"Raised by {describe_op(op, index)}.")
+        raise
 
 
 def _forward_samples(op: Any, data: Any, state: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastnet.errors import shorten
 from fastnet.op.checks import axes_in_order
-from fastnet.op.numpyop.numpyop import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
 __all__ = ["ChannelTranspose"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastnet.op.hadamard_codes import hadamard_codes, resolve_code_length
-from fastnet.op.numpyop.numpyop import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
 __all__ = ["Hadamard"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fastnet.errors import shorten
 from fastnet.op.checks import lengths_of
-from fastnet.op.numpyop.numpyop import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
 __all__ = ["Reshape"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastnet.errors import shorten
-from fastnet.op.numpyop.numpyop import PerArray
+from fastnet.op.numpyop.univariate.per_array import PerArray
 from fastnet.types import Keys, Names
 
 __all__ = ["ToArray"]
