@@ -328,7 +328,7 @@ class TestOpArguments:
             UpdateOp(mixed, "loss", gradients="g")
 
     def test_of_losses(self, fw: Framework) -> None:
-        with refusing(ValueError, "CrossEntropy reads two keys", "['y']"):
+        with refusing(ValueError, "CrossEntropy takes 2 inputs", "['y']"):
             fw.network([CrossEntropy(["y"], "loss")])
 
 

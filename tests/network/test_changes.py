@@ -261,7 +261,7 @@ class TestContainers:
         fuse.ops[1].inputs[0] = "w"
         assert run(network, {"x": 1}) == {"x": 1, "w": 2, "z": 12}
         fuse.ops[0].mode.add("train")
-        with pytest.raises(ValueError, match="share one mode"):
+        with pytest.raises(ValueError, match="must share one mode"):
             run(network, {"x": 1})
         fuse.ops[1].mode.add("train")
         assert run(network, {"x": 1}) == {"x": 1}
@@ -348,7 +348,7 @@ class TestWhenItCounts:
         network = TorchNetwork([op])
         op.max_pixel_value = -1
         for _ in range(2):
-            with pytest.raises(ValueError, match="max_pixel_value is more than 0, not -1"):
+            with pytest.raises(ValueError, match="max_pixel_value must be positive, not -1"):
                 run(network, {"x": torch.ones(1, 1, 2, 2)})
             assert is_free(network)
         op.max_pixel_value = 2.0

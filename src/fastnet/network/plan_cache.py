@@ -22,7 +22,7 @@ from fastnet.network.execution_plan import ExecutionPlan, Specs
 from fastnet.network.updates import bind_updates
 from fastnet.network.validation import check_items, describe_inactive_writer
 from fastnet.op.op import Op, is_delete
-from fastnet.op.tensorop.meta.meta_ops import TensorMetaOp, forward_of
+from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
 from fastnet.types import is_given, is_scheduler

@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastnet.errors import add_note, describe_op
-from fastnet.op.meta.fuse import FuseOps
 from fastnet.op.meta.meta_op import MetaOp
-from fastnet.op.meta.one_of import OneOfOps
-from fastnet.op.meta.repeat import RepeatOp
-from fastnet.op.meta.sometimes import SometimesOp
 from fastnet.op.op import (
     bind_forward,
     get_inputs_by_op,
@@ -25,7 +21,7 @@ from fastnet.types import Forward, Keys, Model, State, is_tensor_op
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Fuse", "OneOf", "Repeat", "Sometimes", "TensorMetaOp", "forward_of"]
+__all__ = ["TensorMetaOp", "forward_of"]
 
 
 class TensorMetaOp(MetaOp, TensorOp):
@@ -187,96 +183,3 @@ def _step_of(op: Any, index: int, retain_graph: bool) -> tuple[Any, ...]:
         return forward, op.inputs[0], op.outputs[0], op.in_list, inside
     # No value has the key None, so that the op's inputs and outputs are used.
     return forward, None, None, op.in_list, inside
-
-
-class Fuse(FuseOps, TensorMetaOp):
-    """Run ops in order, as one op: for a scheduler, or inside of another meta op.
-
-    The inputs are the keys that the ops read before one of them writes them, the outputs all keys
-    that they write and do not delete.
-
-    Args:
-        ops: The ops, in order. They share their modes and dataset ids.
-
-    Raises:
-        ValueError: If there is no op, or the modes or dataset ids differ.
-        TypeError: If something is not a tensor op.
-
-    >>> from fastnet.op.tensorop import LambdaOp
-    >>> op = Fuse([LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: y * 2, "y", "z")])
-    >>> op.inputs, op.outputs, op.forward([1], {})
-    (['x'], ['y', 'z'], [2, 4])
-    """
-
-
-class OneOf(OneOfOps, TensorMetaOp):
-    """Run one of several ops, drawn at random in each step.
-
-    Args:
-        tensor_ops: The ops. They share their inputs, outputs, modes and dataset ids.
-        probs: The probability of each op, with a sum of 1. None for equal probabilities.
-
-    Raises:
-        ValueError: If there is no op.
-        AssertionError: If inputs, outputs, modes or dataset ids differ, or `probs` is not one
-            probability for each op.
-        TypeError: If something is not a tensor op.
-
-    >>> from fastnet.op.tensorop import LambdaOp
-    >>> import torch
-    >>> ops = [LambdaOp(lambda x, n=n: x + n, "x", "x") for n in (1, 2)]
-    >>> OneOf(*ops, probs=[0.0, 1.0]).forward([torch.tensor(0)], {})
-    tensor(2)
-    """
-
-    def __init__(self, *tensor_ops: Any, probs: Sequence[float] | None = None) -> None:
-        super().__init__(*tensor_ops, probs=probs)
-        if self.probs is None:
-            self.probs = [1 / len(tensor_ops)] * len(tensor_ops)
-
-
-class Repeat(RepeatOp, TensorMetaOp):
-    """Run an op several times, or while a condition holds.
-
-    Args:
-        op: The op.
-        repeat: The number of times; or a condition, with arguments named after the keys that it
-            reads. It is called after each run, so that the op runs at least once.
-        max_iter: The maximum number of times for a condition. None for no limit.
-
-    Raises:
-        TypeError: If `op` is not a tensor op, or `repeat` is neither an int nor a function.
-        ValueError: If `repeat` or `max_iter` is less than 1, or `max_iter` is given with an int.
-
-    >>> from fastnet.op.tensorop import LambdaOp
-    >>> import torch
-    >>> double = LambdaOp(lambda x: 2 * x, "x", "x")
-    >>> Repeat(double, repeat=3).forward([torch.tensor(1)], {})
-    [tensor(8)]
-    >>> Repeat(double, repeat=lambda x: x < 100).forward([torch.tensor(1)], {})
-    [tensor(128)]
-    """
-
-
-class Sometimes(SometimesOp, TensorMetaOp):
-    """Run an op with a probability, drawn in each step.
-
-    In other steps its outputs stay as they are, so that they must exist before the op.
-
-    Args:
-        tensor_op: The op.
-        prob: The probability that it runs, from 0 to 1.
-
-    Raises:
-        TypeError: If `tensor_op` is not a tensor op.
-        ValueError: If `prob` is not a probability.
-
-    >>> from fastnet.op.tensorop import LambdaOp
-    >>> import torch
-    >>> op = Sometimes(LambdaOp(lambda x: x + 1, "x", "y"), prob=1.0)
-    >>> op.inputs, op.forward([torch.tensor(1), torch.tensor(0)], {})
-    (['x', 'y'], [tensor(2)])
-    """
-
-    def __init__(self, tensor_op: Any, prob: float = 0.5) -> None:
-        super().__init__(tensor_op, prob)

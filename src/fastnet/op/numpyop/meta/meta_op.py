@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fastnet.op.meta.fuse import FuseOps
 from fastnet.op.meta.meta_op import MetaOp
-from fastnet.op.meta.one_of import OneOfOps
-from fastnet.op.meta.repeat import RepeatOp
-from fastnet.op.meta.sometimes import SometimesOp
 from fastnet.op.numpyop.numpyop import Batch, NumpyOp, forward_numpyop
 from fastnet.types import Forward, State, is_numpy_op
 
-__all__ = ["Fuse", "NumpyMetaOp", "OneOf", "Repeat", "Sometimes"]
+__all__ = ["NumpyMetaOp"]
 
 
 class NumpyMetaOp(MetaOp, NumpyOp):
@@ -109,79 +105,3 @@ def _repeat_while(
 
 
 _CONTROL = SimpleNamespace(one_of=_one_of, repeat_while=_repeat_while)
-
-
-class Fuse(FuseOps, NumpyMetaOp):
-    """Run numpy ops in order, as one op. See `fastnet.op.tensorop.meta.Fuse`.
-
-    Args:
-        ops: The ops, in order. They share their modes and dataset ids.
-
-    Raises:
-        ValueError: If there is no op, one of them is a Batch, or the modes or dataset ids differ.
-        TypeError: If something is not a numpy op.
-
-    >>> from fastnet.op.numpyop import LambdaOp
-    >>> op = Fuse([LambdaOp(lambda x: x + 1, "x", "y"), LambdaOp(lambda y: y * 2, "y", "z")])
-    >>> op.inputs, op.outputs, op.forward([1], {})
-    (['x'], ['y', 'z'], [2, 4])
-    """
-
-
-class OneOf(OneOfOps, NumpyMetaOp):
-    """Run one of several numpy ops, drawn at random for each sample or batch.
-
-    See `fastnet.op.tensorop.meta.OneOf` for the errors.
-
-    Args:
-        numpy_ops: The ops. They share their inputs, outputs, modes and dataset ids.
-        probs: The probability of each op, with a sum of 1. None for equal probabilities.
-
-    >>> from fastnet.op.numpyop import LambdaOp
-    >>> ops = [LambdaOp(lambda x, n=n: x + n, "x", "x") for n in (1, 2)]
-    >>> OneOf(*ops, probs=[0.0, 1.0]).forward([0], {})
-    2
-    """
-
-    def __init__(self, *numpy_ops: Any, probs: Sequence[float] | None = None) -> None:
-        super().__init__(*numpy_ops, probs=probs)
-
-
-class Repeat(RepeatOp, NumpyMetaOp):
-    """Run a numpy op several times, or while a condition holds.
-
-    See `fastnet.op.tensorop.meta.Repeat` for the errors.
-
-    Args:
-        op: The op.
-        repeat: The number of times; or a condition, with arguments named after the keys that it
-            reads. It is called after each run, so that the op runs at least once.
-        max_iter: The maximum number of times for a condition. None for no limit.
-
-    >>> from fastnet.op.numpyop import LambdaOp
-    >>> double = LambdaOp(lambda x: 2 * x, "x", "x")
-    >>> Repeat(double, repeat=3).forward([1], {})
-    [8]
-    >>> Repeat(double, repeat=lambda x: x < 100).forward([1], {})
-    [128]
-    """
-
-
-class Sometimes(SometimesOp, NumpyMetaOp):
-    """Run a numpy op with a probability, drawn for each sample or batch.
-
-    Otherwise its outputs stay as they are, so that they must exist before the op. See
-    `fastnet.op.tensorop.meta.Sometimes` for the errors.
-
-    Args:
-        numpy_op: The op.
-        prob: The probability that it runs, from 0 to 1.
-
-    >>> from fastnet.op.numpyop import LambdaOp
-    >>> op = Sometimes(LambdaOp(lambda x: x + 1, "x", "y"), prob=1.0)
-    >>> op.inputs, op.forward([1, 0], {})
-    (['x', 'y'], [2])
-    """
-
-    def __init__(self, numpy_op: Any, prob: float = 0.5) -> None:
-        super().__init__(numpy_op, prob)
