@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fastnet.backend.model_metadata import name_of
+from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
 from fastnet.errors import describe_op
 from fastnet.op.op import bind_forward
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.op.tensorop.model.update import UpdateOp
-from fastnet.types import Forward
+from fastnet.types import Forward, is_given, is_scheduler
+from fastnet.util.warnings import warn
 
-__all__ = ["bind_updates", "updates_in"]
+__all__ = ["bind_updates", "updates_in", "warn_of_untrained"]
 
 Follow = Callable[..., None]
 
@@ -61,6 +62,68 @@ def updates_in(ops: Iterable[Any]) -> Iterator[UpdateOp]:
             yield op
         elif hasattr(op, "inner_ops"):
             yield from updates_in(op.inner_ops())
+
+
+def warn_of_untrained(
+    ops: Sequence[Any], trainable_in: Callable[[Any], Iterable[tuple[str, Any]]]
+) -> None:
+    """Warn of ops with trainable parameters that no optimizer updates.
+
+    `trainable_in` yields the trainable parameters of an object, such as a model or an optimizer,
+    with their names in it.
+    """
+    indexed = [(index, one) for index, op in enumerate(ops) for one in _flatten(op)]
+    if not any(isinstance(op, UpdateOp) for _, op in indexed):
+        return
+    held = [(index, op, name, value) for index, op in indexed for name, value in _held_by(op)]
+    models = [value for _, _, _, value in held if is_built(value)]
+    for _, op in indexed:
+        models += op.get_fe_models() if hasattr(op, "get_fe_models") else ()
+    trained = {id(one) for model in models for _, one in trainable_in(model)}
+    optimizers = [one for model in models for one in every_optimizer_of(model)]
+    optimizers += [value for _, _, _, value in held if hasattr(value, "param_groups")]
+    trained.update(id(one) for optimizer in optimizers for _, one in trainable_in(optimizer))
+    untrained: dict[int, list[str]] = {}
+    described: dict[int, str] = {}
+    for index, op, name, value in held:
+        names = [
+            f"{name}.{inner}" if inner else name
+            for inner, one in trainable_in(value)
+            if id(one) not in trained
+        ]
+        if names:
+            untrained.setdefault(id(op), []).extend(names)
+            described[id(op)] = describe_op(op, index)
+    for key, names in untrained.items():
+        shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+        warn(
+            f"{described[key]} has trainable parameters that no optimizer updates: {shown}. They "
+            "are not trained, their gradients pile up, and checkpoints leave them out. Put them "
+            "into a model of their own from fastnet.build, with an UpdateOp, or freeze them "
+            "(torch: requires_grad = False, Keras: trainable = False)."
+        )
+
+
+def _flatten(op: Any) -> Iterator[Any]:
+    """Yield the ops that can take the place of an op or scheduler, and those inside of them."""
+    for one in op.get_all_values() if is_scheduler(op) else [op]:
+        if is_given(one):
+            yield one
+            for inner in one.inner_ops() if hasattr(one, "inner_ops") else ():
+                yield from _flatten(inner)
+
+
+def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an op that runs in training, and the items of containers in them."""
+    if op.mode and "train" not in op.mode:
+        return
+    for name, value in getattr(op, "__dict__", {}).items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", one) for key, one in value.items())
+        elif isinstance(value, (list, tuple)):
+            yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
+        else:
+            yield name, value
 
 
 def _followers_of(ops: Sequence[Any], taking: Sequence[Any]) -> dict[int, list[Follow]]:

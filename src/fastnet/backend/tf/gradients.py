@@ -23,6 +23,7 @@ __all__ = [
     "replica_count",
     "scale_gradients",
     "trainable",
+    "trainable_in",
     "update_model",
     "watch",
 ]
@@ -132,6 +133,21 @@ def map_values(gradient: Any, function: Callable[[Any], Any]) -> Any:
 def trainable(model: Any) -> list[Any]:
     """List the trainable variables of a model, in order."""
     return list(model.trainable_variables)
+
+
+def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the trainable variables of a layer or a model, or a variable, with their names."""
+    if isinstance(value, tf.Variable) or hasattr(value, "__tf_tensor__"):
+        found = [value]
+    else:
+        try:
+            found = list(getattr(value, "trainable_variables", ()))
+        except (TypeError, ValueError):  # Keras 2 does not know the variables of an unbuilt model.
+            found = []
+    for one in found:
+        if getattr(one, "trainable", False):
+            # A tf.Variable may be the one inside of a variable of Keras 3.
+            yield (str(one.name) if one is not value else ""), getattr(one, "_value", one)
 
 
 def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import cache, partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
-from fastnet.backend.model_metadata import reserve
+from fastnet.backend.model_metadata import name_of, reserve
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.spreading import Spread, note, spread
+from fastnet.backend.torch.update import parameters_in, trainable
 from fastnet.backend.torch.weights import load_weights
 from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 
@@ -71,7 +73,8 @@ def make_optimizer(
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a torch "
             "optimizer."
         )
-    _require_sharded(optimizer, model, name)
+    _check_owner(optimizer, model, name)
+    _WITH_OPTIMIZERS[id(model)] = model
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = read_precision(mixed_precision)
     # bfloat16 needs no scaling: it has the range of float32.
@@ -80,14 +83,34 @@ def make_optimizer(
     return optimizer
 
 
-def _require_sharded(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> None:
-    if engine_of(model) != "fsdp":
+# By their ids, for error messages; a model need not be hashable.
+_WITH_OPTIMIZERS: WeakValueDictionary[int, torch.nn.Module] = WeakValueDictionary()
+
+
+def _check_owner(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> None:
+    """Raise an error if an optimizer updates none of a model's trainable parameters.
+
+    It may update others besides: one optimizer of two models updates both.
+    """
+    updated = set(map(id, parameters_in(optimizer)))
+    own = trainable(model)
+    if not own or any(id(one) in updated for one in own):
         return
-    own = set(map(id, model.parameters()))
-    if not any(id(one) in own for group in optimizer.param_groups for one in group["params"]):
+    kind = type(optimizer).__name__
+    if engine_of(model) == "fsdp":
         raise WrongOptimizerError(
-            f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__} of parameters "
+            f"The optimizer_fn of model '{name}' returned {kind} of parameters "
             "that are none of the sharded model's: it was made before parallel='fsdp' has put "
             "others in their places. Pass a function that makes the optimizer of the parameters "
             "that it is given."
         )
+    others = [one for one in _WITH_OPTIMIZERS.values() if one is not model]
+    owner = next(
+        (one for one in others if any(id(each) in updated for each in one.parameters())), None
+    )
+    of = "other parameters" if owner is None else f"the parameters of model '{name_of(owner)}'"
+    raise WrongOptimizerError(
+        f"The optimizer_fn of model '{name}' returned {kind} of {of}, which would never train "
+        f"'{name}'. Pass a function that makes the optimizer of the parameters that it is given, "
+        "such as `lambda params: torch.optim.Adam(params, lr=1e-3)`."
+    )

@@ -40,6 +40,7 @@ __all__ = [
     "parameters_of",
     "parameters_of_others",
     "trainable",
+    "trainable_in",
 ]
 
 TRAINED = "trained_models"
@@ -627,6 +628,17 @@ def parameters_in(optimizer: Any) -> list[torch.nn.Parameter]:
     """List the parameters that an optimizer updates; None has none."""
     groups = getattr(optimizer, "param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
+
+
+def trainable_in(value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yield the trainable parameters of a module or an optimizer, or a parameter, with names."""
+    if isinstance(value, torch.nn.Parameter):
+        found: Iterable[tuple[str, torch.nn.Parameter]] = [("", value)]
+    elif isinstance(value, torch.nn.Module):
+        found = value.named_parameters()
+    else:
+        found = [("", one) for one in parameters_in(value)] if hasattr(value, "step") else ()
+    yield from ((name, one) for name, one in found if one.requires_grad)
 
 
 def parameters_of(model: torch.nn.Module, optimizer: Any) -> list[torch.nn.Parameter]:

@@ -8,6 +8,7 @@ from fastnet.backend.model_metadata import name_of
 from fastnet.backend.tf._internals import EAGER
 from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
+from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.models import all_layers
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile, require_xla
@@ -18,6 +19,7 @@ from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
 from fastnet.network.trace_records import TraceRecord
+from fastnet.network.updates import warn_of_untrained
 
 __all__ = ["TFNetwork"]
 
@@ -92,6 +94,7 @@ class TFNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
+        warn_of_untrained(self.ops, trainable_in)
 
     def _begin(self) -> None:
         super()._begin()

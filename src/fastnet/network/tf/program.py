@@ -15,6 +15,7 @@ import tensorflow as tf
 from fastnet._nest import leaves_of
 from fastnet._trace import Parts, Slot, TensorKind, Trace, TracedStep, map_form
 from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.model_update import ModelUpdate
 from fastnet.backend.tf._internals import autograph_status, trace
 from fastnet.backend.tf.graph import (
     KIND,
@@ -40,6 +41,7 @@ from fastnet.network.tf.forms import (
 )
 from fastnet.network.tf.graph_state import GraphState
 from fastnet.network.tf.open_axes import OpenAxes
+from fastnet.network.updates import updates_in
 from fastnet.types import Forward, State
 from fastnet.util.warnings import warn
 
@@ -63,6 +65,11 @@ InForce = tuple[list[int], list[int]]
 
 class _NoTensor:
     """A class without instances, so that no value of a batch passes for a tensor at first sight."""
+
+
+def _updates_of(plan: ExecutionPlan) -> list[ModelUpdate]:
+    """List the updates that a plan is bound to."""
+    return [op.updater() for op in updates_in(plan.ops)] if plan.takes_gradients else []
 
 
 class Program:
@@ -112,6 +119,7 @@ class Program:
         self._epoch = int(state["epoch"])
         self._takes_gradients = plan.takes_gradients
         self._plan = plan.kernel_with(_in_graph)
+        self._updates = _updates_of(plan)
         self._constant_state: dict[str, Any] = {
             key: state[key] for key in ("warmup", "mode", "req_grad", "eager") if key in state
         }
@@ -140,6 +148,15 @@ class Program:
         if self._untraced is None:
             self._untraced = _Static(self)
         return self._untraced.step
+
+    def rebind(self, plan: ExecutionPlan) -> None:
+        """Trace again if a setting of an UpdateOp has replaced the update that was traced."""
+        updates = _updates_of(plan)
+        if updates != self._updates:
+            self._updates = updates
+            self._plan = plan.kernel_with(_in_graph)
+            self._steps.clear()
+            self._untraced = None
 
     def look(self) -> GraphState:
         """Look at what a graph would be made of.

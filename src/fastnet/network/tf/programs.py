@@ -73,7 +73,9 @@ class Programs:
             None if replicas is None else (id(replicas.strategy), bool(plan.slicers)),
         )
         program = plan.programs.get(key) or self._found.get(key)
-        if program is None:
+        if program is not None:
+            program.rebind(plan)
+        else:
             record = partial(self._record, str(state["mode"]))
             shared = record, self._latest, open_axes, self._options
             state = {**state, "eager": False}

@@ -13,6 +13,7 @@ from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import set_grad_enabled
 from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.tensors import ARRAYS, FOREIGN
+from fastnet.backend.torch.update import trainable_in
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
@@ -22,6 +23,7 @@ from fastnet.network.execution_plan import Handling, Setting
 from fastnet.network.plan_cache import PlanCache
 from fastnet.network.torch.runner import TorchRunner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
+from fastnet.network.updates import warn_of_untrained
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list
@@ -102,6 +104,7 @@ class TorchNetwork(BaseNetwork):
             postprocessing=postprocessing,
             slicers=slicers,
         )
+        warn_of_untrained(self.ops, trainable_in)
 
     def _begin(self) -> None:
         super()._begin()

@@ -208,6 +208,23 @@ class TestMerging:
         loop(twin, kind.Adam(0.01), data, classify, merge)
         assert_close(model, twin, 1e-4)
 
+    @pytest.mark.parametrize("lowered", [1, 2])
+    def test_a_lower_merge_grad_averages_what_was_merged_before(
+        self, eager: bool, lowered: int
+    ) -> None:
+        model, twin = twins(mlp)
+        data = batches(5)
+        model = made(model, sgd())
+        ops = supervised(model, merge_grad=3)
+        network = TFNetwork(ops)
+        train(network, data[:2], eager)
+        ops[2].merge_grad = lowered
+        train(network, data[2:], eager, epoch=2)
+        optimizer = BY_NAME.SGD(0.1)
+        loop(twin, optimizer, data[:3], classify, 3)
+        loop(twin, optimizer, data[3:], classify, lowered)
+        assert_close(model, twin, 1e-4)
+
     def test_no_update_until_there_are_enough(self, eager: bool) -> None:
         model = made(mlp(), sgd())
         network = TFNetwork(supervised(model, merge_grad=3))

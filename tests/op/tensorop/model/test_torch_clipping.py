@@ -357,6 +357,37 @@ def test_settings_that_are_written_count_from_the_next_opening_on() -> None:
         network(mode="train", epoch=1)
 
 
+def test_true_is_no_norm_though_it_equals_1() -> None:
+    ops = supervised(built(mlp(), sgd(), model_name="m"), clip_norm=1.0)
+    network = TorchNetwork(ops)
+    ops[2].clip_norm = True
+    with pytest.raises(ValueError, match="clip_norm=True"):
+        network(mode="train", epoch=1)
+
+
+@pytest.mark.parametrize("compile", [False, QUICK])
+@pytest.mark.parametrize("lowered", [1, 2])
+def test_a_lower_merge_grad_averages_what_was_merged_before(lowered: int, compile: Any) -> None:
+    """After 2 of 3 steps were merged, the third one updates with the average of the three."""
+    model, twin = twins(mlp)
+    built(model, sgd())
+    ops = supervised(model, merge_grad=3)
+    network = TorchNetwork(ops, compile=compile)
+    run_all(network, batches(2))
+    ops[2].merge_grad = lowered
+    run_all(network, batches(1, seed=1))
+    run_all(network, batches(2, seed=2))
+    optimizer = sgd()(twin.parameters())
+    data = [*batches(2), *batches(1, seed=1), *batches(2, seed=2)]
+    for first, last in [(0, 3), *(((3, 4), (4, 5)) if lowered == 1 else ((3, 5),))]:
+        for batch in data[first:last]:
+            (cross_entropy(twin(batch["x"]), batch["t"]) / (last - first)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, value in twin.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+
+
 class TestRest:
     """What becomes of steps that are merged, but too few, when a network is left."""
 

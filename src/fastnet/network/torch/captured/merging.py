@@ -16,9 +16,12 @@ __all__ = ["Merging", "Phase"]
 
 
 class _Kind(NamedTuple):
-    """What a step goes by: whether it updates, and what there are sums of."""
+    """What a step depends on: how many steps it averages in an update, and what there are sums of.
 
-    updates: bool
+    A step that does not update averages 0. More than `merge_grad` are averaged if it was lowered.
+    """
+
+    averages: int
     sums: tuple[tuple[int, torch.dtype, torch.Size, tuple[int, ...]], ...]
 
 
@@ -60,7 +63,7 @@ class Merging:
             if kind is None or merged is not update.standing:
                 merged = update.standing
                 kind = _Kind(
-                    merged.times + 1 >= update.merges,
+                    _averaged(merged.times, update),
                     tuple(
                         (id(parameter), one.dtype, one.shape, one.stride())
                         for parameter, one in _in_order(merged)
@@ -196,14 +199,18 @@ class Phase:
                 merged.append(update.standing)
                 kinds.append(kind)
                 continue
-            times = 0 if kind.updates else update.standing.times + 1
+            times = 0 if kind.averages else update.standing.times + 1
             found = dict(zip(map(self._parameters.__getitem__, left), sums[place:], strict=False))
             told = zip(left, self._sums_left[place:], strict=False)
             merged.append(Merged(times, found))
-            kinds.append(_Kind(times + 1 >= update.merges, tuple((one, *of) for one, of in told)))
+            kinds.append(_Kind(_averaged(times, update), tuple((one, *of) for one, of in told)))
             place += len(left)
         self._merging.put(merged, kinds)
         return others
+
+
+def _averaged(times: int, update: TorchUpdate) -> int:
+    return times + 1 if times + 1 >= update.merges else 0
 
 
 def _in_order(merged: Merged) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:

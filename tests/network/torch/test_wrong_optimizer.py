@@ -1,0 +1,50 @@
+"""An optimizer must update the model that it is built for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastnet
+from fastnet.errors import WrongOptimizerError
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def test_an_optimizer_of_another_model_is_an_error_that_names_both() -> None:
+    first = fastnet.build(lambda: nn.Linear(2, 1), sgd, model_name="first")
+    with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD.*of model 'first'"):
+        fastnet.build(
+            lambda: nn.Linear(2, 1), lambda _: sgd(first.parameters()), model_name="second"
+        )
+
+
+def test_an_optimizer_of_a_module_that_was_not_built() -> None:
+    with pytest.raises(WrongOptimizerError, match=r"'second'.*SGD of other parameters"):
+        fastnet.build(
+            lambda: nn.Linear(2, 1),
+            lambda _: sgd(nn.Linear(2, 1).parameters()),
+            model_name="second",
+        )
+
+
+def test_optimizers_that_update_more_or_less_than_the_model() -> None:
+    extra = nn.Parameter(torch.ones(1))
+    first = fastnet.build(lambda: nn.Linear(2, 1), lambda own: sgd([*own, extra]))
+    part = fastnet.build(lambda: nn.Linear(2, 1), lambda own: sgd([next(iter(own))]))
+    shared: list[torch.optim.Optimizer] = []
+
+    def both(own: Any) -> torch.optim.Optimizer:
+        shared.append(sgd([*own, *first.parameters()]))
+        return shared[0]
+
+    second = fastnet.build(lambda: nn.Linear(2, 1), both)
+    third = fastnet.build(lambda: first, lambda _: shared[0])
+    frozen = fastnet.build(lambda: nn.Linear(2, 1).requires_grad_(False), lambda _: sgd([extra]))
+    for model in (first, part, second, third, frozen):
+        assert isinstance(model.current_optimizer, torch.optim.SGD)
