@@ -222,7 +222,7 @@ PARTS: list[tuple[str, str, Callable[[], Any]]] = [
     ("gradients.watch", "Watch", lambda: ToyNetwork([Watch("x")])),
     ("gradients.trainable", "GradientOp", lambda: GradientOp("y", "z", model=make_model())),
     ("taking.take", "GradientOp", lambda: ToyNetwork([GradientOp("y", "z", inputs="x")])),
-    ("keeping", "A profile", profile),
+    ("preserve_state", "A profile", profile),
 ]
 ADVICE = "CONTRIBUTING.md, 'Add a framework', lists what one has to bring."
 

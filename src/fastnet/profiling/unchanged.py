@@ -40,8 +40,8 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         for held in (getattr(model, "optimizer", None), getattr(model, "current_optimizer", None))
         for one in _values(held)
     }
-    keeping = part_of(network.target_type, "keeping", "A profile")
-    kept = keeping.Kept(network.models, list(optimizers.values()))
+    preserve_state = part_of(network.target_type, "preserve_state", "A profile")
+    preserved = preserve_state.PreservedState(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
     followers: list[tuple[Any, Any]] = [
         (op, copy.deepcopy(op.state_dict()))
@@ -53,7 +53,7 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         yield
     finally:
         network._skip_exit_calls()
-        kept.restore()
+        preserved.restore()
         for follower, state in followers:
             follower.load_state_dict(state)
         for update, merged in updates:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Kept:
+class PreservedState:
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
         self._values = [(one, one.value) for model in models for one in model.weights]
 

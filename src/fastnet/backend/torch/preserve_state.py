@@ -1,4 +1,4 @@
-"""Torch models and their optimizers, kept as they are while something runs them."""
+"""Preserve the state of torch models and optimizers, and restore it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from fastnet.backend.torch._internals import places_of
 
-__all__ = ["Kept"]
+__all__ = ["PreservedState"]
 
 
-class Kept:
-    """What training changes, as it is now.
+class PreservedState:
+    """A copy of the state that training changes.
 
     Args:
         models: The models: of each the parameters with their gradients, the buffers, and whether
@@ -49,7 +49,7 @@ class Kept:
         self._on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def restore(self) -> None:
-        """Put all of it back."""
+        """Restore the state."""
         with torch.no_grad():
             for module, flag in zip(self._modules, self._flags, strict=True):
                 module.training = flag

@@ -1,4 +1,4 @@
-"""Keras models and their optimizers, kept as they are while something runs them."""
+"""Preserve the state of Keras models and optimizers, and restore it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Kept"]
+__all__ = ["PreservedState"]
 
 
-class Kept:
-    """What training changes, as it is now.
+class PreservedState:
+    """A copy of the state that training changes.
 
     Args:
         models: The models: of each all variables, those of seed generators among them.
@@ -35,7 +35,7 @@ class Kept:
         self._state = self._generator.numpy()
 
     def restore(self) -> None:
-        """Put all of it back."""
+        """Restore the state."""
         for variable, value in self._values:
             variable.assign(value)
         self._generator.assign(self._state)
