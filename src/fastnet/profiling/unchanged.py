@@ -41,6 +41,7 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         for one in _values(held)
     }
     preserve_state = part_of(network.target_type, "preserve_state", "A profile")
+    preserve_state.require_variables(network.models)
     preserved = preserve_state.PreservedState(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
     followers: list[tuple[Any, Any]] = [

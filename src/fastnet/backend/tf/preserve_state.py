@@ -2,45 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["PreservedState"]
+from fastnet.backend.facts import name_of
+from fastnet.backend.scheduled import every_optimizer_of
+from fastnet.backend.tf._keras_internals import seed_states, shared_seeds
+from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.optimizer_state import (
+    optimizer_settings,
+    set_optimizer_settings,
+    variables_of,
+)
+
+__all__ = [
+    "PreservedState",
+    "generator_states",
+    "layer_generators",
+    "require_variables",
+    "restore_on_error",
+]
 
 
 class PreservedState:
     """A copy of the state that training changes.
 
     Args:
-        models: The models: of each all variables, those of seed generators among them.
-        optimizers: The optimizers, with their variables made.
-
-    Raises:
-        ValueError: If a model or an optimizer has no variables yet, which could not be taken back.
+        models: The models: all variables, those of seed generators included.
+        optimizers: The optimizers: variables, learning rate and weight decay.
     """
 
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        for model in models:
-            if not model.built:
-                raise ValueError(
-                    f"The model '{getattr(model, 'model_name', model.name)}' creates its "
-                    "variables in its first call, which cannot be undone. Run it once beforehand."
-                )
-        owners = [*models, *optimizers]
-        variables = {id(one): one for owner in owners for one in _variables(owner)}
-        self._values = [(one, one.numpy()) for one in variables.values()]
-        self._generator = tf.random.get_global_generator().state
-        self._state = self._generator.numpy()
+        models, optimizers = list(models), list(optimizers)
+        variables = [variable for model in models for variable in model.variables]
+        variables += [variable for one in optimizers for variable in variables_of(one)]
+        variables += generator_states(models)
+        unique = {id(variable): variable for variable in variables}
+        self._values = [(variable, variable.numpy()) for variable in unique.values()]
+        self._settings = [(one, optimizer_settings(one)) for one in optimizers]
 
     def restore(self) -> None:
         """Restore the state."""
         for variable, value in self._values:
             variable.assign(value)
-        self._generator.assign(self._state)
+        for optimizer, settings in self._settings:
+            set_optimizer_settings(optimizer, settings)
 
 
-def _variables(owner: Any) -> list[Any]:
-    found = owner.variables
-    return list(found() if callable(found) else found)
+@contextmanager
+def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
+    """Restore models and all of their optimizers if the block raises."""
+    models = list(models)
+    optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
+    preserved = PreservedState(models, optimizers.values())
+    try:
+        yield
+    except BaseException:
+        preserved.restore()
+        raise
+
+
+def require_variables(models: Iterable[Any]) -> None:
+    """Raise a ValueError if the first call of a model would create variables."""
+    for model in models:
+        if not model.built:
+            raise ValueError(
+                f"The model '{name_of(model)}' creates its variables in its first call, because "
+                "it does not know the shape of its input. Give it an Input, or call its "
+                "build(shape), in model_fn."
+            )
+
+
+def generator_states(models: Iterable[Any]) -> list[Any]:
+    """List the variables of TensorFlow's global generator, of Keras's, and of those of layers."""
+    shared, _ = shared_seeds()
+    own = [tf.random.get_global_generator().state, *layer_generators(models)]
+    return own if shared is None else [*own, shared]
+
+
+def layer_generators(models: Iterable[Any]) -> list[Any]:
+    """List the variables of the generators that layers have of their own."""
+    layers = (layer for model in models for layer in all_layers(model))
+    return list({id(state): state for layer in layers for state in seed_states(layer)}.values())

@@ -7,13 +7,10 @@ another thing under it, results are the same.
 
 from __future__ import annotations
 
-import inspect
-import pickle
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from io import BytesIO
 from operator import attrgetter
 from os import environ
 from os.path import dirname
@@ -53,8 +50,6 @@ __all__ = [
     "tables_of",
     "tools",
     "transforms_are_active",
-    "typed_storage",
-    "unpickler",
     "versions_in",
 ]
 
@@ -213,39 +208,6 @@ def put_versions(weights: Mapping[str, Any], versions: Mapping[str, Any] | None)
     """
     if versions and not PUBLIC_ONLY:
         weights._metadata = dict(versions)  # type: ignore[attr-defined]
-
-
-def _reads_pickles(kind: Any) -> bool:
-    return bool(kind(BytesIO(pickle.dumps([1], protocol=2))).load() == [1])
-
-
-unpickler: Callable[[Any], Any] | None = look_up(
-    "torch._weights_only_unpickler.Unpickler", _reads_pickles
-)
-"""Torch's reader of pickles, which calls nothing but what tensors are made with; None if it cannot
-be had. It is used to compare the sizes that a file speaks of with those that it has."""
-
-
-def _can_be_quiet(make: Any) -> bool:
-    return "_internal" in inspect.signature(make).parameters
-
-
-_quietly = (
-    {"_internal": True} if look_up("torch.storage.TypedStorage.__new__", _can_be_quiet) else {}
-)
-
-
-def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
-    """Return a storage as pickles of torch refer to it.
-
-    Torch warns of the class, which its own files are made of, if it is not told that it is meant.
-
-    Args:
-        storage: Its bytes.
-        dtype: The type of its elements.
-    """
-    make: Any = torch.storage.TypedStorage
-    return make(wrap_storage=storage, dtype=dtype, **_quietly)
 
 
 OVERWRITTEN = "one of the variables needed for gradient computation has been modified by an inplace"

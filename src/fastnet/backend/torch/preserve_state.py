@@ -2,75 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import torch
 
+from fastnet.backend.scheduled import every_optimizer_of
 from fastnet.backend.torch._internals import places_of
+from fastnet.backend.torch.full_tensors import local_tensor
+from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.sharded import gather_no_more
 
-__all__ = ["PreservedState"]
+__all__ = [
+    "PreservedState",
+    "load_random_state",
+    "random_state",
+    "require_variables",
+    "restore_on_error",
+]
 
 
 class PreservedState:
-    """A copy of the state that training changes.
+    """A copy of the state that training changes, on the CPU.
 
     Args:
-        models: The models: of each the parameters with their gradients, the buffers, and whether
-            its modules train.
-        optimizers: The optimizers: of each the state, the settings of its groups, and its scaler.
-
-    Raises:
-        ValueError: If a parameter has no value yet, which could not be taken back.
+        models: The models: parameters with their gradients, buffers, extra state, and whether the
+            modules train. Parameters without a value yet are left out.
+        optimizers: The optimizers: their state, the settings of their groups, and their scalers.
     """
 
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        self._modules = [module for model in models for module in model.modules()]
-        for module in self._modules:
-            if any(map(_is_to_come, module.parameters(recurse=False))):
-                raise ValueError(
-                    f"A {type(module).__name__} creates its parameters in its first forward pass, "
-                    "which cannot be undone. Run the model once beforehand."
-                )
-        self._flags = [module.training for module in self._modules]
+        models = list(models)
+        for model in models:
+            gather_no_more(innermost(model))
+        self._modules = [(one, one.training) for model in models for one in model.modules()]
         self._tensors = [
             (module, name, tensor, _copy(tensor))
-            for module in self._modules
+            for module, _ in self._modules
             for name, tensor in places_of(module)
+            if tensor is None or not torch.nn.parameter.is_lazy(tensor)
         ]
         self._gradients = [
             (tensor, tensor.grad, _copy(tensor.grad))
             for _, _, tensor, _ in self._tensors
             if isinstance(tensor, torch.nn.Parameter)
         ]
-        self._optimizers = [_Optimizer(one) for one in optimizers]
-        self._generator = torch.get_rng_state()
-        self._on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        default: Any = torch.nn.Module.get_extra_state
+        self._extra_states = [
+            (module, deepcopy(module.get_extra_state()))
+            for module, _ in self._modules
+            if type(module).get_extra_state is not default
+        ]
+        self._optimizers = [_PreservedOptimizer(one) for one in optimizers]
+        self._random = random_state()
 
     def restore(self) -> None:
         """Restore the state."""
         with torch.no_grad():
-            for module, flag in zip(self._modules, self._flags, strict=True):
-                module.training = flag
+            for module, training in self._modules:
+                module.training = training
             for module, name, tensor, value in self._tensors:
                 _filled(tensor, value)
                 if getattr(module, name, None) is not tensor:
                     setattr(module, name, tensor)
             for parameter, gradient, value in self._gradients:
                 parameter.grad = _filled(gradient, value)
+            for module, extra in self._extra_states:
+                module.set_extra_state(extra)
             for optimizer in self._optimizers:
                 optimizer.restore()
-        torch.set_rng_state(self._generator)
-        if self._on_cuda:
-            torch.cuda.set_rng_state_all(self._on_cuda)
+        load_random_state([], self._random)
 
 
-class _Optimizer:
-    """What an optimizer holds, as it is now."""
+class _PreservedOptimizer:
+    """A copy of the state of an optimizer."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        self._objects = optimizer.state, optimizer.param_groups
         self._state = {
             parameter: {name: (value, _copy(value)) for name, value in state.items()}
             for parameter, state in optimizer.state.items()
@@ -83,29 +94,70 @@ class _Optimizer:
         self._scaler = None if scaler is None else deepcopy(scaler.state_dict())
 
     def restore(self) -> None:
-        state = self._optimizer.state
+        state, groups = self._objects
+        # `Optimizer.load_state_dict` replaces both.
+        self._optimizer.state, self._optimizer.param_groups = state, groups
         state.clear()
         for parameter, kept in self._state.items():
             state[parameter] = {name: _filled(*pair) for name, pair in kept.items()}
-        for group, settings in zip(self._optimizer.param_groups, self._groups, strict=True):
+        for group, settings in zip(groups, self._groups, strict=True):
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]
             group.update({name: _filled(*pair) for name, pair in settings.items()})
-        if self._scaler is not None:
+        if self._scaler:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-def _is_to_come(parameter: Any) -> bool:
-    return isinstance(parameter, torch.nn.parameter.UninitializedParameter)
+@contextmanager
+def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
+    """Restore models and all of their optimizers if the block raises."""
+    models = list(models)
+    optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
+    preserved = PreservedState(models, optimizers.values())
+    try:
+        yield
+    except BaseException:
+        preserved.restore()
+        raise
+
+
+def require_variables(models: Iterable[Any]) -> None:
+    """Raise a ValueError if the first pass of a model would create parameters."""
+    for module in (module for model in models for module in model.modules()):
+        if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
+            raise ValueError(
+                f"A {type(module).__name__} creates its parameters in its first forward pass, "
+                "which cannot be undone. Run the model once beforehand."
+            )
+
+
+def random_state(models: Iterable[Any] = ()) -> dict[str, Any]:
+    """Return the states of torch's generators; in torch, models have none of their own."""
+    # Reading the state of a device must not initialize it.
+    is_initialized: Any = torch.cuda.is_initialized
+    return {
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if is_initialized() else [],
+    }
+
+
+def load_random_state(models: Iterable[Any], state: dict[str, Any]) -> None:
+    """Restore the states of torch's generators, for the devices that exist."""
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] and torch.cuda.is_available():
+        for index, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(one, index)
 
 
 def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else deepcopy(value)
+    if not isinstance(value, torch.Tensor):
+        return deepcopy(value)
+    return local_tensor(value).detach().to("cpu", copy=True)
 
 
 def _filled(value: Any, copy: Any) -> Any:
-    """Return the very tensor that was there, with what it held; of anything else the copy."""
+    """Return the original tensor with its old values; a copy of anything else."""
     if not isinstance(value, torch.Tensor):
         return deepcopy(copy)
-    value.detach().copy_(copy)
+    local_tensor(value).detach().copy_(copy)
     return value
