@@ -75,17 +75,7 @@ def write_archive(path: str, content: Any, blocks: Mapping[str, Block]) -> None:
 
 
 class Archive:
-    """A file that `write_archive` has written, opened for reading.
-
-    Args:
-        file: The file, opened in binary mode.
-
-    Attributes:
-        content: The JSON content.
-
-    Raises:
-        ValueError: If the file is damaged. Other errors are possible as well.
-    """
+    """The content and the arrays of an open file; a damaged one raises many types of errors."""
 
     def __init__(self, file: IO[bytes]) -> None:
         size = os.fstat(file.fileno()).st_size

@@ -25,11 +25,7 @@ def write_atomically(path: str, write: Callable[[str], object]) -> None:
 
     The file is written into a temporary folder beside it, flushed to disk, and renamed. A process
     that is killed meanwhile leaves that folder behind; a later save from the same machine removes
-    it.
-
-    Args:
-        path: Where the file is to be. Missing folders are made.
-        write: Writes the file to the path that it is given, which has the same name.
+    it. `write` is called with the temporary path, which has the same name.
     """
     folder, name = os.path.split(path)
     folder = folder or "."

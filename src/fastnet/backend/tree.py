@@ -20,20 +20,10 @@ _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set}
 def encode(
     value: Any, path: str, blocks: dict[str, Block], to_block: Callable[[Any], Block | None]
 ) -> Any:
-    """Convert a nest of plain values, arrays and tensors to JSON and arrays.
+    """Convert a nest to JSON, in which each dict marks a type that JSON lacks, and arrays.
 
-    Args:
-        value: The nest: of None, bools, numbers, strings, lists, tuples, sets, dicts, arrays of
-            numpy and tensors.
-        path: The name of the nest; the names of its arrays begin with it.
-        blocks: Where the arrays are put, by name.
-        to_block: Converts a tensor of the framework, and returns None for anything else.
-
-    Returns:
-        A value for JSON; each dict in it marks a type that JSON does not have.
-
-    Raises:
-        TypeError: If the nest contains anything else.
+    The arrays are put into `blocks`, by names that begin with `path`. `to_block` converts a tensor
+    of the framework, and returns None for anything else, which is a TypeError.
 
     >>> blocks = {}
     >>> encode({"a": (1, np.ones(2))}, "x", blocks, lambda value: None)

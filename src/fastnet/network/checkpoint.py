@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.backend.archive import Archive, Block, write_archive
-from fastnet.backend.facts import fact, name_of, put_fact
+from fastnet.backend.facts import name_of, put_fact
 from fastnet.backend.files import write_atomically
 from fastnet.backend.scheduled import current_place, optimizers_of
 from fastnet.backend.tree import block_to_array, decode, encode
@@ -209,10 +209,9 @@ def _load(
                 "Build the models with the names that they were saved with"
             )
         # The states of UpdateOps depend on the models, which are restored before them.
-        undo.enter_context(restore_on_error(objects))
+        undo.enter_context(restore_on_error(objects, network.models))
         undo.enter_context(run.restore_on_error(models.values()))
         for model_name, model in models.items():
-            undo.enter_context(_restore_current(model))
             run.load_model_state(model, saved[model_name])
             index = content["current"][model_name]
             # In an open network the epoch decides.
@@ -245,17 +244,6 @@ def _read(name: str, run: Any, rank: int, size: int) -> dict[str, Any]:
 def _together(processes: Any, task: str) -> AbstractContextManager[None]:
     """Raise an error on every process if one of them fails."""
     return nullcontext() if processes is None else processes.together(task)
-
-
-@contextmanager
-def _restore_current(model: Any) -> Iterator[None]:
-    """Restore the current optimizer of a model if the block raises."""
-    before = fact(model, "current_optimizer")
-    try:
-        yield
-    except BaseException:
-        put_fact(model, "current_optimizer", before)
-        raise
 
 
 def _check_path(path: str | os.PathLike[str]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
+from fastnet.backend.facts import fact, put_fact
 from fastnet.op.op import Op
 from fastnet.types import is_scheduler
 
@@ -25,14 +26,10 @@ __all__ = [
 
 
 def find_stateful(items: Mapping[str, Any], optimizers: Iterable[Any] = ()) -> dict[str, Any]:
-    """Find objects that have a `state_dict` and a `load_state_dict`.
+    """Find each object with a `state_dict` and a `load_state_dict` once, by its path.
 
-    Args:
-        items: Ops, schedulers, slicers and other objects, and lists of these, by name.
-        optimizers: Optimizers, of which only schedulers count.
-
-    Returns:
-        Each object once, by its path: ops that schedulers choose from and ops inside ops included.
+    Ops that schedulers choose from and ops inside ops are included. Of `optimizers` only schedulers
+    count.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -104,16 +101,20 @@ def load_random_state(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def restore_on_error(objects: Mapping[str, Any]) -> Iterator[None]:
-    """Restore the states of objects and the random numbers if the block raises."""
+def restore_on_error(objects: Mapping[str, Any], models: Iterable[Any]) -> Iterator[None]:
+    """Restore objects, random numbers and models' current optimizers if the block raises."""
     states = {path: copy.deepcopy(one.state_dict()) for path, one in objects.items()}
     numbers = random_state()
+    current = [(model, fact(model, "current_optimizer")) for model in models]
     try:
         yield
     except BaseException:
-        for path, one in objects.items():
-            one.load_state_dict(states[path])
-        load_random_state(numbers)
+        with ExitStack() as undo:  # An object that fails again must not stop the others.
+            undo.callback(load_random_state, numbers)
+            for model, optimizer in current:
+                undo.callback(put_fact, model, "current_optimizer", optimizer)
+            for path, one in objects.items():
+                undo.callback(one.load_state_dict, states[path])
         raise
 
 
@@ -124,18 +125,11 @@ def average_ranks(
     size: int,
     decode: Callable[[Any], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return the state of one rank, whatever number of ranks saved it.
+    """Return the state of a run for one of `size` ranks, whatever number of ranks saved it.
 
-    Args:
-        parts: The state of the run with the states and random numbers of rank 0.
-        others: The encoded states and random numbers of the other ranks that saved it.
-        rank: The rank that loads.
-        size: The number of ranks that load.
-        decode: Decodes one of `others`.
-
-    Returns:
-        The state of the run for this rank. If the number of ranks changed, each rank gets the mean
-        of merged gradients, and a rank that did not exist has no random numbers.
+    `parts` has the states and random numbers of rank 0, and `others` those of the other ranks. If
+    the number of ranks changed, each rank gets the mean of merged gradients, and a rank that did
+    not exist has no random numbers.
     """
     if len(others) + 1 == size:
         return {**parts, **decode(others[rank - 1])} if rank else parts

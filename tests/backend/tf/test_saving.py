@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +90,6 @@ class TestRoundTrip:
         ):
             np.testing.assert_array_equal(one.numpy(), two.numpy())
 
-    def test_in_mixed_precision(self, tmp_path: Path) -> None:
-        data = batches(6)
-        model, other = (build("adam", mixed_precision=True) for _ in range(2))
-        network, resumed = (fastnet.Network(supervised(each)) for each in (model, other))
-        steps(network, data[:3])
-        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
-        steps(network, data[3:])
-        steps(resumed, data[3:])
-        assert same_weights(model, other)
-
     def test_of_the_scale_of_a_loss(self, tmp_path: Path) -> None:
         model, other = (build("adam", mixed_precision=True) for _ in range(2))
         network = fastnet.Network(supervised(model))
@@ -135,12 +124,6 @@ class TestRoundTrip:
         after = [each.numpy() for each in variables_of(other.current_optimizer)]
         assert all(map(np.array_equal, before, after))
 
-    def test_into_a_model_without_an_optimizer(self, tmp_path: Path) -> None:
-        model, path = saved(tmp_path)
-        other = build(None)
-        load_model(other, path)
-        assert same_weights(model, other)
-
     def test_as_weights_path_of_build(self, tmp_path: Path) -> None:
         model, path = saved(tmp_path)
         assert same_weights(model, build(weights_path=path))
@@ -163,11 +146,6 @@ class TestRoundTrip:
 
 
 class TestFiles:
-    def test_names(self, tmp_path: Path) -> None:
-        model = build(make=line)
-        assert save_model(model, tmp_path) == str(tmp_path / f"net{ENDING}")
-        assert os.listdir(tmp_path) == [f"net{ENDING}"]
-
     def test_another_name(self, tmp_path: Path) -> None:
         path = save_model(build(make=line), tmp_path / "deep" / "er", "other", save_optimizer=True)
         assert path == str(tmp_path / "deep" / "er" / f"other{ENDING}")
@@ -185,40 +163,6 @@ class TestFiles:
         again = keras.models.load_model(kept)
         assert same_weights(model, again)
         np.testing.assert_array_equal(again(tf.ones((2, 6))), model(tf.ones((2, 6))))
-
-    def test_are_replaced(self, tmp_path: Path) -> None:
-        saved(tmp_path, save_architecture=True)
-        model, path = saved(tmp_path, save_architecture=True)
-        other = build()
-        load_model(other, path, load_optimizer=True)
-        assert same_weights(model, other)
-        assert len(os.listdir(tmp_path)) == 3
-
-    def test_only_arrays_are_in_that_of_the_optimizer(self, tmp_path: Path) -> None:
-        model, _ = saved(tmp_path)
-        with np.load(tmp_path / "net_opt.npz", allow_pickle=False) as file:
-            kinds = {file[name].dtype.kind for name in file.files}
-            assert len(file.files) == len(variables_of(model.current_optimizer)) + 1
-        assert kinds <= set("iufU")
-
-    def test_failing_to_write_leaves_what_there_was(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model, _ = saved(tmp_path)
-        before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
-
-        def fail(*args: Any, **kwargs: Any) -> None:
-            raise OSError("the disk is full")
-
-        monkeypatch.setattr(np, "savez", fail)
-        with pytest.raises(OSError, match="the disk is full") as caught:
-            save_model(model, tmp_path, save_optimizer=True)
-        if sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == [
-                f"Raised while the file '{tmp_path / 'net_opt.npz'}' was written."
-            ]
-        assert set(os.listdir(tmp_path)) == set(before)
-        assert (tmp_path / "net_opt.npz").read_bytes() == before["net_opt.npz"]
 
 
 class TestErrors(SavesOnlyWhatItCan):

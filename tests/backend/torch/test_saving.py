@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,27 +92,12 @@ class TestRoundTrip:
         assert same_weights(model, other)
         assert memory(other) == {}
 
-    def test_a_parallel_wrapper(self, tmp_path: Path) -> None:
-        model = build()
-        wrapped = nn.DataParallel(model)
-        wrapped.fe_compiled, wrapped.model_name = True, "wrapped"
-        path = save_model(wrapped, tmp_path)
-        assert path == str(tmp_path / "wrapped.pt")
-        assert torch.load(path, weights_only=True).keys() == model.state_dict().keys()
-        other = build()
-        load_model(other, path)
-        assert same_weights(model, other)
-
     def test_as_weights_path_of_build(self, tmp_path: Path) -> None:
         model, path = saved(tmp_path)
         assert same_weights(model, build(weights_path=path))
 
 
 class TestFiles:
-    def test_names(self, tmp_path: Path) -> None:
-        assert save_model(build(), tmp_path) == str(tmp_path / "net.pt")
-        assert os.listdir(tmp_path) == ["net.pt"]
-
     def test_another_name(self, tmp_path: Path) -> None:
         folder = tmp_path / "deep" / "er"
         path = save_model(build(), str(folder), "other", save_optimizer=True)
@@ -130,25 +114,6 @@ class TestFiles:
         assert same_weights(model, torch.load(path, weights_only=True))
         state = torch.load(tmp_path / "net_opt.pt", weights_only=True)
         assert same_memory(state["state"], memory(model))
-
-    def test_failing_to_write_leaves_what_there_was(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model, path = saved(tmp_path)
-        before = Path(path).read_bytes()
-
-        def fail(data: Any, path: str) -> None:
-            Path(path).write_bytes(b"half")
-            raise OSError("the disk is full")
-
-        monkeypatch.setattr(torch, "save", fail)
-        steps(fastnet.Network(supervised(model)), batches(1))
-        with pytest.raises(OSError, match="the disk is full") as caught:
-            save_model(model, tmp_path)
-        if sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == [f"Raised while the file '{path}' was written."]
-        assert Path(path).read_bytes() == before
-        assert sorted(os.listdir(tmp_path)) == ["net.pt", "net_opt.pt"]
 
 
 class Hostile:
@@ -389,13 +354,6 @@ class TestScheduled:
         other = build(EpochScheduler({1: "adam", 2: "sgd", 3: "sgd"}))
         with pytest.raises(ValueError, match="of a schedule of 2 optimizers, where the model's"):
             load_model(other, path, load_optimizer=True)
-
-    def test_into_a_model_with_that_in_force(self, tmp_path: Path) -> None:
-        model = self.make()
-        steps(fastnet.Network(supervised(model)), batches(2))
-        other = build("adam")
-        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
-        assert same_memory(memory(other), memory(model))
 
 
 def optimizers(model: Any) -> list[Any]:

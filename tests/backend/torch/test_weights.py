@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import io
-import os
-import pickle
-import random
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fastnet.backend.torch.names import unwrap
 from fastnet.backend.torch.weights import load_weights, read_weights
 from tests.network.programs import Image, line, mlp, same_weights, seeded, weights
 
@@ -50,49 +43,6 @@ class TestGood:
         load_weights(model, path)
         assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
         assert all(parameter.requires_grad for parameter in before)
-
-    @pytest.mark.parametrize("alone", [True, False])
-    def test_of_a_model_with_a_layer_called_module(self, path: Path, alone: bool) -> None:
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.module = nn.Linear(2, 2)
-                if not alone:
-                    self.head = nn.Linear(2, 1)
-
-        other, model = Model(), Model()
-        for source in (other, nn.DataParallel(other)):
-            path.write_bytes(saved(source.state_dict()))
-            load_weights(model, path)
-            assert same_weights(model, other)
-            model = Model()
-
-    def test_an_ordered_dict_with_metadata(self, path: Path) -> None:
-        state = Image().state_dict()
-        assert isinstance(state, collections.OrderedDict)
-        path.write_bytes(saved(dict(state)))
-        model = Image()
-        load_weights(model, path)
-        assert same_weights(model, dict(state))
-
-    def test_reading(self, path: Path) -> None:
-        other = line()
-        path.write_bytes(saved(other.state_dict()))
-        state = read_weights(path)
-        assert set(state) == {"weight", "bias"}
-        assert torch.equal(state["weight"], other.weight)
-
-
-class TestPath:
-    @pytest.mark.parametrize("what", ["none.pt", "none/none.pt"])
-    def test_that_leads_nowhere(self, tmp_path: Path, what: str) -> None:
-        with pytest.raises(ValueError, match=r"There is no weights file .* Check the path"):
-            load_weights(line(), str(tmp_path / what))
-
-    @pytest.mark.parametrize("path", [3, None, ["w.pt"], b"w.pt"])
-    def test_that_is_none(self, path: Any) -> None:
-        with pytest.raises(ValueError, match=f"A weights path is a string.*{type(path).__name__}"):
-            load_weights(line(), path)
 
 
 @pytest.mark.parametrize(
@@ -146,37 +96,6 @@ class TestNoWeights:
 EXECUTABLE = "is damaged, or holds objects that would have to be executed"
 
 
-class Evil:
-    """Runs a command where a pickle of it is loaded."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-class TestCode:
-    @pytest.mark.parametrize("how", ["torch", "torch before 1.6", "pickle"])
-    def test_is_not_executed(self, path: Path, tmp_path: Path, how: str) -> None:
-        mark = tmp_path / "mark"
-        evil = {"weight": Evil(mark), "bias": torch.zeros(1)}
-        if how == "pickle":
-            path.write_bytes(pickle.dumps(Evil(mark)))
-        else:
-            path.write_bytes(saved(evil, _use_new_zipfile_serialization=how == "torch"))
-        model = line()
-        before = weights(model)
-        with pytest.raises(ValueError, match=EXECUTABLE):
-            load_weights(model, path)
-        assert not mark.exists()
-        assert same_weights(model, before)
-        # A pickle of the object does execute it.
-        pickle.loads(pickle.dumps(Evil(mark)))
-        assert mark.exists()
-
-
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 class TestDamaged:
     """Whatever stands in a file, the error says which file it is and what to do."""
@@ -198,29 +117,9 @@ class TestDamaged:
         for size in range(0, len(good), len(good) // 60):
             self.refused(path, good[:size])
 
-    def test_random_bytes(self, path: Path) -> None:
-        source = random.Random(0)
-        for _ in range(150):
-            self.refused(path, source.randbytes(source.choice([1, 10, 1000])))
-
     @pytest.mark.parametrize("text", ["", "weights\n", "the weights of a model", "{}", "a,b\n1,2"])
     def test_text(self, path: Path, text: str) -> None:
         self.refused(path, text.encode())
-
-    def test_archives_of_other_things(self, path: Path) -> None:
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr("notes.txt", "not weights")
-        self.refused(path, buffer.getvalue())
-        buffer = io.BytesIO()
-        np.savez(buffer, weight=np.ones(2))
-        self.refused(path, buffer.getvalue())
-
-
-def test_unwrap() -> None:
-    model = line()
-    assert unwrap(model) is model
-    assert unwrap(nn.DataParallel(model)) is model
 
 
 def compiled(model: Any) -> Any:

@@ -16,7 +16,6 @@ from fastnet.backend.tf.optimizers import (
     set_weight_decay,
     weight_decay_of,
 )
-from fastnet.backend.tf.setup import prepare_optimizer
 
 __all__ = [
     "load_optimizer_state",
@@ -33,19 +32,8 @@ def optimizer_state(optimizer: Any) -> dict[str, Any]:
     return {"optimizer": _kind(optimizer), **optimizer_settings(optimizer), "values": values}
 
 
-def load_optimizer_state(optimizer: Any, model: Any, state: Any, source: str) -> None:
-    """Restore the result of `optimizer_state`.
-
-    Args:
-        optimizer: The optimizer.
-        model: The model that it updates.
-        state: The state.
-        source: The start of the text of errors.
-
-    Raises:
-        ValueError: If the state is of another optimizer. Some of it may be loaded then.
-    """
-    prepare_optimizer(optimizer, model)
+def load_optimizer_state(optimizer: Any, state: dict[str, Any], source: str) -> None:
+    """Restore an optimizer with its variables; raise a ValueError if the state does not fit."""
     try:
         if state["optimizer"] != _kind(optimizer):
             raise ValueError(f"it is of {state['optimizer']}")

@@ -17,11 +17,11 @@ from fastnet.backend.tf.optimizer_state import (
     set_optimizer_settings,
     variables_of,
 )
+from fastnet.backend.tf.setup import prepare_optimizer
 
 __all__ = [
     "PreservedState",
     "generator_states",
-    "layer_generators",
     "require_variables",
     "restore_on_error",
 ]
@@ -55,8 +55,13 @@ class PreservedState:
 @contextmanager
 def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
     """Restore models and all of their optimizers if the block raises."""
-    models = list(models)
-    optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
+    models = [model for model in models if model.built]
+    optimizers: dict[int, Any] = {}
+    for model in models:
+        for one in every_optimizer_of(model):
+            # Variables that the block would create could not be restored.
+            prepare_optimizer(one, model)
+            optimizers[id(one)] = one
     preserved = PreservedState(models, optimizers.values())
     try:
         yield
@@ -77,13 +82,12 @@ def require_variables(models: Iterable[Any]) -> None:
 
 
 def generator_states(models: Iterable[Any]) -> list[Any]:
-    """List the variables of TensorFlow's global generator, of Keras's, and of those of layers."""
-    shared, _ = shared_seeds()
-    own = [tf.random.get_global_generator().state, *layer_generators(models)]
-    return own if shared is None else [*own, shared]
-
-
-def layer_generators(models: Iterable[Any]) -> list[Any]:
-    """List the variables of the generators that layers have of their own."""
+    """List the states of the generators of TensorFlow, of Keras, and of layers."""
     layers = (layer for model in models for layer in all_layers(model))
-    return list({id(state): state for layer in layers for state in seed_states(layer)}.values())
+    own = {id(state): state for layer in layers for state in seed_states(layer)}
+    shared, _ = shared_seeds()
+    return [
+        tf.random.get_global_generator().state,
+        *own.values(),
+        *([] if shared is None else [shared]),
+    ]

@@ -14,7 +14,7 @@ from fastnet.backend.tf._keras_internals import has_unreadable_seeds, shared_see
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.tf.preserve_state import (
-    layer_generators,
+    generator_states,
     require_variables,
     restore_on_error,
 )
@@ -64,12 +64,12 @@ def load_model_state(model: Any, state: Any) -> None:
             "Build the model with those that were saved"
         )
     for optimizer, one in zip(optimizers, states, strict=True):
-        load_optimizer_state(optimizer, model, one, f"the state of model '{name}'")
+        load_optimizer_state(optimizer, one, f"the state of model '{name}'")
     for variable, (_, value) in zip(model.weights, state["weights"], strict=True):
         variable.assign(value)
 
 
-def random_state(models: list[Any]) -> dict[str, Any]:
+def random_state(models: list[Any]) -> list[Any]:
     """Return the states of the generators of TensorFlow, of Keras, and of layers."""
     for name in sorted({name for model in models for name in _unreadable_layers(model)}):
         warn(
@@ -77,35 +77,24 @@ def random_state(models: list[Any]) -> dict[str, Any]:
             "run draws others. Call tf.keras.backend.experimental.enable_tf_random_generator() "
             "before the model is made.",
         )
-    shared, is_all = shared_seeds()
+    _, is_all = shared_seeds()
     if models and not is_all:
         warn(
             "The state of Keras's global generator cannot be read in this version of Keras, so "
             "that a resumed run draws others. Give layers and keras.random a seed or a "
             "SeedGenerator.",
         )
-    return {
-        "global": np.asarray(tf.random.get_global_generator().state.numpy()),
-        "keras": None if shared is None else np.asarray(shared.numpy()),
-        "layers": [np.asarray(one.numpy()) for one in layer_generators(models)],
-    }
+    return [np.asarray(one.numpy()) for one in generator_states(models)]
 
 
-def load_random_state(models: list[Any], state: dict[str, Any]) -> None:
+def load_random_state(models: list[Any], values: list[Any]) -> None:
     """Restore the result of `random_state`; raise a ValueError if it is of other models."""
-    variables = [tf.random.get_global_generator().state, *layer_generators(models)]
-    values = [state["global"], *state["layers"]]
-    shared, _ = shared_seeds()
-    if shared is not None and state["keras"] is not None:
-        variables.append(shared)
-        values.append(state["keras"])
-    saved, own = (
-        [(tuple(one.shape), _dtype_of(one)) for one in each] for each in (values, variables)
-    )
+    states = generator_states(models)
+    saved, own = ([(tuple(one.shape), _dtype_of(one)) for one in each] for each in (values, states))
     if saved != own:
         raise ValueError(f"its random numbers have states {saved}, where the program has {own}")
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+    for state, value in zip(states, values, strict=True):
+        state.assign(value)
 
 
 def to_block(value: Any) -> Block | None:

@@ -44,10 +44,10 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
     return f"{stem}{ending}"
 
 
-def load_model(model: Any, path: str, load_optimizer: bool) -> None:
+def load_model(model: Any, path: str | os.PathLike[str], load_optimizer: bool) -> None:
     """Load what `save_model` has saved; if that fails nothing is changed."""
     name = require_weights_file(path)
-    with restore_on_error([model] if model.built else []):
+    with restore_on_error([model]):
         if load_optimizer:
             _load_optimizers(model, name)
         with without_optimizer(model):
@@ -127,7 +127,7 @@ def _load_optimizers(model: Any, weights_path: str) -> None:
             f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
         )
     for optimizer, state in zip(optimizers, states, strict=True):
-        load_optimizer_state(optimizer, model, state, source)
+        load_optimizer_state(optimizer, state, source)
 
 
 def _read_optimizers(path: str) -> tuple[list[dict[str, Any]], int]:

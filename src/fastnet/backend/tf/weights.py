@@ -16,16 +16,9 @@ _ENDINGS = (".h5", ".hdf5", ".keras")
 
 
 def load_weights(model: Any, path: str | os.PathLike[str]) -> None:
-    """Fill a model with the weights of a file; if that fails the model stays as it was.
+    """Fill a model from a file of Keras; on failure raise a ValueError and change nothing.
 
-    Args:
-        model: The model. Its layers must have their variables: it has an input shape, or has run.
-        path: A file of weights (``.weights.h5``, ``.h5``) or of a whole model (``.keras``, ``.h5``)
-            that Keras has written. Keras reads only the arrays in it, and executes nothing.
-
-    Raises:
-        ValueError: If the file does not exist, is damaged or of another model, or if the model has
-            no variables yet.
+    Keras reads only the arrays of a file, also of a whole model, and executes nothing.
     """
     name = require_weights_file(path)
     if not name.endswith(_ENDINGS):

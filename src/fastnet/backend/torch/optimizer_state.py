@@ -23,16 +23,7 @@ def optimizer_state(optimizer: Any) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: Any, state: Any, source: str) -> None:
-    """Restore the state of an optimizer, and of its scaler if both have one.
-
-    Args:
-        optimizer: The optimizer.
-        state: The result of `optimizer_state`, or a `state_dict`, of full tensors.
-        source: The start of the text of errors.
-
-    Raises:
-        ValueError: If the state is of another optimizer. Some of it may be loaded then.
-    """
+    """Restore an optimizer and its scaler; raise a ValueError if the state does not fit."""
     try:
         groups = _fitting_groups(state, optimizer)
         parameters = dict(

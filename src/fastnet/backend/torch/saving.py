@@ -53,7 +53,7 @@ def save_model(
     return f"{stem}.pt"
 
 
-def load_model(model: torch.nn.Module, path: str, load_optimizer: bool) -> None:
+def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimizer: bool) -> None:
     """Load what `save_model` has saved; if that fails on a rank, nothing changes on any.
 
     All ranks of a DDP or sharded model call this together.

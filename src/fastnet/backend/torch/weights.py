@@ -21,23 +21,14 @@ __all__ = ["fill", "load_weights", "read_file", "read_weights"]
 
 
 def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a model, wrapped or not, from a file; raise a ValueError, and change nothing, if not."""
+    """Fill a model from a file; on failure raise a ValueError and change nothing."""
     weights = read_weights(path)
     with restore_on_error([model]):
         fill(model, weights, f"The weights file '{os.fspath(path)}'")
 
 
 def fill(model: torch.nn.Module, weights: Mapping[str, Any], source: str) -> None:
-    """Fill a model with weights.
-
-    Args:
-        model: The model, wrapped or not.
-        weights: Weights by name, from a model that was wrapped or not, each of them full.
-        source: The start of the text of errors.
-
-    Raises:
-        ValueError: If the weights do not fit. Some of them may be in the model then.
-    """
+    """Fill a model with full weights by name; raise a ValueError if they do not fit."""
     inner = innermost(model)
     own = inner.state_dict()
     fitted = fit_names(weights, inner)
@@ -81,16 +72,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_file(name: str, kind: str, writer: str) -> Any:
-    """Return the content of a file of `torch.save` without executing anything in it.
-
-    Args:
-        name: The path.
-        kind: What the file is called in errors.
-        writer: The call that writes such a file, for errors.
-
-    Raises:
-        ValueError: If the file is damaged, or contains anything but tensors and plain values.
-    """
+    """Return the tensors and plain values in a file of `torch.save`; execute nothing."""
     try:
         if zipfile.is_zipfile(name):
             with zipfile.ZipFile(name) as archive:
