@@ -85,12 +85,12 @@ class Archive:
         # This compares every byte, since the header contains the checksum of the text.
         if header != _header(text):
             raise ValueError("its header does not match its checksum")
-        told = json.loads(text)
-        self.content: Any = told["content"]
+        described = json.loads(text)
+        self.content: Any = described["content"]
         self._file = file
         self._arrays: dict[str, Any] = {}
         offset = _LENGTH.size + length
-        for name, (dtype, shape, checksum) in told["blocks"].items():
+        for name, (dtype, shape, checksum) in described["blocks"].items():
             self._arrays[name] = dtype, tuple(shape), checksum, offset
             offset += _byte_count(dtype, shape)
         if offset != size:

@@ -223,7 +223,8 @@ def _load(
             run.load_random_state(network.models, content["random"]["framework"])
         return Checkpoint(content["epoch"], content["step"], content["values"])
     except Exception as error:  # Objects of the program may raise anything.
-        raise ValueError(f"The checkpoint '{name}' does not fit the network: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"The checkpoint '{name}' does not fit the network: {reason}.") from error
 
 
 def _read(name: str, run: Any, rank: int, size: int) -> dict[str, Any]:

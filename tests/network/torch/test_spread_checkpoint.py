@@ -1,4 +1,4 @@
-"""Models and runs of several processes, saved by all and loaded by more of them or fewer."""
+"""Checkpoints and weights of several processes, loaded by the same number or another."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def momentum(parameters: Any) -> Any:
 
 
 class Noise(TensorOp):
-    """Adds what three libraries draw, and counts."""
+    """Adds random numbers of three libraries, and counts."""
 
     def __init__(self) -> None:
         super().__init__(inputs="x", outputs="x")
@@ -82,7 +82,7 @@ def batch(step: int, rank: int = 0, count: int = 1) -> dict[str, Any]:
 
 
 class Run:
-    """A run of one rank of several, with all that can be lost."""
+    """A run of one rank, with random numbers, scheduled optimizers and merged gradients."""
 
     def __init__(self, parallel: Any, seed: int, noisy: bool = True) -> None:
         seed_all(seed)
@@ -122,7 +122,7 @@ class Run:
 
 
 def whole_weights(model: Any) -> dict[str, Any]:
-    """The weights as torch itself puts them together: on every rank, without fastnet."""
+    """Return full weights on every rank, without fastnet."""
     inner = getattr(model, "module", model)
     return {name: full(value).clone() for name, value in inner.state_dict().items()}
 
@@ -157,7 +157,7 @@ class TestGoingOn:
     def test_as_if_it_had_not_stopped(self, tmp_path: Path, parallel: Any, before: int) -> None:
         """In the middle of merged steps, with random numbers that each rank has its own of."""
         done = ranks(2)(stopped_and_gone_on, str(tmp_path / "run.ckpt"), parallel, before)
-        # what nothing spreads each rank trains by itself, and goes on from the first one's
+        # Without an engine each rank trains alone, and resumes from the weights of rank 0.
         for one in done if parallel else done[:1]:
             assert one["told"] == (2, before, {"best": 0.5})
             assert one["losses"][0] == one["losses"][1]
@@ -172,7 +172,7 @@ class TestGoingOn:
     def test_on_another_number_of_ranks(
         self, tmp_path: Path, saved_by: str, loaded_by: str, count: int
     ) -> None:
-        """Saved on two, between two merged steps, and gone on from as by one loop by hand."""
+        """Saved on two ranks between two merged steps; equal to a hand-written loop."""
         path = str(tmp_path / "run.ckpt")
         ranks(2)(save_early, path, saved_by, 4)
         if count == 1:
@@ -195,7 +195,7 @@ class TestGoingOn:
                     torch.testing.assert_close(one[name], value, rtol=1e-5, atol=1e-6)
 
     def test_random_numbers_of_more_ranks_and_of_fewer(self, tmp_path: Path) -> None:
-        """Each goes on from those of its rank; one that is new keeps those that it has."""
+        """Each rank resumes its own; a new rank keeps its own."""
         path = str(tmp_path / "run.ckpt")
         saved = ranks(2)(save_and_draw, path)
         assert saved[0] != saved[1]
@@ -247,7 +247,7 @@ class TestModels:
         optimizer = adam(plain.parameters())
         optimizer.load_state_dict(torch.load(tmp_path / "net_opt.pt"))
         assert same(memories(plain, optimizer), done[0]["optimizer"])
-        # and a step after it is that of a loop by hand
+        # The next step equals that of a hand-written loop.
         loss = ((plain(batch(7)["x"]) - batch(7)["t"]) ** 2).mean()
         loss.backward()
         optimizer.step()
@@ -296,7 +296,7 @@ def stopped_and_gone_on(path: str, parallel: Any, before: int) -> dict[str, Any]
     first = Run(parallel, 0)
     early = first.go(0, before)
     fastnet.save_checkpoint(path, first.network, epoch=2, step=before, values={"best": 0.5})
-    first.go(before, STEPS)  # a run that goes on changes nothing in the file
+    first.go(before, STEPS)  # This changes nothing in the file.
     second = Run(parallel, 1)
     told = fastnet.load_checkpoint(path, second.network)
     return {

@@ -132,11 +132,11 @@ def _load_optimizers(model: Any, weights_path: str) -> None:
 
 def _read_optimizers(path: str) -> tuple[list[dict[str, Any]], int]:
     with np.load(path, allow_pickle=False) as file:
-        told = json.loads(str(file["facts"]))
-        for index, state in enumerate(told["optimizers"]):
+        described = json.loads(str(file["facts"]))
+        for index, state in enumerate(described["optimizers"]):
             count = sum(name.startswith(f"{index}/") for name in file.files)
             state["values"] = [file[f"{index}/{position}"] for position in range(count)]
-    return told["optimizers"], told["current"]
+    return described["optimizers"], described["current"]
 
 
 def _no_optimizer_file(stem: str, path: str) -> Exception:

@@ -38,9 +38,9 @@ def load_optimizer_state(optimizer: Any, state: Any, source: str) -> None:
         if scaler is not None and state.get("scaler"):
             scaler.load_state_dict(state["scaler"])
     except Exception as error:  # A file may hold anything under these names.
-        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
-            f"{source} does not fit the optimizer, {type(optimizer).__name__}: {told}. Use the "
+            f"{source} does not fit the optimizer, {type(optimizer).__name__}: {reason}. Use the "
             "optimizer that was saved, or leave its state out."
         ) from error
 

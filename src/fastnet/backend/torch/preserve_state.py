@@ -98,8 +98,8 @@ class _PreservedOptimizer:
         # `Optimizer.load_state_dict` replaces both.
         self._optimizer.state, self._optimizer.param_groups = state, groups
         state.clear()
-        for parameter, kept in self._state.items():
-            state[parameter] = {name: _filled(*pair) for name, pair in kept.items()}
+        for parameter, saved in self._state.items():
+            state[parameter] = {name: _filled(*pair) for name, pair in saved.items()}
         for group, settings in zip(groups, self._groups, strict=True):
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]
