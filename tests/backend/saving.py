@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fastnet
 from fastnet.backend import load_model, save_model
-from tests.network.programs import raising
 
 
 class SavesOnlyWhatItCan:
@@ -22,60 +23,38 @@ class SavesOnlyWhatItCan:
 
     def test_no_optimizer(self, tmp_path: Path) -> None:
         model = self.build(None)
-        with raising(
-            AssertionError,
-            "save_model has save_optimizer=True, but model 'net' has no optimizer now.",
-        ):
+        with pytest.raises(AssertionError, match="save_optimizer=True, but model 'net' has no opt"):
             save_model(model, tmp_path, save_optimizer=True)
         assert os.listdir(tmp_path) == []
         _, path = self.saved(tmp_path)
-        with raising(
-            AssertionError,
-            "load_model has load_optimizer=True, but model 'net' has no optimizer now.",
-        ):
+        with pytest.raises(AssertionError, match="load_optimizer=True, but model 'net' has no opt"):
             load_model(model, path, load_optimizer=True)
 
-    def test_a_folder_instead_of_the_file_in_it(self, tmp_path: Path) -> None:
+    def test_suggestions_for_a_missing_file(self, tmp_path: Path) -> None:
         model, path = self.saved(tmp_path)
-        folder = str(tmp_path)
-        text = f"There is no weights file '{folder}', but a folder of that name."
-        hint = f" Did you mean '{path}'?"
-        for call in (
-            lambda given: load_model(model, given),
-            lambda given: fastnet.build(self.mlp, None, weights_path=given),
-        ):
-            with raising(ValueError, text + hint):
-                call(folder)
-            for near in ("net", os.path.basename(path).replace("net", "nett")):
-                other = str(tmp_path / near)
-                with raising(ValueError, f"There is no weights file '{other}'.{hint}"):
-                    call(other)
-        save_model(model, tmp_path, "a")
-        both = [path.replace("net.", "a."), path]
-        with raising(ValueError, f"{text} Did you mean one of {both}?"):
-            load_model(model, folder)
+        near = os.path.basename(path).replace("net", "nett")
+        for given in (tmp_path, tmp_path / "net", tmp_path / near):
+            for call in (
+                lambda given: load_model(model, given),
+                lambda given: fastnet.build(self.mlp, None, weights_path=given),
+            ):
+                with pytest.raises(ValueError, match="There is no weights file") as caught:
+                    call(str(given))
+                assert f"Did you mean '{path}'?" in str(caught.value)
         (tmp_path / "none").mkdir()
-        with raising(
-            ValueError,
-            f"There is no weights file '{tmp_path / 'none'}', but a folder of that name. Check the "
-            "path.",
-        ):
+        with pytest.raises(ValueError, match=r"but a folder of that name\. Check the path"):
             load_model(model, tmp_path / "none")
 
     def test_a_model_that_was_not_built(self, tmp_path: Path) -> None:
-        text = "takes a model from fastnet.build, but this Sequential was not made by it."
-        with raising(AssertionError, f"save_model {text}"):
+        with pytest.raises(AssertionError, match=r"save_model takes a model from fastnet.build"):
             save_model(self.mlp(), tmp_path)
         model, path = self.saved(tmp_path)
-        with raising(AssertionError, f"load_model with load_optimizer=True {text}"):
+        with pytest.raises(AssertionError, match=r"load_optimizer=True takes a model from fastnet"):
             load_model(self.mlp(), path, load_optimizer=True)
         other = self.mlp()
         load_model(other, path)
         assert self.same_weights(model, other)
 
     def test_no_model(self, tmp_path: Path) -> None:
-        with raising(
-            ValueError,
-            "Unrecognized model instance int: expected a torch.nn.Module or a Keras model.",
-        ):
+        with pytest.raises(ValueError, match="Unrecognized model instance int"):
             save_model(3, tmp_path)

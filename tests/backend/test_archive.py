@@ -1,4 +1,4 @@
-"""Files of arrays: as safetensors lays them out, and nothing in them believed unchecked."""
+"""Archives: the layout of safetensors, all types of values, and damage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import os
 import random
 import struct
-import tracemalloc
-import zlib
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 from fastnet.backend.archive import Archive, Block, write_archive
-from fastnet.backend.tree import array_from, decode, encode
+from fastnet.backend.tree import block_to_array, decode, encode
 
 ARRAYS = {
     "half": np.arange(6, dtype="float16").reshape(2, 3),
@@ -37,19 +35,14 @@ def written(path: Path, arrays: Any = ARRAYS, told: Any = None) -> Path:
 def read(path: Path) -> Any:
     with open(path, "rb") as file:
         archive = Archive(file)
-        return decode(archive.content, {"array": lambda name: array_from(archive.read(name))})
+        return decode(archive.content, {"array": lambda name: block_to_array(archive.read(name))})
 
 
-def by_hand(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Read a file as the description of safetensors says."""
+def header_and_data(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Read a file as the specification of safetensors says."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     return json.loads(data[8 : 8 + length]), data[8 + length :]
-
-
-def put_together(path: Path, header: Any, data: bytes) -> None:
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 @pytest.fixture
@@ -66,7 +59,7 @@ def test_there_and_back(path: Path) -> None:
 
 
 def test_the_layout_is_that_of_safetensors(path: Path) -> None:
-    header, data = by_hand(written(path))
+    header, data = header_and_data(written(path))
     assert header.pop("__metadata__").keys() == {"fastnet", "crc32"}
     entry = header["x/arrays/half"]
     assert entry["dtype"] == "F16"
@@ -119,12 +112,8 @@ def test_floats_that_json_has_not(path: Path) -> None:
     ],
 )
 def test_what_cannot_be_held(path: Path, value: Any, what: str) -> None:
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError, match=f"'x/told/a/0' is of the type {what}, which"):
         written(path, {}, {"a": [value]})
-    assert str(caught.value) == (
-        f"'x/told/a/0' is of the type {what}, which a checkpoint does not hold. It holds None, "
-        "bools, numbers, strings, lists, tuples, sets, dicts, arrays and tensors of numbers."
-    )
     assert not path.exists()
 
 
@@ -137,91 +126,32 @@ class TestDamaged:
                 read(path)
 
     def test_every_byte_counts(self, path: Path) -> None:
-        """Whatever flips, nothing else is read than what was written."""
         good = written(path).read_bytes()
-        expected = repr(read(path))
         source = random.Random(0)
         for place in range(len(good)):
             bad = bytearray(good)
             bad[place] ^= 1 << source.randrange(8)
             path.write_bytes(bad)
-            try:
-                found = repr(read(path))
-            except Exception:
-                continue
-            assert found == expected
+            with pytest.raises(Exception):  # noqa: B017, PT011
+                read(path)
 
     def test_more_behind_it(self, path: Path) -> None:
         with open(written(path), "ab") as file:
             file.write(b"more")
-        with pytest.raises(ValueError, match="bytes, but has"):
+        with pytest.raises(ValueError, match=r"it should have .* bytes, but has"):
             read(path)
 
-
-HUGE = 300_000_000
-
-
-class TestClaims:
-    """Sizes that a file does not have are refused before there is memory for them."""
-
-    def refused(self, path: Path, text: str) -> None:
-        tracemalloc.start()
-        try:
-            with pytest.raises(ValueError, match=text):
-                read(path)
-            assert tracemalloc.get_traced_memory()[1] < 1_000_000
-        finally:
-            tracemalloc.stop()
-
-    def test_of_the_header(self, path: Path) -> None:
-        data = bytearray(written(path).read_bytes())
-        data[:8] = struct.pack("<Q", HUGE)
-        path.write_bytes(data)
-        self.refused(path, "its header claims 300000000 bytes, but the file has")
-
-    @pytest.mark.parametrize("shape", [[HUGE], [1 << 40, 1 << 40]])
-    def test_of_an_array(self, path: Path, shape: list[int]) -> None:
-        """With all checksums right, as somebody would make it on purpose."""
-        header, data = by_hand(written(path, {"a": np.ones(3, "float32")}))
-        told = json.loads(header["__metadata__"]["fastnet"])
-        ((name, fact),) = told["blocks"].items()
-        fact[1] = shape
-        text = json.dumps(told)
-        size = 4 * int(np.prod(shape, dtype=object))
-        put_together(
-            path,
-            {
-                "__metadata__": {"fastnet": text, "crc32": str(zlib.crc32(text.encode()))},
-                name: {"dtype": "F32", "shape": shape, "data_offsets": [0, size]},
-            },
-            data,
-        )
-        self.refused(path, "it claims [0-9]+ bytes, but has")
-
-    @pytest.mark.parametrize("shape", [[-1], ["3"], [True], [1.0]])
-    def test_of_no_shape(self, path: Path, shape: Any) -> None:
-        header, data = by_hand(written(path, {"a": np.ones(3, "float32")}))
-        told = json.loads(header["__metadata__"]["fastnet"])
-        next(iter(told["blocks"].values()))[1] = shape
-        text = json.dumps(told)
-        header["__metadata__"] = {"fastnet": text, "crc32": str(zlib.crc32(text.encode()))}
-        put_together(path, header, data)
-        self.refused(path, "and the shape")
-
-    def test_a_header_that_contradicts_itself(self, path: Path) -> None:
-        header, data = by_hand(written(path))
-        header["x/arrays/half"]["shape"] = [3, 2]
-        put_together(path, header, data)
-        self.refused(path, "its header contradicts itself")
-
-
-def test_an_array_of_zeros_takes_no_memory() -> None:
-    tracemalloc.start()
-    array = array_from(Block("float64", (HUGE, HUGE), None))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert array.shape == (HUGE, HUGE)
-    assert peak < 1_000_000
+    @pytest.mark.parametrize("change", ["shape", "checksum"])
+    def test_headers_that_do_not_match(self, path: Path, change: str) -> None:
+        header, data = header_and_data(written(path))
+        if change == "shape":
+            header["x/arrays/half"]["shape"] = [3, 2]
+        else:
+            header["__metadata__"]["crc32"] = "0"
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        with pytest.raises(ValueError, match="its header does not match its checksum"):
+            read(path)
 
 
 def test_names_that_meet(path: Path) -> None:

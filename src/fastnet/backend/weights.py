@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from fastnet.backend.files import require_weights_file
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.models import module_for, require_built
 from fastnet.types import Model
@@ -19,16 +18,14 @@ def save_model(
     save_optimizer: bool = False,
     save_architecture: bool = False,
 ) -> str:
-    """Save a model's weights.
-
-    Each file is written whole, or stays as it was before.
+    """Save a model's weights. Each file is written atomically.
 
     Args:
         model: A model from `fastnet.build`.
-        save_dir: The folder to save into; it is made if it is not there.
-        model_name: What the files are called. None for the model's name.
-        save_optimizer: Whether to save the state of the current optimizer beside the weights, with
-            that of its scaler (torch) and those of the other optimizers of a scheduled one.
+        save_dir: The folder. It is made if it does not exist.
+        model_name: The name of the files. None for the model's name.
+        save_optimizer: Whether to save the state of the optimizer beside the weights: with that of
+            its scaler (torch), and of every optimizer of a schedule.
         save_architecture: Whether to save the layers beside the weights (TensorFlow only): in a
             folder of the model's name with Keras 2, in a ``.keras`` file with Keras 3.
 
@@ -63,23 +60,21 @@ def load_model(
 ) -> None:
     """Load a model's weights. Nothing in the files is executed.
 
-    The files are checked whole before the first of them counts: names, shapes, types, settings that
-    an optimizer can have, and sizes that a file really has. If loading fails, nothing is changed.
+    If loading fails, nothing is changed.
 
     Args:
-        model: The model. In torch it may be wrapped (by `torch.compile`, or to be spread over
-            devices), and so may that have been whose weights are in the file.
-        weights_path: A file that `save_model` has written, or the framework itself.
-        load_optimizer: Whether to load the state of the model's optimizer as well, from the file
-            that `save_model` has put beside the weights: of a scheduled one each gets its own, if
-            the file has them, and else the one that is current.
+        model: The model. In torch it may be wrapped (compiled, DataParallel, DDP, FSDP2), and so
+            may the model that was saved.
+        weights_path: A file that `save_model` or the framework itself has written.
+        load_optimizer: Whether to load the state of the optimizer, from the file that `save_model`
+            has written beside the weights: for every optimizer of a schedule, if the file has them,
+            else for the current one.
 
     Raises:
         AssertionError: If the state of the optimizer is to be loaded, and the model does not come
             from `fastnet.build`, has no optimizer, or there is no file of it.
-        ValueError: If there is no weights file, if a file is damaged, is of another model or
-            optimizer, or holds what would have to be executed, or if the model is of no known
-            framework.
+        ValueError: If a file is missing or damaged, is of another model or optimizer, or contains
+            objects that would have to be executed, or if the model is of no known framework.
 
     >>> import tempfile, torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="adam")
@@ -90,7 +85,7 @@ def load_model(
     if load_optimizer:
         require_built(model, "load_model with load_optimizer=True")
         _require_optimizer(model, "load_model", "load_optimizer")
-    saving.load_model(model, require_weights_file(weights_path), bool(load_optimizer))
+    saving.load_model(model, weights_path, bool(load_optimizer))
 
 
 def _require_optimizer(model: Model, function: str, setting: str) -> None:

@@ -40,8 +40,9 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
         for held in (getattr(model, "optimizer", None), getattr(model, "current_optimizer", None))
         for one in _values(held)
     }
-    module = backend_module(network.target_type, "preserve_state")
-    preserved = module.PreservedState(network.models, list(optimizers.values()))
+    preserve_state = backend_module(network.target_type, "preserve_state")
+    preserve_state.require_variables(network.models)
+    preserved = preserve_state.PreservedState(network.models, list(optimizers.values()))
     updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
     followers: list[tuple[Any, Any]] = [
         (op, copy.deepcopy(op.state_dict()))
@@ -78,4 +79,4 @@ def _each(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _merges(op: Any) -> bool:
-    return hasattr(op, "_update") and op._update.is_merging
+    return hasattr(op, "_update") and getattr(op, "merge_grad", 1) > 1

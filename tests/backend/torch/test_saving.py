@@ -1,9 +1,9 @@
-"""Torch models and their optimizers, to files and back."""
+"""Save torch models and optimizers to files, and load them."""
 
 from __future__ import annotations
 
 import os
-import sys
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 import fastnet
 from fastnet.backend import get_lr, load_model, save_model, set_lr
 from tests.backend.saving import SavesOnlyWhatItCan
-from tests.network.programs import batches, mlp, raising, same_weights, supervised, weights
+from tests.network.programs import batches, mlp, same_weights, supervised, weights
 
 OPTIMIZERS = {
     "adam": "adam",
@@ -42,7 +42,7 @@ def saved(folder: Path, optimizer: Any = "adam", **kwargs: Any) -> tuple[Any, st
 
 
 def memory(model: Any) -> dict[Any, dict[str, torch.Tensor]]:
-    """Copy what an optimizer remembers of each parameter."""
+    """Copy the state of an optimizer by parameter."""
     state = model.current_optimizer.state_dict()["state"]
     return {
         place: {name: torch.as_tensor(value).clone() for name, value in values.items()}
@@ -92,27 +92,12 @@ class TestRoundTrip:
         assert same_weights(model, other)
         assert memory(other) == {}
 
-    def test_a_parallel_wrapper(self, tmp_path: Path) -> None:
-        model = build()
-        wrapped = nn.DataParallel(model)
-        wrapped.fe_compiled, wrapped.model_name = True, "wrapped"
-        path = save_model(wrapped, tmp_path)
-        assert path == str(tmp_path / "wrapped.pt")
-        assert torch.load(path, weights_only=True).keys() == model.state_dict().keys()
-        other = build()
-        load_model(other, path)
-        assert same_weights(model, other)
-
     def test_as_weights_path_of_build(self, tmp_path: Path) -> None:
         model, path = saved(tmp_path)
         assert same_weights(model, build(weights_path=path))
 
 
 class TestFiles:
-    def test_names(self, tmp_path: Path) -> None:
-        assert save_model(build(), tmp_path) == str(tmp_path / "net.pt")
-        assert os.listdir(tmp_path) == ["net.pt"]
-
     def test_another_name(self, tmp_path: Path) -> None:
         folder = tmp_path / "deep" / "er"
         path = save_model(build(), str(folder), "other", save_optimizer=True)
@@ -130,25 +115,6 @@ class TestFiles:
         state = torch.load(tmp_path / "net_opt.pt", weights_only=True)
         assert same_memory(state["state"], memory(model))
 
-    def test_failing_to_write_leaves_what_there_was(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model, path = saved(tmp_path)
-        before = Path(path).read_bytes()
-
-        def fail(data: Any, path: str) -> None:
-            Path(path).write_bytes(b"half")
-            raise OSError("the disk is full")
-
-        monkeypatch.setattr(torch, "save", fail)
-        steps(fastnet.Network(supervised(model)), batches(1))
-        with pytest.raises(OSError, match="the disk is full") as caught:
-            save_model(model, tmp_path)
-        if sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == [f"Raised while the file '{path}' was written."]
-        assert Path(path).read_bytes() == before
-        assert sorted(os.listdir(tmp_path)) == ["net.pt", "net_opt.pt"]
-
 
 class Hostile:
     def __init__(self, marker: Path) -> None:
@@ -159,7 +125,7 @@ class Hostile:
 
 
 class TestErrors(SavesOnlyWhatItCan):
-    """Whatever is wrong, the model and its optimizer are left as they were."""
+    """A load that fails leaves the model and its optimizer as they were."""
 
     build = staticmethod(build)
     saved = staticmethod(saved)
@@ -167,57 +133,41 @@ class TestErrors(SavesOnlyWhatItCan):
     same_weights = staticmethod(same_weights)
 
     def refused(
-        self, path: str, kind: type[Exception], text: str, model: Any = None, optimizer: bool = True
+        self,
+        path: str,
+        kind: type[Exception],
+        *parts: str,
+        model: Any = None,
+        optimizer: bool = True,
     ) -> None:
+        """Expect an error whose text has all parts."""
         model = build() if model is None else model
         before, state = weights(model), memory(model)
-        with raising(kind, text):
+        with pytest.raises(kind) as caught:
             load_model(model, path, load_optimizer=optimizer)
+        assert all(part in str(caught.value) for part in parts)
         assert same_weights(model, before)
         assert same_memory(memory(model), state)
 
     @pytest.mark.parametrize("optimizer", [False, True])
     def test_no_weights(self, tmp_path: Path, optimizer: bool) -> None:
         path = str(tmp_path / "none.pt")
-        self.refused(
-            path,
-            ValueError,
-            f"There is no weights file '{path}'. Check the path.",
-            optimizer=optimizer,
-        )
+        self.refused(path, ValueError, "There is no weights file", path, optimizer=optimizer)
 
     def test_no_path(self) -> None:
         self.refused(3, ValueError, "A weights path is a string, not 3 of type int.")  # type: ignore[arg-type]
 
     def test_no_optimizer_file(self, tmp_path: Path) -> None:
         _, path = saved(tmp_path, save_optimizer=False)
-        self.refused(
-            path,
-            AssertionError,
-            f"There is no optimizer file '{tmp_path / 'net_opt.pt'}' beside the weights. Leave "
-            "load_optimizer out, or save the model with save_optimizer=True.",
-        )
+        beside = str(tmp_path / "net_opt.pt")
+        self.refused(path, AssertionError, "There is no optimizer file", beside, "save_optimizer=")
 
     @pytest.mark.parametrize("name", ["net.pt", "net_opt.pt"])
     def test_nothing_is_executed(self, tmp_path: Path, name: str) -> None:
         marker = tmp_path / "marker"
         _, path = saved(tmp_path)
         torch.save({"state": Hostile(marker), "param_groups": []}, tmp_path / name)
-        kind, held, writer = (
-            ("weights file", "weights", "torch.save(model.state_dict(), path)")
-            if name == "net.pt"
-            else (
-                "optimizer file",
-                "an optimizer's state",
-                "save_model(model, save_dir, save_optimizer=True)",
-            )
-        )
-        self.refused(
-            path,
-            ValueError,
-            f"The {kind} '{tmp_path / name}' is damaged, or holds more than {held}, which is not "
-            f"executed. Save it anew with {writer}.",
-        )
+        self.refused(path, ValueError, str(tmp_path / name), "would have to be executed")
         assert not marker.exists()
 
     @pytest.mark.parametrize("name", ["net.pt", "net_opt.pt"])
@@ -226,40 +176,40 @@ class TestErrors(SavesOnlyWhatItCan):
         _, path = saved(tmp_path)
         damaged = tmp_path / name
         damaged.write_bytes(damaged.read_bytes()[:-300] if content is None else content)
-        model = build()
-        before = weights(model)
-        with pytest.raises(ValueError, match="is damaged") as caught:
-            load_model(model, path, load_optimizer=True)
-        kind = "weights" if name == "net.pt" else "optimizer"
-        assert str(caught.value).startswith(f"The {kind} file '{damaged}' is damaged")
-        assert same_weights(model, before)
-        assert memory(model) == {}
+        self.refused(path, ValueError, f"file '{damaged}' is damaged")
+
+    @pytest.mark.parametrize("name", ["net.pt", "net_opt.pt"])
+    def test_flipped_bytes_never_change_values(self, tmp_path: Path, name: str) -> None:
+        """torch.load itself does not compare the checksums of arrays."""
+        model, path = saved(tmp_path)
+        good, refused = (tmp_path / name).read_bytes(), 0
+        other, source = build(), random.Random(0)
+        for _ in range(60):
+            bad = bytearray(good)
+            bad[source.randrange(len(bad))] ^= 1 << source.randrange(8)
+            (tmp_path / name).write_bytes(bad)
+            try:
+                load_model(other, path, load_optimizer=True)
+            except ValueError:
+                refused += 1
+                continue
+            # Nothing reads the padding of an archive, or the dates in it.
+            assert same_weights(model, other)
+            assert same_memory(memory(other), memory(model))
+        assert refused > 30
 
     def test_another_optimizer(self, tmp_path: Path) -> None:
         _, path = saved(tmp_path)
-        model = build("sgd")
         self.refused(
-            path,
-            ValueError,
-            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, SGD: "
-            "it is of Adam. Leave load_optimizer out, or give the model the optimizer that was "
-            "saved.",
-            model,
+            path, ValueError, "does not fit the optimizer, SGD: it is of Adam", model=build("sgd")
         )
 
     def test_another_optimizer_in_a_file_of_torch(self, tmp_path: Path) -> None:
-        """Torch does not say there whose it is."""
+        """A `state_dict` of torch does not name its class, but the settings differ."""
         _, path = saved(tmp_path)
-        model, other = build("sgd"), build("adam")
-        torch.save(other.current_optimizer.state_dict(), tmp_path / "net_opt.pt")
-        own, names = (sorted(each.current_optimizer.param_groups[0]) for each in (model, other))
+        torch.save(build("adam").current_optimizer.state_dict(), tmp_path / "net_opt.pt")
         self.refused(
-            path,
-            ValueError,
-            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, SGD: "
-            f"its settings are {names}, but those of the model's are {own}. Leave load_optimizer "
-            "out, or give the model the optimizer that was saved.",
-            model,
+            path, ValueError, "its settings are", "'amsgrad'", "'momentum'", model=build("sgd")
         )
 
     def test_an_optimizer_of_another_model(self, tmp_path: Path) -> None:
@@ -267,38 +217,29 @@ class TestErrors(SavesOnlyWhatItCan):
         self.refused(
             path,
             ValueError,
-            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, "
-            "Adam: its groups have [4] parameters, but those of the model's have [2]. Leave "
-            "load_optimizer out, or give the model the optimizer that was saved.",
-            build(make=lambda: nn.Linear(16, 4)),
+            "its groups have [4] parameters, where the model's have [2]",
+            model=build(make=lambda: nn.Linear(16, 4)),
         )
 
-    @pytest.mark.parametrize("held", [[1], {"state": {}}, {"a": 1}])
+    @pytest.mark.parametrize(
+        "held",
+        [
+            [1],
+            {"a": 1},
+            {"state": {}},
+            {"state": {}, "param_groups": 3},
+            {"state": {}, "param_groups": [3]},
+            {"state": {}, "param_groups": [{"params": 3}]},
+        ],
+        ids=str,
+    )
     def test_no_state_of_an_optimizer(self, tmp_path: Path, held: Any) -> None:
         _, path = saved(tmp_path)
         torch.save(held, tmp_path / "net_opt.pt")
-        self.refused(
-            path,
-            ValueError,
-            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, "
-            "Adam: it holds something else than an optimizer's state. Leave load_optimizer out, "
-            "or give the model the optimizer that was saved.",
-        )
+        self.refused(path, ValueError, str(tmp_path / "net_opt.pt"), "does not fit the optimizer")
 
-    @pytest.mark.parametrize("groups", [3, [3], [{}], [{"params": 3}], {"params": [1]}])
-    def test_spoilt_groups(self, tmp_path: Path, groups: Any) -> None:
-        _, path = saved(tmp_path)
-        torch.save({"state": {}, "param_groups": groups}, tmp_path / "net_opt.pt")
-        self.refused(
-            path,
-            ValueError,
-            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, "
-            "Adam: it holds something else than an optimizer's state. Leave load_optimizer out, "
-            "or give the model the optimizer that was saved.",
-        )
-
-    def test_memories_of_other_shapes(self, tmp_path: Path) -> None:
-        """Torch itself would take them, and fail in the next step."""
+    def test_optimizer_state_of_other_shapes(self, tmp_path: Path) -> None:
+        """torch itself would take it, and fail in the next step."""
         _, path = saved(tmp_path)
         other = build(make=lambda: nn.Sequential(nn.Linear(8, 2), nn.ReLU(), nn.Linear(2, 4)))
         for parameter in other.parameters():
@@ -306,121 +247,24 @@ class TestErrors(SavesOnlyWhatItCan):
         other.current_optimizer.step()
         torch.save(other.current_optimizer.state_dict(), tmp_path / "net_opt.pt")
         self.refused(
-            path,
-            ValueError,
-            f"The optimizer file '{tmp_path / 'net_opt.pt'}' is not of the model's optimizer, "
-            "Adam: it has 'exp_avg' of the shape (2, 8) for a parameter of the shape (32, 16). "
-            "Leave load_optimizer out, or give the model the optimizer that was saved.",
+            path, ValueError, "'exp_avg' has the shape (2, 8) for a parameter of the shape (32, 16)"
         )
 
     def test_the_architecture(self, tmp_path: Path) -> None:
-        with raising(
-            ValueError,
-            "The architecture of model 'net' cannot be saved, because torch keeps it in code. "
-            "Leave save_architecture out, and make the model by the same code again.",
-        ):
+        with pytest.raises(ValueError, match="architecture of model 'net' cannot be saved"):
             save_model(build(), tmp_path, save_architecture=True)
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize(
-        ("name", "value", "told"),
-        [
-            ("lr", "abc", "its setting 'lr' is 'abc', where the model's is 0.001"),
-            ("lr", -0.1, "its setting 'lr' is -0.1"),
-            ("lr", float("nan"), "its setting 'lr' is nan"),
-            ("lr", None, "its setting 'lr' is None, where the model's is 0.001"),
-            ("lr", torch.ones(2), "its setting 'lr' is of the type Tensor"),
-            ("betas", (0.9,), "its setting 'betas' is (0.9,), where the model's is (0.9, 0.999)"),
-            ("betas", (0.9, 1.5), "its setting 'betas' is (0.9, 1.5)"),
-            ("amsgrad", "yes", "its setting 'amsgrad' is 'yes', where the model's is False"),
-            ("eps", float("inf"), "its setting 'eps' is inf"),
-            ("lr", ..., "it lacks the setting 'lr'"),
-        ],
-    )
-    def test_settings_that_cannot_be(
-        self, tmp_path: Path, name: str, value: Any, told: str
-    ) -> None:
-        _, path = saved(tmp_path)
-        beside = tmp_path / "net_opt.pt"
-        state = torch.load(beside, weights_only=True)
-        state["param_groups"][0][name] = value
-        if value is ...:
-            del state["param_groups"][0][name]
-        torch.save(state, beside)
-        self.refused(path, ValueError, self.text(beside, told))
-
-    @pytest.mark.parametrize(
-        ("change", "told"),
-        [
-            (
-                {"exp_avg_sq": torch.ones(3)},
-                "it has 'exp_avg_sq' of the shape (3,) for a parameter of the shape (32, 16)",
-            ),
-            ({"exp_avg_sq": ...}, "it lacks ['exp_avg_sq'] of a parameter"),
-            (
-                {"exp_avg": torch.ones(32, 16, dtype=torch.complex64)},
-                "it has 'exp_avg' of the type torch.complex64 for a parameter of torch.float32",
-            ),
-            (
-                {"exp_avg": "much"},
-                "it has 'exp_avg' of the shape () for a parameter of the shape (32, 16)",
-            ),
-            ({"step": "3"}, "it has '3' as 'step' of a parameter"),
-            ({"step": torch.tensor(float("nan"))}, "it has tensor(nan) as 'step' of a parameter"),
-        ],
-    )
-    def test_memories_that_the_next_step_would_fail_on(
-        self, tmp_path: Path, change: Any, told: str
-    ) -> None:
-        _, path = saved(tmp_path)
-        beside = tmp_path / "net_opt.pt"
-        state = torch.load(beside, weights_only=True)
-        for name, value in change.items():
-            if value is ...:
-                del state["state"][0][name]
-            else:
-                state["state"][0][name] = value
-        torch.save(state, beside)
-        model = build()
-        self.refused(path, ValueError, self.text(beside, told), model)
-        steps(fastnet.Network(supervised(model)), batches(1))
-
-    @pytest.mark.parametrize(
-        ("name", "value"), [("scale", 0.0), ("scale", float("inf")), ("_growth_tracker", "x")]
-    )
-    def test_a_spoilt_scale(self, tmp_path: Path, name: str, value: Any) -> None:
-        one = scaled(8.0)
-        path = save_model(one, tmp_path, save_optimizer=True)
-        beside = tmp_path / "net_opt.pt"
-        state = torch.load(beside, weights_only=True)
-        state["scaler"][name] = value
-        torch.save(state, beside)
-        model = scaled(2.0)
-        before = model.current_optimizer.scaler.state_dict()
-        self.refused(
-            path, ValueError, self.text(beside, f"its scaler's '{name}' is {value!r}"), model
-        )
-        assert model.current_optimizer.scaler.state_dict() == before
-
-    def test_quantised_weights(self, tmp_path: Path) -> None:
-        """Torch itself would find that out with half of the others in place."""
+    def test_quantized_weights(self, tmp_path: Path) -> None:
         model, path = saved(tmp_path)
         state = model.state_dict()
         last = list(state)[-1]
         state[last] = torch.quantize_per_tensor(state[last], 0.1, 0, torch.qint8)
         torch.save(state, path)
-        other = build()
-        self.refused(
-            path,
-            ValueError,
-            f"The weights file '{path}' is of another model than Sequential: it has '{last}' of "
-            "type torch.qint8, where the model's is torch.float32. Load it into the model that it "
-            "was saved from.",
-            other,
-        )
+        self.refused(path, ValueError, path, "does not fit the model, Sequential", last)
 
     def test_a_module_that_refuses(self, tmp_path: Path) -> None:
-        """What was in already is taken out again, of weights, optimizers and scalers."""
+        """The weights and the optimizer state that were loaded before are restored."""
 
         class Picky(nn.Linear):
             def _load_from_state_dict(self, state: Any, *args: Any) -> None:
@@ -436,20 +280,7 @@ class TestErrors(SavesOnlyWhatItCan):
             model[2].weight.fill_(1)
         steps(fastnet.Network(supervised(model)), batches(2))
         path = save_model(model, tmp_path, save_optimizer=True)
-        self.refused(
-            path,
-            ValueError,
-            f"The weights file '{path}' cannot be loaded into Sequential: "
-            "RuntimeError('I will not'). Load it into the model that it was saved from.",
-            build(make=make),
-        )
-
-    @staticmethod
-    def text(beside: Path, told: str) -> str:
-        return (
-            f"The optimizer file '{beside}' is not of the model's optimizer, Adam: {told}. Leave "
-            "load_optimizer out, or give the model the optimizer that was saved."
-        )
+        self.refused(path, ValueError, path, "I will not", model=build(make=make))
 
 
 def scaled(scale: float) -> Any:
@@ -523,13 +354,6 @@ class TestScheduled:
         other = build(EpochScheduler({1: "adam", 2: "sgd", 3: "sgd"}))
         with pytest.raises(ValueError, match="of a schedule of 2 optimizers, where the model's"):
             load_model(other, path, load_optimizer=True)
-
-    def test_into_a_model_with_that_in_force(self, tmp_path: Path) -> None:
-        model = self.make()
-        steps(fastnet.Network(supervised(model)), batches(2))
-        other = build("adam")
-        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
-        assert same_memory(memory(other), memory(model))
 
 
 def optimizers(model: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Checkpoints of runs in torch: nothing is lost, nothing is half done, nothing is executed."""
+"""Checkpoints of torch runs: exact resume, atomic files, and failed loads that change nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import fastnet
-from fastnet.backend.torch import run_state
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import NumpyOp
 from fastnet.op.tensorop import TensorOp
@@ -28,7 +27,7 @@ from fastnet.op.tensorop.loss import LossOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.schedule import EpochScheduler
 from tests.network.conftest import *  # noqa: F403
-from tests.network.programs import built, mlp, raising, supervised
+from tests.network.programs import built, mlp, supervised
 
 STEPS, MERGED = 14, 3
 
@@ -51,7 +50,7 @@ class Squares(LossOp):
 
 
 class Rising(TensorOp):
-    """Multiplies by a number that grows from step to step, and adds what three libraries draw."""
+    """Multiplies by a growing number, and adds random numbers of three libraries."""
 
     def __init__(self) -> None:
         super().__init__(inputs="x", outputs="x")
@@ -69,7 +68,7 @@ class Rising(TensorOp):
     def load_state_dict(self, state: Any) -> None:
         self.factor = state["factor"]
         if state["steps"] < 0:
-            raise RuntimeError("half of it is in now")
+            raise RuntimeError("the state is half loaded")
         self.steps = state["steps"]
 
 
@@ -78,7 +77,7 @@ def rise() -> float:
 
 
 class Run:
-    """A run with all that can be lost: two optimizers in turn, a schedule, merged gradients."""
+    """A run with two scheduled optimizers, learning rate schedules and merged gradients."""
 
     def __init__(self, seed: int, wrap: Callable[[Any], Any] = lambda model: model) -> None:
         seed_all(seed)
@@ -117,7 +116,7 @@ class Run:
         return fastnet.load_checkpoint(path, self.network, stateful=self.stateful)
 
     def everything(self) -> Any:
-        """Copy all that there is, without asking fastnet."""
+        """Copy the state without using fastnet."""
         return copy.deepcopy(
             {
                 "weights": dict(self.model.state_dict()),
@@ -134,8 +133,8 @@ class Run:
         )
 
 
-def by_hand(seed: int, steps: int = STEPS) -> tuple[list[float], list[torch.Tensor]]:
-    """The same run as a loop in torch, which nothing interrupts."""
+def hand_written_loop(seed: int, steps: int = STEPS) -> tuple[list[float], list[torch.Tensor]]:
+    """The same run as an uninterrupted hand-written loop."""
     seed_all(seed)
     model = model_fn()
     optimizers = [make(model.parameters()) for make in (adam, momentum)]
@@ -191,12 +190,12 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> Any:
-    return by_hand(0)
+    return hand_written_loop(0)
 
 
 class TestGoingOn:
     @pytest.mark.filterwarnings("ignore:Detected call of")
-    @pytest.mark.parametrize("before", [0, 1, 3, 7, 8, 11])
+    @pytest.mark.parametrize("before", [1, 3, 8])
     def test_as_if_it_had_not_stopped(
         self, tmp_path: Path, uninterrupted: Any, before: int
     ) -> None:
@@ -244,17 +243,28 @@ class TestGoingOn:
                 pass
             assert same(other.everything()["optimizers"], expected)
 
-    def test_the_scale_of_a_loss(self, tmp_path: Path) -> None:
-        run, other = Run(0), Run(1)
-        for one, scale in ((run, 512.0), (other, 2.0)):
-            for optimizer in one.model.optimizer.get_all_values():
-                optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-        state = run.model.current_optimizer.scaler.state_dict()
-        run.model.current_optimizer.scaler.load_state_dict({**state, "_growth_tracker": 7})
-        other.load(run.save(tmp_path / "run.ckpt"))
-        scaler = other.model.current_optimizer.scaler
-        assert scaler.state_dict() == {**state, "_growth_tracker": 7}
-        assert scaler.scale(torch.ones(())).item() == 512
+    def test_half_precision_with_a_scaler(self, tmp_path: Path) -> None:
+        def make(seed: int) -> Any:
+            seed_all(seed)
+            model = fastnet.build(model_fn, adam, model_name="net", mixed_precision="float16")
+            ops = [ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), UpdateOp(model, "loss")]
+            return model, fastnet.Network(ops)
+
+        def go(network: Any, first: int, last: int) -> list[float]:
+            with network(mode="train", epoch=1):
+                return [float(network.run_step(batch(step))["loss"]) for step in range(first, last)]
+
+        model, network = make(0)
+        go(network, 0, 9)
+        path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
+        scale = model.current_optimizer.scaler.state_dict()
+        losses = go(network, 9, 14)
+        other, resumed = make(1)
+        fastnet.load_checkpoint(path, resumed)
+        assert other.current_optimizer.scaler.state_dict() == scale
+        assert scale["_growth_tracker"] > 0
+        assert go(resumed, 9, 14) == losses
+        assert same(dict(other.state_dict()), dict(model.state_dict()))
 
     def test_values_of_the_program(self, tmp_path: Path) -> None:
         values = {"best": 0.5, "seen": {3, 4}, "history": [(1, None)], "table": torch.eye(2)}
@@ -289,8 +299,8 @@ class TestGoingOn:
             run.network.run_step(batch(8))
 
 
-def spoil(place: str, spoilt: Any) -> Callable[[Any], None]:
-    """Write something else into a checkpoint on its way to the file."""
+def set_at(place: str, value: Any) -> Callable[[Any], None]:
+    """Return a function that changes one value of a checkpoint's content."""
 
     def change(content: Any) -> None:
         *way, last = [
@@ -298,122 +308,78 @@ def spoil(place: str, spoilt: Any) -> Callable[[Any], None]:
         ]
         for part in way:
             content = content[part]
-        content[last] = spoilt
+        content[last] = value
 
     return change
 
 
-GROUP = "models.net.optimizers.1.param_groups.0"
-MEMORY = "models.net.optimizers.0.state"
-SPOILT = {
-    "no weight": (spoil("models.net.weights", {}), "lacks '0.weight', '0.bias'"),
-    "a quantised bias": (
-        spoil("models.net.weights.3;bias", 3.0),
-        "has float as '3.bias', which is no tensor",
+STATE = "models.net.optimizers.0.state"
+UNFIT = {
+    "missing weights": (
+        set_at("models.net.weights", {}),
+        'Missing key(s) in state_dict: "0.weight"',
     ),
-    "a shape": (spoil("models.net.weights.3;bias", torch.ones(4)), "has '3.bias' of shape"),
-    "a type": (
-        spoil("models.net.weights.3;bias", torch.ones(3, dtype=torch.complex64)),
-        "has '3.bias' of type torch.complex64",
+    "a shape": (set_at("models.net.weights.3;bias", torch.ones(4)), "'3.bias' has the shape (4,)"),
+    "a dtype": (
+        set_at("models.net.weights.3;bias", torch.ones(3, dtype=torch.complex64)),
+        "'3.bias' has the dtype torch.complex64",
     ),
-    "a name": (spoil("models.net.weights.more", torch.ones(3)), "which the model has not"),
-    "another rate": (spoil(f"{GROUP}.lr", "abc"), "its setting 'lr' is 'abc'"),
-    "a negative rate": (spoil(f"{GROUP}.lr", -1.0), "its setting 'lr' is -1.0"),
-    "no rate": (spoil(f"{GROUP}.lr", None), "its setting 'lr' is None"),
-    "an endless rate": (spoil(f"{GROUP}.lr", float("inf")), "its setting 'lr' is inf"),
-    "no number": (spoil(f"{GROUP}.momentum", float("nan")), "its setting 'momentum' is nan"),
-    "a memory": (spoil(f"{MEMORY}.0.exp_avg_sq", torch.ones(2)), "has 'exp_avg_sq' of the shape"),
-    "no memory": (spoil(f"{MEMORY}.0", {"step": torch.ones(())}), "it lacks ['exp_avg'"),
-    "steps": (spoil(f"{MEMORY}.1.step", torch.tensor(-1.0)), "as 'step' of a parameter"),
-    "a parameter": (spoil(f"{MEMORY}.9", {}), "other parameters than those of its groups"),
-    "optimizers": (spoil("models.net.optimizers", []), "has 0 optimizers of model 'net'"),
-    "in force": (spoil("current.net", 5), "has optimizer 5 in force"),
-    "a class": (spoil("states.ops/0/0.class", "Falling"), "has states of ['ops/0/0 (Falling)']"),
-    "an op's own": (spoil("states.ops/0/0.state.steps", -1), "half of it is in now"),
-    "merged": (spoil("states.ops/3.state.merged", 3), "is of 3 merged steps"),
-    "python's numbers": (spoil("random.python", (3, (1, 2), None)), "random numbers of Python"),
-    "numpy's numbers": (spoil("random.numpy.state.pos", 10**9), "place of numpy's is 1000000000"),
+    "a name": (set_at("models.net.weights.more", torch.ones(3)), "Unexpected key(s)"),
+    "an optimizer's class": (set_at("models.net.optimizers.1.optimizer", "Adam"), "it is of Adam"),
+    "an optimizer's tensor": (
+        set_at(f"{STATE}.0.exp_avg_sq", torch.ones(2)),
+        "'exp_avg_sq' has the shape (2,)",
+    ),
+    "a parameter": (set_at(f"{STATE}.9", {}), "does not fit the optimizer, Adam: it has no 9"),
+    "no optimizers": (set_at("models.net.optimizers", []), "has 0 optimizers of model 'net'"),
+    "no state": (set_at("models.net", 3), "does not fit the network"),
+    "the current optimizer": (set_at("current.net", 5), "does not fit the network"),
+    "the class of an op": (set_at("states.ops/0/0.class", "Falling"), "['ops/0/0 (Falling)']"),
+    "an op's own error": (set_at("states.ops/0/0.state.steps", -1), "the state is half loaded"),
+    "merged gradients": (set_at("states.ops/3.state.merged", 3), "is of 3 merged steps"),
+    "Python's numbers": (set_at("random.python", (3, (1, 2), None)), "does not fit the network"),
+    "numpy's numbers": (set_at("random.numpy.state.pos", 10**9), "numpy's random numbers"),
     "torch's numbers": (
-        spoil("random.framework.cpu", torch.zeros(9, dtype=torch.uint8)),
-        "torch's random numbers",
+        set_at("random.framework.cpu", torch.zeros(9, dtype=torch.uint8)),
+        "does not fit the network",
     ),
-    "a framework": (spoil("framework", "tf"), "is of the form 1 for 'tf'"),
-    "a form": (spoil("form", 99), "is of the form 99"),
-    "a step": (spoil("step", "many"), "its step is of the type str"),
-    "a model": (spoil("models", {}), "is of models named []"),
-    "no state": (spoil("models.net", 3), "is damaged"),
-    "no groups": (spoil("models.net.optimizers.0", {"state": {}}), "something else than"),
+    "a framework": (set_at("framework", "tf"), "is of version 1 for 'tf'"),
+    "a version": (set_at("version", 99), "is of version 99"),
+    "models": (set_at("models", {}), "has models named []"),
 }
 
 
-class Samp:
-    """Remembers where it is."""
+class Counter:
+    """Remembers a number."""
 
     def __init__(self) -> None:
-        self.place = 0
+        self.count = 0
 
     def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
+        return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-
-GIVEN = "Load it with the `stateful=` that save_checkpoint was given."
-OWN = "Load it with the ops, slicers and schedulers that it was saved with"
+        self.count = state["count"]
 
 
 @pytest.mark.parametrize(
-    ("saved", "given", "has"),
-    [
-        ({}, {"s"}, f"no states of ['stateful/s (Samp)'], which the program has. {GIVEN}"),
-        ({"s"}, {}, f"states of ['stateful/s (Samp)'], which the program has not. {GIVEN}"),
-        (
-            {"s"},
-            {"r"},
-            "states of ['stateful/s (Samp)'], which the program has not and no states of "
-            f"['stateful/r (Samp)'], which the program has. {GIVEN}",
-        ),
-    ],
+    ("saved", "given"), [((), ("s",)), (("s",), ()), (("s",), ("r",))], ids=str
 )
-def test_other_things_than_were_saved(tmp_path: Path, saved: Any, given: Any, has: str) -> None:
+def test_other_objects_than_were_saved(tmp_path: Path, saved: Any, given: Any) -> None:
     network = TorchNetwork(supervised(built(mlp, model_name="net")))
     path = fastnet.save_checkpoint(
-        tmp_path / "run.ckpt", network, stateful={name: Samp() for name in saved}
+        tmp_path / "run.ckpt", network, stateful={name: Counter() for name in saved}
     )
-    with raising(ValueError, f"The checkpoint '{path}' has {has}"):
-        fastnet.load_checkpoint(path, network, stateful={name: Samp() for name in given})
-
-
-def test_other_ops_than_were_saved(tmp_path: Path) -> None:
-    model = built(mlp, model_name="net")
-    network = TorchNetwork(supervised(model))
-    path = fastnet.save_checkpoint(tmp_path / "run.ckpt", network)
-    other = TorchNetwork([ModelOp(model, "x", "y")])
-    has = f"The checkpoint '{path}' has states of ['ops/2 (UpdateOp)'], which the program has not"
-    with raising(ValueError, f"{has}. {OWN}."):
-        fastnet.load_checkpoint(path, other)
-    with raising(
-        ValueError,
-        f"{has} and no states of ['stateful/s (Samp)'], which the program has. {OWN}, and the "
-        "`stateful=` that save_checkpoint was given.",
-    ):
-        fastnet.load_checkpoint(path, other, stateful={"s": Samp()})
-
-
-def test_a_generator_among_the_values(tmp_path: Path) -> None:
-    network = TorchNetwork(supervised(built(mlp, model_name="net")))
-    generator = torch.Generator().manual_seed(7)
-    path = fastnet.save_checkpoint(
-        tmp_path / "run.ckpt", network, values={"g": generator.get_state()}
-    )
-    drawn = torch.rand(3, generator=generator)
-    generator.set_state(fastnet.load_checkpoint(path, network).values["g"])
-    assert torch.equal(torch.rand(3, generator=generator), drawn)
+    with pytest.raises(ValueError, match="does not fit the network") as caught:
+        fastnet.load_checkpoint(path, network, stateful={name: Counter() for name in given})
+    for name in saved:
+        assert f"it has states of ['stateful/{name} (Counter)']" in str(caught.value)
+    for name in given:
+        assert f"no states of ['stateful/{name} (Counter)']" in str(caught.value)
 
 
 class TestFailing:
-    """All stays as it was, and the run goes on."""
+    """A load that fails changes nothing, and the run can go on."""
 
     def refused(self, run: Run, path: Any, text: str, load: Any = None) -> None:
         before = run.everything()
@@ -429,11 +395,11 @@ class TestFailing:
         return run
 
     @pytest.mark.filterwarnings("ignore:Detected call of")
-    @pytest.mark.parametrize("kind", SPOILT)
-    def test_spoilt(
+    @pytest.mark.parametrize("kind", UNFIT)
+    def test_unfit_content(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, kind: str
     ) -> None:
-        change, text = SPOILT[kind]
+        change, text = UNFIT[kind]
         other = Run(0)
         other.go(0, 13)
         import fastnet.network.checkpoint as module
@@ -457,24 +423,19 @@ class TestFailing:
 
     def test_no_file(self, tmp_path: Path, run: Run) -> None:
         path = str(tmp_path / "none")
-        with raising(ValueError, f"There is no checkpoint '{path}'. Check the path."):
+        with pytest.raises(FileNotFoundError, match="There is no checkpoint") as caught:
             run.load(path)
-        with raising(ValueError, "A checkpoint's path is a string, not 3 of type int."):
+        assert path in str(caught.value)
+        with pytest.raises(ValueError, match="path is a string, not 3 of type int"):
             run.load(3)
 
     def test_of_another_network(self, tmp_path: Path, run: Run) -> None:
         path = run.save(tmp_path / "run.ckpt")
         without = fastnet.Network([ModelOp(run.model, "x", "y"), Squares(("y", "t"), "loss")])
         self.refused(
-            run, path, "Load it with the ops", lambda path: fastnet.load_checkpoint(path, without)
+            run, path, "ops/3 (UpdateOp)", lambda path: fastnet.load_checkpoint(path, without)
         )
         self.refused(run, path, "rate 0", lambda path: fastnet.load_checkpoint(path, run.network))
-
-    @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", b"\x80\x02c"])
-    def test_no_checkpoint_at_all(self, tmp_path: Path, run: Run, content: bytes) -> None:
-        path = tmp_path / "run.ckpt"
-        path.write_bytes(content)
-        self.refused(run, path, "is damaged, or was not written by fastnet: it cannot be read")
 
     def test_nothing_is_executed(self, tmp_path: Path, run: Run) -> None:
         class Hostile:
@@ -486,56 +447,39 @@ class TestFailing:
         self.refused(run, path, "is damaged, or was not written by fastnet")
         assert not (tmp_path / "marker").exists()
 
-    def test_an_interrupt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-        """It comes when everything but the last of it is in."""
+    def test_an_interrupt(self, tmp_path: Path, run: Run) -> None:
+        class Interrupting(Counter):
+            def load_state_dict(self, state: dict[str, int]) -> None:
+                raise KeyboardInterrupt
+
         other = Run(0)
         other.go(0, 13)
+        other.stateful["last"] = run.stateful["last"] = Interrupting()
         path = other.save(tmp_path / "run.ckpt")
         before = run.everything()
-        real, calls = run_state.load_random, []
-
-        def load_random(models: Any, state: Any) -> None:
-            calls.append(state)
-            if len(calls) == 1:
-                raise KeyboardInterrupt
-            real(models, state)
-
-        monkeypatch.setattr(run_state, "load_random", load_random)
         with pytest.raises(KeyboardInterrupt):
             run.load(path)
-        assert len(calls) == 2
         assert same(run.everything(), before)
 
     @pytest.mark.parametrize("settings", [{"epoch": -1}, {"step": 1.5}, {"step": "3"}])
     def test_no_epoch(self, tmp_path: Path, run: Run, settings: Any) -> None:
         ((name, count),) = settings.items()
-        with raising(
-            ValueError, f"save_checkpoint's {name} is an int of at least 0, not {count!r}."
-        ):
+        with pytest.raises(ValueError, match=f"{name} is an int of at least 0, not {count!r}"):
             run.save(tmp_path / "run.ckpt", **settings)
 
     def test_what_cannot_be_saved(self, tmp_path: Path, run: Run) -> None:
         with pytest.raises(TypeError, match="'values/a' is of the type object"):
             run.save(tmp_path / "run.ckpt", values={"a": object()})
         generator = torch.Generator().manual_seed(7)
-        with raising(
-            ValueError,
-            "save_checkpoint is given Generator as stateful/g, which has no state_dict and "
-            "load_state_dict. Save its state by `values={'g': g.get_state()}`, and give it back by "
-            "`g.set_state(checkpoint.values['g'])`.",
-        ):
+        with pytest.raises(ValueError, match=r"Generator as stateful/g, .* g\.get_state\(\)"):
             fastnet.save_checkpoint(tmp_path / "g", run.network, stateful={"g": generator})
-        with raising(
-            ValueError,
-            "save_checkpoint is given int as stateful/a, which has no state_dict and "
-            "load_state_dict. Put plain values into `values` of save_checkpoint.",
-        ):
+        with pytest.raises(ValueError, match=r"int as stateful/a, .* Put plain values into"):
             fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, stateful={"a": 3})
         assert os.listdir(tmp_path) == []
 
 
 class TestWriting:
-    """The file is the old one or the new one, wherever the writing ends."""
+    """The file is the old one or the new one, wherever writing ends."""
 
     def in_a_child(self, act: Callable[[], None]) -> int:
         child = os.fork()
@@ -553,7 +497,7 @@ class TestWriting:
         run.go(0, 2)
 
         def write(most: int) -> None:
-            # the kernel kills a process that writes past the limit, which Python ignores else
+            # The kernel kills a process that writes beyond the limit.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -566,21 +510,6 @@ class TestWriting:
             assert Path(path).read_bytes() == old
         assert Run(1).load(path).step == 1
 
-    @pytest.mark.parametrize("last", ["fsync", "replace"])
-    def test_killed_once_it_is_written(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
-    ) -> None:
-        run = Run(0)
-        path = run.save(tmp_path / "run.ckpt", step=1)
-        old = Path(path).read_bytes()
-
-        def write() -> None:
-            monkeypatch.setattr(os, last, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            run.save(path, step=2)
-
-        assert os.WTERMSIG(self.in_a_child(write)) == signal.SIGKILL
-        assert Path(path).read_bytes() == old
-
     def test_it_is_on_the_disk_before_it_takes_the_place(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -592,22 +521,6 @@ class TestWriting:
             )
         Run(0).save(tmp_path / "run.ckpt")
         assert done == ["fsync", "replace", "fsync"]
-
-    def test_a_full_disk(self, tmp_path: Path) -> None:
-        run = Run(0)
-        path = run.save(tmp_path / "run.ckpt", step=1)
-        old = Path(path).read_bytes()
-
-        def write() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-            try:
-                run.save(path, step=2)
-            except OSError:
-                os._exit(0)
-
-        assert self.in_a_child(write) == 0
-        assert Path(path).read_bytes() == old
-        assert os.listdir(tmp_path) == ["run.ckpt"]
 
 
 @pytest.mark.parametrize(

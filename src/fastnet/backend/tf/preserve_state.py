@@ -1,41 +1,92 @@
-"""Saves the state of Keras models and their optimizers in memory, to restore it later."""
+"""Preserve the state of Keras models and optimizers, and restore it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["PreservedState"]
+from fastnet.backend.model_metadata import every_optimizer_of, name_of
+from fastnet.backend.tf._keras_internals import seed_states, shared_seeds
+from fastnet.backend.tf.models import all_layers
+from fastnet.backend.tf.optimizer_state import (
+    optimizer_settings,
+    set_optimizer_settings,
+    variables_of,
+)
+from fastnet.backend.tf.setup import prepare_optimizer
+
+__all__ = [
+    "PreservedState",
+    "generator_states",
+    "require_variables",
+    "restore_on_error",
+]
 
 
 class PreservedState:
-    """The variables of models and optimizers, and the global generator, at the time of the call.
+    """A copy of the state that training changes.
 
-    A model without variables raises ValueError, because creating them could not be undone.
+    Args:
+        models: The models: all variables, those of seed generators included.
+        optimizers: The optimizers: variables, learning rate and weight decay.
     """
 
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        for model in models:
-            if not model.built:
-                raise ValueError(
-                    f"The model '{getattr(model, 'model_name', model.name)}' creates its "
-                    "variables in its first call, which cannot be undone. Run it once beforehand."
-                )
-        owners = [*models, *optimizers]
-        variables = {id(one): one for owner in owners for one in _variables(owner)}
-        self._values = [(one, one.numpy()) for one in variables.values()]
-        self._generator = tf.random.get_global_generator().state
-        self._state = self._generator.numpy()
+        models, optimizers = list(models), list(optimizers)
+        variables = [variable for model in models for variable in model.variables]
+        variables += [variable for one in optimizers for variable in variables_of(one)]
+        variables += generator_states(models)
+        unique = {id(variable): variable for variable in variables}
+        self._values = [(variable, variable.numpy()) for variable in unique.values()]
+        self._settings = [(one, optimizer_settings(one)) for one in optimizers]
 
     def restore(self) -> None:
-        """Restore all of it."""
+        """Restore the state."""
         for variable, value in self._values:
             variable.assign(value)
-        self._generator.assign(self._state)
+        for optimizer, settings in self._settings:
+            set_optimizer_settings(optimizer, settings)
 
 
-def _variables(owner: Any) -> list[Any]:
-    found = owner.variables
-    return list(found() if callable(found) else found)
+@contextmanager
+def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
+    """Restore models and all of their optimizers if the block raises."""
+    models = [model for model in models if model.built]
+    optimizers: dict[int, Any] = {}
+    for model in models:
+        for one in every_optimizer_of(model):
+            # Variables that the block would create could not be restored.
+            prepare_optimizer(one, model)
+            optimizers[id(one)] = one
+    preserved = PreservedState(models, optimizers.values())
+    try:
+        yield
+    except BaseException:
+        preserved.restore()
+        raise
+
+
+def require_variables(models: Iterable[Any]) -> None:
+    """Raise a ValueError if the first call of a model would create variables."""
+    for model in models:
+        if not model.built:
+            raise ValueError(
+                f"The model '{name_of(model)}' creates its variables in its first call, because "
+                "it does not know the shape of its input. Give it an Input, or call its "
+                "build(shape), in model_fn."
+            )
+
+
+def generator_states(models: Iterable[Any]) -> list[Any]:
+    """List the states of the generators of TensorFlow, of Keras, and of layers."""
+    layers = (layer for model in models for layer in all_layers(model))
+    own = {id(state): state for layer in layers for state in seed_states(layer)}
+    shared, _ = shared_seeds()
+    return [
+        tf.random.get_global_generator().state,
+        *own.values(),
+        *([] if shared is None else [shared]),
+    ]

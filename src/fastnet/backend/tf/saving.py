@@ -1,99 +1,71 @@
-"""Keras models and their optimizers, to files and back."""
+"""Save Keras models and their optimizers to files, and load them."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastnet.backend.files import write_whole
-from fastnet.backend.model_metadata import get_metadata, optimizers_of, taken_names
+import numpy as np
+
+from fastnet.backend.files import require_weights_file, write_atomically
+from fastnet.backend.model_metadata import current_place, get_metadata, optimizers_of, taken_names
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.keras_version import is_keras3
-from fastnet.backend.tf.optimizer_files import (
-    kept_optimizer,
-    load_state,
-    read_states,
-    write_states,
-)
+from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
+from fastnet.backend.tf.preserve_state import restore_on_error
 from fastnet.backend.tf.weights import load_weights
 
-__all__ = ["load_model", "save_model"]
+__all__ = ["load_model", "save_model", "without_optimizer"]
 
 _NAMED = ".weights.h5"
 
 
 def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: bool) -> str:
-    """Save a model's weights, and its optimizer's state and its layers beside them.
+    """Save the weights of a model, and the state of its optimizers and its layers beside them.
 
-    Of several workers the first one writes; all of them call this, and find the files there.
-
-    Args:
-        model: The model.
-        stem: The path of the files, without what they end with.
-        save_optimizer: Whether to save the optimizer's state.
-        save_architecture: Whether to save the layers.
-
-    Returns:
-        The path of the weights file.
+    All workers call this together, and the first one writes.
     """
     ending = _NAMED if is_keras3(model) else ".h5"
-    with _by_one_worker(stem) as place:
+    with _on_one_worker(stem) as own_stem:
         with without_optimizer(model):
-            write_whole(f"{place}{ending}", model.save_weights)
-            if save_architecture:
-                _save_architecture(model, place)
+            write_atomically(f"{own_stem}{ending}", model.save_weights)
+            if save_architecture and is_keras3(model):
+                write_atomically(f"{own_stem}.keras", model.save)
+            elif save_architecture:
+                model.save(own_stem, include_optimizer=False)
         if save_optimizer:
-            write = partial(
-                write_states, get_metadata(model, "current_optimizer"), optimizers_of(model)
-            )
-            write_whole(f"{place}_opt.npz", write)
+            write_atomically(f"{own_stem}_opt.npz", partial(_write_optimizers, model))
     return f"{stem}{ending}"
 
 
-def load_model(model: Any, path: str, load_optimizer: bool) -> None:
-    """Load a model's weights, and its optimizers' state. If that fails nothing is changed.
-
-    Args:
-        model: The model.
-        path: The weights file, which is there.
-        load_optimizer: Whether to load the optimizer's state.
-
-    Raises:
-        AssertionError: If there is no file of the optimizer's state.
-        ValueError: If a file is damaged, of another model or optimizer, or would have to be
-            executed.
-    """
-    # read and checked before anything is changed
-    states = _states_beside(model, path) if load_optimizer else []
-    with ExitStack() as kept:
-        for optimizer, state in states:
-            kept.enter_context(kept_optimizer(optimizer))
-            load_state(optimizer, state)
+def load_model(model: Any, path: str | os.PathLike[str], load_optimizer: bool) -> None:
+    """Load what `save_model` has saved; if that fails nothing is changed."""
+    name = require_weights_file(path)
+    with restore_on_error([model]):
+        if load_optimizer:
+            _load_optimizers(model, name)
         with without_optimizer(model):
-            load_weights(model, path)
+            load_weights(model, name)
 
 
 @contextmanager
 def without_optimizer(model: Any) -> Iterator[None]:
-    """Hide a model's optimizers from Keras, which would take them for a part of the model.
-
-    Args:
-        model: The model.
-    """
+    """Hide a model's optimizers from Keras, which would take them for a part of the model."""
     attributes = vars(model)
     hidden = {
         name: attributes.pop(name)
         for name in ("current_optimizer", "optimizer")
-        # what else a model has under these names is a part of it
+        # A model may have a part of its own under this name.
         if name in attributes
         and (name not in taken_names(model) or hasattr(attributes[name], "apply_gradients"))
     }
     if "optimizer" in hidden:
-        # Keras 2 asks for it when it saves layers
+        # Keras 2 reads this when it saves layers.
         attributes["optimizer"] = None
     try:
         yield
@@ -102,11 +74,10 @@ def without_optimizer(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _by_one_worker(stem: str) -> Iterator[str]:
-    """Let the first of several workers write files.
+def _on_one_worker(stem: str) -> Iterator[str]:
+    """Let the first worker write; the others write to a folder that is removed.
 
-    The others write copies that are thrown away: what of a model each worker has for itself, as
-    Keras 2 has the buffers of BatchNormalization, is read by all of them together.
+    Keras 2 has buffers that each worker has its own values of, which all workers read together.
     """
     if processes.rank() == 0:
         with processes.together("Saving a model"):
@@ -116,28 +87,66 @@ def _by_one_worker(stem: str) -> Iterator[str]:
         yield os.path.join(elsewhere, os.path.basename(stem))
 
 
-def _save_architecture(model: Any, stem: str) -> None:
-    if is_keras3(model):
-        write_whole(f"{stem}.keras", model.save)
-    else:
-        model.save(stem, include_optimizer=False)
+def _write_optimizers(model: Any, path: str) -> None:
+    """Write the state of the current optimizer, and of all optimizers of a schedule."""
+    optimizers = optimizers_of(model)
+    if len(optimizers) < 2 or current_place(model) is None:
+        optimizers = [get_metadata(model, "current_optimizer")]
+    states = [optimizer_state(one) for one in optimizers]
+    arrays = {
+        f"{index}/{position}": value
+        for index, state in enumerate(states)
+        for position, value in enumerate(state.pop("values"))
+    }
+    current = current_place(model) if len(optimizers) > 1 else 0
+    arrays["facts"] = np.array(json.dumps({"optimizers": states, "current": current}))
+    np.savez(path, **arrays)
 
 
-def _states_beside(model: Any, path: str) -> list[tuple[Any, Any]]:
-    stem = path.removesuffix(_NAMED) if path.endswith(_NAMED) else os.path.splitext(path)[0]
-    beside = f"{stem}_opt.npz"
-    if os.path.isfile(beside):
-        return read_states(
-            get_metadata(model, "current_optimizer"), optimizers_of(model), model, beside
+def _load_optimizers(model: Any, weights_path: str) -> None:
+    is_named = weights_path.endswith(_NAMED)
+    stem = weights_path.removesuffix(_NAMED) if is_named else os.path.splitext(weights_path)[0]
+    path = f"{stem}_opt.npz"
+    if not os.path.isfile(path):
+        raise _no_optimizer_file(stem, path)
+    source = f"The optimizer file '{path}'"
+    try:
+        states, current = _read_optimizers(path)
+    except Exception as error:  # A damaged file raises errors of many types.
+        raise ValueError(
+            f"{source} is damaged, or was not written by fastnet: it cannot be read ({error!r}). "
+            "Save it again with save_model(model, save_dir, save_optimizer=True)."
+        ) from error
+    optimizers = optimizers_of(model)
+    if len(states) == 1 or len(optimizers) < 2:
+        optimizers, states = [get_metadata(model, "current_optimizer")], [states[current]]
+    if len(optimizers) != len(states):
+        raise ValueError(
+            f"{source} is of a schedule of {len(states)} optimizers, where the model's has "
+            f"{len(optimizers)}. Use the schedule that was saved, or leave load_optimizer out."
         )
+    for optimizer, state in zip(optimizers, states, strict=True):
+        load_optimizer_state(optimizer, state, source)
+
+
+def _read_optimizers(path: str) -> tuple[list[dict[str, Any]], int]:
+    with np.load(path, allow_pickle=False) as file:
+        described = json.loads(str(file["facts"]))
+        for index, state in enumerate(described["optimizers"]):
+            count = sum(name.startswith(f"{index}/") for name in file.files)
+            state["values"] = [file[f"{index}/{position}"] for position in range(count)]
+    return described["optimizers"], described["current"]
+
+
+def _no_optimizer_file(stem: str, path: str) -> Exception:
     pickled = f"{stem}_opt.pkl"
     if os.path.isfile(pickled):
-        raise ValueError(
-            f"The optimizer file '{pickled}' is a pickle, as FastEstimator writes it. To read one "
-            "can execute anything that is in it, so fastnet does not. Load the weights alone, with "
-            "load_optimizer=False, and save both anew with save_optimizer=True."
+        return ValueError(
+            f"The optimizer file '{pickled}' is a pickle, as FastEstimator writes it. Reading it "
+            "could execute anything, so fastnet does not. Load the weights alone, with "
+            "load_optimizer=False, and save both again with save_optimizer=True."
         )
-    raise AssertionError(
-        f"There is no optimizer file '{beside}' beside the weights. Leave load_optimizer out, or "
+    return AssertionError(
+        f"There is no optimizer file '{path}' beside the weights. Leave load_optimizer out, or "
         "save the model with save_optimizer=True."
     )

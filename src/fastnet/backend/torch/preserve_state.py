@@ -1,76 +1,86 @@
-"""Saves the state of torch models and their optimizers in memory, to restore it later."""
+"""Preserve the state of torch models and optimizers, and restore it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import torch
 
-__all__ = ["PreservedState"]
+from fastnet.backend.model_metadata import every_optimizer_of
+from fastnet.backend.torch.full_tensors import local_tensor
+from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.sharded import gather_no_more
+
+__all__ = [
+    "PreservedState",
+    "load_random_state",
+    "random_state",
+    "require_variables",
+    "restore_on_error",
+]
 
 
 class PreservedState:
-    """Everything that training changes, at the time of the call.
+    """A copy of the state that training changes, on the CPU.
 
-    Of models these are parameters, gradients, buffers and training flags; of optimizers their
-    state, groups and scalers. A lazy parameter raises ValueError, because its initialization could
-    not be undone.
+    Args:
+        models: The models: parameters with their gradients, buffers, extra state, and whether the
+            modules train. Parameters without a value yet are left out.
+        optimizers: The optimizers: their state, the settings of their groups, and their scalers.
     """
 
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        self._modules = [module for model in models for module in model.modules()]
-        for module in self._modules:
-            if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
-                raise ValueError(
-                    f"A {type(module).__name__} creates its parameters in its first forward pass, "
-                    "which cannot be undone. Run the model once beforehand."
-                )
-        self._flags = [module.training for module in self._modules]
+        models = list(models)
+        for model in models:
+            gather_no_more(innermost(model))
+        self._modules = [(one, one.training) for model in models for one in model.modules()]
         self._tensors = [
             (module, name, tensor, _copy(tensor))
-            for module in self._modules
+            for module, _ in self._modules
             for name, tensor in _named_tensors(module)
-        ]
-        self._empty = [
-            (module, name) for module in self._modules for name in _empty_attributes(module)
+            if tensor is None or not torch.nn.parameter.is_lazy(tensor)
         ]
         self._gradients = [
             (tensor, tensor.grad, _copy(tensor.grad))
             for _, _, tensor, _ in self._tensors
             if isinstance(tensor, torch.nn.Parameter)
         ]
-        self._optimizers = [_Optimizer(one) for one in optimizers]
-        self._generator = torch.get_rng_state()
-        self._on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        default: Any = torch.nn.Module.get_extra_state
+        self._extra_states = [
+            (module, deepcopy(module.get_extra_state()))
+            for module, _ in self._modules
+            if type(module).get_extra_state is not default
+        ]
+        self._optimizers = [_PreservedOptimizer(one) for one in optimizers]
+        self._random = random_state()
 
     def restore(self) -> None:
-        """Restore all of it."""
+        """Restore the state."""
         with torch.no_grad():
-            for module, flag in zip(self._modules, self._flags, strict=True):
-                module.training = flag
+            for module, training in self._modules:
+                module.training = training
             for module, name, tensor, value in self._tensors:
                 _filled(tensor, value)
                 if getattr(module, name, None) is not tensor:
                     setattr(module, name, tensor)
-            for module, name in self._empty:
-                if getattr(module, name, None) is not None:
-                    setattr(module, name, None)
             for parameter, gradient, value in self._gradients:
                 parameter.grad = _filled(gradient, value)
+            for module, extra in self._extra_states:
+                module.set_extra_state(extra)
             for optimizer in self._optimizers:
                 optimizer.restore()
-        torch.set_rng_state(self._generator)
-        if self._on_cuda:
-            torch.cuda.set_rng_state_all(self._on_cuda)
+        load_random_state([], self._random)
 
 
-class _Optimizer:
-    """The state of an optimizer at the time of the call."""
+class _PreservedOptimizer:
+    """A copy of the state of an optimizer."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        self._objects = optimizer.state, optimizer.param_groups
         self._state = {
             parameter: {name: (value, _copy(value)) for name, value in state.items()}
             for parameter, state in optimizer.state.items()
@@ -83,41 +93,86 @@ class _Optimizer:
         self._scaler = None if scaler is None else deepcopy(scaler.state_dict())
 
     def restore(self) -> None:
-        state = self._optimizer.state
+        state, groups = self._objects
+        # `Optimizer.load_state_dict` replaces both.
+        self._optimizer.state, self._optimizer.param_groups = state, groups
         state.clear()
-        for parameter, kept in self._state.items():
-            state[parameter] = {name: _filled(*pair) for name, pair in kept.items()}
-        for group, settings in zip(self._optimizer.param_groups, self._groups, strict=True):
+        for parameter, saved in self._state.items():
+            state[parameter] = {name: _filled(*pair) for name, pair in saved.items()}
+        for group, settings in zip(groups, self._groups, strict=True):
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]
             group.update({name: _filled(*pair) for name, pair in settings.items()})
-        if self._scaler is not None:
+        if self._scaler:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-def _named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """List the parameters and buffers that a module itself has, by name."""
+@contextmanager
+def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
+    """Restore models and all of their optimizers if the block raises."""
+    models = list(models)
+    optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
+    preserved = PreservedState(models, optimizers.values())
+    try:
+        yield
+    except BaseException:
+        preserved.restore()
+        raise
+
+
+def require_variables(models: Iterable[Any]) -> None:
+    """Raise a ValueError if the first pass of a model would create parameters."""
+    for module in (module for model in models for module in model.modules()):
+        if any(map(torch.nn.parameter.is_lazy, module.parameters(recurse=False))):
+            raise ValueError(
+                f"A {type(module).__name__} creates its parameters in its first forward pass, "
+                "which cannot be undone. Run the model once beforehand."
+            )
+
+
+def random_state(models: Iterable[Any] = ()) -> dict[str, Any]:
+    """Return the states of torch's generators; in torch, models have none of their own."""
+    # Reading the state of a device must not initialize it.
+    is_initialized: Any = torch.cuda.is_initialized
+    return {
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if is_initialized() else [],
+    }
+
+
+def load_random_state(models: Iterable[Any], state: dict[str, Any]) -> None:
+    """Restore the states of torch's generators, for the devices that exist."""
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] and torch.cuda.is_available():
+        for index, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(one, index)
+
+
+def _named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor | None]]:
+    """List the parameters and buffers of a module itself by name, also those that are None."""
+    empty = [
+        (name, None)
+        for name in dir(module)
+        if name not in vars(module)
+        and not hasattr(type(module), name)
+        and getattr(module, name) is None
+    ]
     return [
         *module.named_parameters(recurse=False, remove_duplicate=False),
         *module.named_buffers(recurse=False, remove_duplicate=False),
-    ]
-
-
-def _empty_attributes(module: torch.nn.Module) -> list[str]:
-    """List the parameters, buffers and submodules that are registered as None."""
-    own = [name for name in dir(module) if name not in vars(module)]
-    return [
-        name for name in own if not hasattr(type(module), name) and getattr(module, name) is None
+        *empty,
     ]
 
 
 def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else deepcopy(value)
+    if not isinstance(value, torch.Tensor):
+        return deepcopy(value)
+    return local_tensor(value).detach().to("cpu", copy=True)
 
 
 def _filled(value: Any, copy: Any) -> Any:
-    """Fill the original tensor with its copied values; return other values as copies."""
+    """Return the original tensor with its old values; a copy of anything else."""
     if not isinstance(value, torch.Tensor):
         return deepcopy(copy)
-    value.detach().copy_(copy)
+    local_tensor(value).detach().copy_(copy)
     return value

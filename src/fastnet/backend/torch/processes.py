@@ -16,9 +16,9 @@ import torch.distributed as dist
 from fastnet.backend.joining import TensorKind, join_results
 from fastnet.backend.torch._internals import profiler_is_on
 from fastnet.backend.torch.engines import engine_of, groups_of, has_group, process_count, wrapper_of
+from fastnet.backend.torch.full_tensors import local_tensor
 from fastnet.backend.torch.meetings import apart
 from fastnet.backend.torch.watching import Watch
-from fastnet.backend.torch.wholes import own_part
 from fastnet.errors import RankError, shorten
 from fastnet.util.launchers import torch_processes
 
@@ -316,7 +316,7 @@ def told_spread(model: torch.nn.Module) -> str | None:
     if engine == "ddp":
         return f"in DistributedDataParallel over {count} processes"
     whole = sum(one.numel() for one in model.parameters())
-    parts = sum(own_part(one).numel() for one in model.parameters())
+    parts = sum(local_tensor(one).numel() for one in model.parameters())
     return f"sharded by FSDP2 over {count} processes, {parts:,} of {whole:,} parameters in this one"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 import fastnet.backend
 from fastnet.backend.dispatch import framework_of
-from fastnet.backend.files import write_whole
+from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.integrations.fastestimator.rates import get_lr
 
@@ -58,7 +58,7 @@ def save_model(
                 f"save_model has save_optimizer=True, but model '{name_of(model)}' has no "
                 "optimizer now."
             )
-        write_whole(_beside(path), partial(_write_state, model))
+        write_atomically(_beside(path), partial(_write_state, model))
     return path
 
 

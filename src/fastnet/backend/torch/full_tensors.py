@@ -1,0 +1,51 @@
+"""Gathers sharded tensors for saving, and reshards them on load."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+
+from fastnet._nest import leaves_of, map_leaves
+from fastnet.backend.torch.engines import is_sharded
+
+__all__ = ["full_tensors", "has_shards", "local_tensor", "shard_like"]
+
+T = TypeVar("T")
+
+
+def has_shards(data: Any) -> bool:
+    """Return whether a nest contains a sharded tensor."""
+    return any(map(is_sharded, leaves_of(data)))
+
+
+def full_tensors(data: T) -> T:
+    """Gather the sharded tensors of a nest on the CPU; a collective call if there are any."""
+    return map_leaves(data, _full_tensor) if has_shards(data) else data
+
+
+def _full_tensor(value: Any) -> Any:
+    # Moving each tensor at once leaves a device with room for only the largest one.
+    return value.detach().full_tensor().cpu() if is_sharded(value) else value
+
+
+def shard_like(value: Any, own: Any) -> Any:
+    """Return this process's shard of a full tensor, if `own` is sharded, else the value itself."""
+    if not is_sharded(own) or is_sharded(value) or not isinstance(value, torch.Tensor):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    # Every process has the full tensor, so that none has to send it.
+    return distribute_tensor(
+        value.to(own.device), own.device_mesh, own.placements, src_data_rank=None
+    )
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this process's shard of a tensor, in the same memory."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    with torch.no_grad():
+        local: torch.Tensor = sharded.to_local()
+    return local
