@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -45,7 +44,7 @@ def row_names(table: str) -> list[str]:
 
 def test_it_shows_each_command() -> None:
     assert {shown.words[0] for shown in COMMANDS} == {"explain", "profile"}
-    assert len(IN_TORCH) == 4
+    assert len(IN_TORCH) == 3
     assert len(IN_TENSORFLOW) == 2
     assert TEXT.count("```console") == len(COMMANDS)
 
@@ -63,10 +62,7 @@ def test_in_torch(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
         torch.set_num_threads(threads)
     assert pictures(TEXT)
     for name in pictures(TEXT):
-        if name.endswith(".svg"):
-            assert ElementTree.parse(checkout / name).getroot().tag.endswith("svg")
-        else:
-            assert image.imread(checkout / name).std() > 0.01  # it is not blank
+        assert image.imread(checkout / name).std() > 0.01  # it is not blank
     # what the page says is to be seen
     slow = Profile.from_json(checkout / "build" / "slow.json")
     largest = sorted((row for row in slow.rows if row.kind == "op"), key=lambda row: -row.p50)

@@ -189,7 +189,9 @@ def _check(network: BaseNetwork, arguments: argparse.Namespace) -> None:
     if explanation.error is not None:
         raise UsageError(f"the network cannot be opened like this: {explanation.error}")
     for finding in explanation.findings:
-        if finding.kind == "not_made":  # a batch may have it, but most often it is a typing error
+        if (
+            finding.kind == "unwritten_output"
+        ):  # a batch may have it, but most often it is a typing error
             print(f"fastnet: --outputs: {finding.text}", file=sys.stderr)
 
 

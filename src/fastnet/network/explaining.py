@@ -7,7 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from fastnet.backend.facts import fact, name_of
-from fastnet.explain import Explanation, Subject, explain_subject
+from fastnet.explain.explanation import Explanation, explain_subject
+from fastnet.explain.subject import Subject
 from fastnet.frameworks import MissingPart, part_of
 from fastnet.network.context import check_request
 from fastnet.network.execution_plan import ExecutionPlan
@@ -24,7 +25,7 @@ def explain(
     ds_id: str | None,
     desired_output_keys: Collection[str] | None,
 ) -> Explanation:
-    """Explain the steps of a context without opening the network; see `BaseNetwork.explain`."""
+    """Explain the steps of a context without entering the network; see `BaseNetwork.explain`."""
     plans = network._plans
     plan: ExecutionPlan | None = None
     error: str | None = None
@@ -57,7 +58,7 @@ def explain(
             epoch=epoch,
             ds_id=ds_id,
             desired=desired,
-            wants_all=not desired and not network._wanted,
+            returns_all=not desired and not network._wanted,
             ops=network.ops,
             postprocessing=network.postprocessing,
             slicers=network.slicers,
@@ -66,7 +67,7 @@ def explain(
             plan=None if plan is None else plan.kernel,
             first_deferred=len(ops) if plan is None else network._first_deferred(ops),
             error=error,
-            spread=_describe_parallelism(network),
+            parallelism=_describe_parallelism(network),
             compiled=_describe_compilation(network, mode),
         )
     )
