@@ -43,7 +43,7 @@ def test_ops_of_fastestimator(sides: Sides) -> None:
     assert [item.setting for item in explanation.ops[:4]] == [
         "prob=0.25",
         "",
-        "",
+        "probs=[0.5, 0.5]",
         "repeat=2",
     ]
     assert explanation.ops[4].models == explanation.ops[7].models == ("mlp",)

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastnet.cli.arguments import NETWORK, add_opening, one_of
-from fastnet.cli.files import new_file
-from fastnet.cli.usage import UsageError
+from fastnet.cli.arguments import NETWORK, UsageError, add_context, new_file
 
 SUMMARY = "show what a step would run and why: ops, keys, and what the result does not need"
 DESCRIPTION = f"""\
@@ -46,12 +44,11 @@ _PICTURES = (".svg", ".png", ".pdf")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_opening(command)
+    add_context(command)
     command.add_argument(
         "--format",
-        type=one_of("format", _FORMATS),
-        metavar="FORMAT",
-        help=f"{', '.join(_FORMATS)} (default: by the suffix of --output, or text)",
+        choices=tuple(_FORMATS),
+        help="(default: by the suffix of --output, or text)",
     )
     command.add_argument(
         "--output",
