@@ -159,7 +159,7 @@ class TestSteps:
     def test_a_profile(self) -> None:
         model = make_model()
         network = Network(training(model))
-        made = fastnet.profile(network, {"x": X, "t": T}, mode="train", steps=3, update=False)
+        made = fastnet.profile(network, {"x": X, "t": T}, mode="train", steps=3)
         assert [row.name for row in made.rows if row.kind == "op"] == [
             "ModelOp(x) -> y",
             "MeanSquaredError(y, t) -> loss",
@@ -204,7 +204,7 @@ def run_training() -> None:
 
 
 def profile() -> None:
-    fastnet.profile(Network(training(make_model())), {"x": X, "t": T}, steps=2, update=False)
+    fastnet.profile(Network(training(make_model())), {"x": X, "t": T}, steps=2)
 
 
 UP = LambdaOp(lambda x: x, "x", "x")

@@ -22,7 +22,7 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.gradient import GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from fastnet.profiling.unchanged import unchanged
+from fastnet.profiling.preserve import preserved
 
 
 def run() -> None:
@@ -157,7 +157,7 @@ def measure() -> None:
     """Steps that leave nothing behind."""
     model, twin = built(), net()
     network = Network(supervised(model))
-    with network(mode="train", epoch=1), unchanged(network):
+    with network(mode="train", epoch=1), preserved(network):
         for batch in batches():
             network.run_step(batch)
     require_same(model, twin)

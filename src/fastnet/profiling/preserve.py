@@ -1,4 +1,4 @@
-"""Steps that leave a network as it was: what they change is put back after them."""
+"""Runs steps that leave a network as it was."""
 
 from __future__ import annotations
 
@@ -15,24 +15,16 @@ from fastnet.network import BaseNetwork
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.types import is_given, is_scheduler
 
-__all__ = ["unchanged"]
+__all__ = ["preserved"]
 
 
 @contextmanager
-def unchanged(network: BaseNetwork) -> Iterator[None]:
-    """Return a block after which models, optimizers and random numbers are as they were before it.
+def preserved(network: BaseNetwork) -> Iterator[None]:
+    """Restore the models, optimizers and random number generators of an entered network at exit.
 
-    Of the models it is weights, gradients and buffers; of the optimizers (those that a scheduler
-    gives in other epochs as well) their state and settings; of `UpdateOp` what it has merged; what
-    ops that follow updates remember; and the generators of Python, numpy and the framework (not
-    what TensorFlow's ops without a generator draw, which nothing can put back). What else ops and
-    models of the user's own keep is up to them. Nothing is done at the end of the opening.
-
-    Args:
-        network: The network. It has been entered, so that its optimizers are ready.
-
-    Raises:
-        ValueError: If a model has no weights yet.
+    Restored are weights, gradients and buffers of models; state and settings of optimizers, also of
+    other epochs; gradients merged by `UpdateOp`; the state of ops that follow updates; and the
+    generators of Python, numpy and the framework.
     """
     optimizers = {
         id(one): one
@@ -42,13 +34,14 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
     }
     keeping = part_of(network.target_type, "keeping", "A profile")
     kept = keeping.Kept(network.models, list(optimizers.values()))
-    updates = [(op._update, op._update.merged()) for op in _each(network.ops) if _merges(op)]
+    ops = list(_each_op(network.ops))
+    updates = [(op._update, op._update.merged()) for op in ops if _merges(op)]
     followers: list[tuple[Any, Any]] = [
         (op, copy.deepcopy(op.state_dict()))
-        for op in _each(network.ops)
+        for op in ops
         if isinstance(op, FollowsUpdates) and hasattr(op, "state_dict")
     ]
-    python, arrays = random.getstate(), np.random.get_state()
+    generators = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
@@ -58,8 +51,8 @@ def unchanged(network: BaseNetwork) -> Iterator[None]:
             follower.load_state_dict(state)
         for update, merged in updates:
             update.set_merged(*merged)
-        random.setstate(python)
-        np.random.set_state(arrays)
+        random.setstate(generators[0])
+        np.random.set_state(generators[1])
 
 
 def _values(item: Any) -> list[Any]:
@@ -67,14 +60,14 @@ def _values(item: Any) -> list[Any]:
     return [one for one in found if is_given(one)]
 
 
-def _each(items: Iterable[Any]) -> Iterator[Any]:
-    """Go through ops, those that schedulers give and those inside of others."""
+def _each_op(items: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over ops, those of schedulers and those inside of others."""
     for item in items:
         for op in _values(item):
             yield op
             inner = getattr(op, "inner_ops", None)
             if inner is not None:
-                yield from _each(inner())
+                yield from _each_op(inner())
 
 
 def _merges(op: Any) -> bool:
