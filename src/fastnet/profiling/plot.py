@@ -41,7 +41,7 @@ def draw(bars: Mapping[str, Sequence[Section]], path: str | Path | None) -> Any:
             "Drawing a profile needs matplotlib. Run: pip install 'fastnet[profile]'"
         ) from error
     parts = {title: _parts(sections) for title, sections in bars.items()}
-    heights = [1.3 + 0.8 * len(bars[title]) + 0.24 * len(parts[title]) for title in bars]
+    heights = [1.6 + 0.8 * len(bars[title]) + 0.27 * len(parts[title]) for title in bars]
     names = list(dict.fromkeys(name for each in parts.values() for name in each))
     colormap = matplotlib.colormaps["tab20"]
     colors = {name: colormap(index % 20) for index, name in enumerate(names)}
