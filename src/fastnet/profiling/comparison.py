@@ -28,9 +28,9 @@ class ComparedRow:
     """A part of a step in two profiles. Times are seconds per step.
 
     Other programs on the machine make steps slower, never faster. So a profile's time of a part is
-    the least of its block medians (`Row.blocks`), and its noise is how far the fastest eighth of the
-    blocks spreads above that. The noise of a change is the root of the sum of both squares. A part
-    grew or shrank if the change is larger than its noise, and at least as large as `least`.
+    the least of its block medians (`Row.blocks`), and its noise is how far the fastest eighth of
+    the blocks spreads above that. The noise of a change is the root of the sum of both squares. A
+    part grew or shrank if the change is larger than its noise, and at least as large as `least`.
 
     Attributes:
         name: The name of the part.

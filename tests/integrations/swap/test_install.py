@@ -208,7 +208,7 @@ def mean_square(y: Any) -> Any:
 
 
 def test_compiled_steps(fastestimator: ModuleType) -> None:
-    """Networks of both frameworks compile their steps, and train to the same weights."""
+    """Networks compile their steps, and train to the same weights up to rounding."""
     torch = pytest.importorskip("torch")
     from fastnet import CompileOptions
 
@@ -234,7 +234,7 @@ def test_compiled_steps(fastestimator: ModuleType) -> None:
     with install(compile=CompileOptions(backend="eager")):
         found, compiled = train()
         assert compiled.startswith("are compiled")
-    assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected)
     with pytest.raises(ValueError, match="reseed"):
         install(reseed=True, compile=True)
 
