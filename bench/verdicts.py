@@ -80,7 +80,7 @@ def measure(path: str, steps: int, turns: int | None) -> None:
     if turns is not None:
         ops.insert(0, LambdaOp(lambda x: work(turns), "x", "kept"))
     batch = {"x": torch.randn(8, 16), "label": torch.randint(0, 4, (8,))}
-    made = fastnet.profile(fastnet.Network(ops), batch, steps=steps, skip=_SKIPPED)
+    made = fastnet.profile(fastnet.Network(ops), batch, steps=steps, skip=_SKIPPED, update=True)
     made.to_json(path)
 
 

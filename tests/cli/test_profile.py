@@ -15,7 +15,6 @@ import fastnet
 from fastnet.cli import main
 from fastnet.profiling import Profile
 from tests.missing_keys import reads
-from tests.terminal import run_on_terminal
 
 COMMAND = ["profile", "networks.py:make_network", "--batch", "x:float32:2x3"]
 
@@ -62,7 +61,7 @@ def counting(folder: Path) -> Any:
 def test_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--steps", "7", "--skip", "2"]) == 0
     printed = capsys.readouterr()
-    assert printed.err == ""  # no bar where there is no terminal
+    assert printed.err == ""
     lines = printed.out.splitlines()
     assert lines[0] == "train: 7 steps"
     ops = [line for line in lines if line.startswith("LambdaOp")]
@@ -127,10 +126,7 @@ def test_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     before, after = (Profile.from_json(folder / f"{name}.json") for name in ("before", "after"))
     assert printed == f"{after}\n\n{before.compare(after)}\n"
-    # it is of both, and so not as wide as one of a single profile
-    both, alone = before.compare(after).plot(), after.plot()
-    width = image.imread(folder / "gain.png").shape[1]
-    assert width == round(both.get_figwidth() * both.dpi) != round(alone.get_figwidth() * alone.dpi)
+    assert image.imread(folder / "gain.png").shape[2] == 4
 
 
 @pytest.mark.tf
@@ -150,7 +146,7 @@ def test_in_tensorflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [row.count for row in graph.rows if row.kind == "graph"] == [4]
 
 
-def test_no_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
     (folder / "trained.py").write_text(
@@ -163,11 +159,11 @@ def test_no_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "first = model.weight.detach().clone()\n"
     )
     command = ["profile", "trained:network", "--batch", "x:float32:2x3", "--steps", "2"]
-    assert main([*command, "--no-update"]) == 0
+    assert main(command) == 0
     trained = sys.modules.pop("trained")
     assert torch.equal(trained.first, trained.model.weight)
-    assert "train: 2 steps; models are as they were before" in capsys.readouterr().out
-    assert main(command) == 0
+    assert "train: 2 steps; the models were restored" in capsys.readouterr().out
+    assert main([*command, "--update"]) == 0
     trained = sys.modules.pop("trained")
     assert not torch.equal(trained.first, trained.model.weight)
     assert "train: 2 steps, which trained the models" in capsys.readouterr().out
@@ -176,10 +172,7 @@ def test_no_update(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_least_change(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--steps", "9", "--json", "before.json"]) == 0
     assert main([*COMMAND, "--steps", "9", "--compare", "before.json", "--least", "2.5"]) == 0
-    assert "more than the 95 % interval and 2.5 % of it" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main([*COMMAND, "--compare", "before.json", "--least", "101"])
-    assert "101 is no percentage from 0 to 100" in capsys.readouterr().err
+    assert "more than the noise and 2.5 %" in capsys.readouterr().out
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -218,7 +211,7 @@ def test_a_network_that_cannot_be_opened(folder: Path, capsys: pytest.CaptureFix
     )
     command = ["profile", "networks:network", "--batch", "x:float32:2x3", "--steps", "2"]
     message = told(capsys, *command, "--outputs", "y")
-    assert message.startswith("the network cannot be opened like this: ValueError: The keys ['y']")
+    assert message.startswith("the network cannot be entered: ValueError: The keys ['y']")
     assert main([*command, "--outputs", "m"]) == 0
 
 
@@ -229,30 +222,27 @@ def test_an_output_that_nothing_makes(folder: Path, capsys: pytest.CaptureFixtur
     assert "Did you mean 'nobody_reads_this'?" in told
 
 
-def test_a_profile_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, *COMMAND, "--compare", "nowhere.json") == (
-        "--compare: there is no file 'nowhere.json'."
-    )
-    for text in ("no JSON", "[1, 2]", '{"a": 1}', '{"schema": "fastnet.profile/1"}'):
+@pytest.mark.parametrize(
+    "text", [None, "no JSON", "[1, 2]", '{"a": 1}', '{"schema": "fastnet.profile/2"}']
+)
+def test_not_a_profile(folder: Path, capsys: pytest.CaptureFixture[str], text: str | None) -> None:
+    if text is not None:
         (folder / "other.json").write_text(text)
-        assert told(capsys, *COMMAND, "--compare", "other.json").startswith(
-            "--compare: 'other.json' is no profile that --json has saved: "
-        )
+    message = told(capsys, *COMMAND, "--compare", "other.json")
+    assert message.startswith("--compare: 'other.json' cannot be read: ")
 
 
 @pytest.mark.parametrize("other", [["--mode", "eval"], ["--eager"]])
 def test_a_profile_of_other_steps(
     folder: Path, capsys: pytest.CaptureFixture[str], other: list[str]
 ) -> None:
-    """It is said before anything is measured."""
+    """It is refused before anything is measured."""
     assert main([*COMMAND, "--steps", "2", "--json", "before.json"]) == 0
     capsys.readouterr()
     options = [*other, "--compare", "before.json", "--json", "after.json"]
-    way = "--mode eval" if "eval" in other else "--mode train --eager"
-    assert told(capsys, *COMMAND, *options) == (
-        f"--compare: 'before.json' is of --mode train, not of {way}: there would be nothing to "
-        "compare."
-    )
+    asked = "eval" if "eval" in other else "train, eager"
+    message = told(capsys, *COMMAND, *options)
+    assert message == f"--compare: 'before.json' is of train, not of {asked}."
     assert not (folder / "after.json").exists()
 
 
@@ -265,16 +255,6 @@ def test_a_picture_without_matplotlib(
     )
 
 
-@pytest.mark.parametrize("name", ["made.xyz", "made"])
-def test_no_kind_of_picture(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """It is said before anything is measured."""
-    pytest.importorskip("matplotlib")
-    assert told(capsys, *COMMAND, "--json", "made.json", "--plot", name) == (
-        f"--plot: the suffix of {name!r} is not that of a picture. Use .png, .svg or .pdf."
-    )
-    assert not (folder / "made.json").exists()
-
-
 def test_a_fault_of_an_op_is_shown_with_its_lines(folder: Path) -> None:
     (folder / "faulty.py").write_text(
         "from fastnet import TorchNetwork\n"
@@ -284,17 +264,6 @@ def test_a_fault_of_an_op_is_shown_with_its_lines(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         main(["profile", "faulty.py:network", "--batch", "x:float32:2x3"])
     assert any("faulty.py" in str(entry.path) for entry in caught.traceback)
-
-
-def test_on_a_terminal(folder: Path) -> None:
-    """There is a bar while it runs, and then a table in colour."""
-    pytest.importorskip("tqdm")
-    pytest.importorskip("rich")
-    done = run_on_terminal(["-m", "fastnet", *COMMAND, "--steps", "20"])
-    assert done.returncode == 0
-    text = done.stderr
-    assert "steps:" in text  # the bar
-    assert "\x1b[" in text.partition("LambdaOp")[2]  # the colours
 
 
 def test_the_function_is_not_hidden_by_the_command() -> None:

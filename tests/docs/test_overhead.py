@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -24,7 +23,7 @@ IN_TORCH = [shown for shown in COMMANDS if shown not in IN_TENSORFLOW]
 QUICK = ["--steps", "12", "--skip", "1"]
 QUICK_IN_TENSORFLOW = ["--steps", "21"]  # two epochs, and the first step of the third
 LARGEST = 150_000
-NOTES = ("train: too ", "train: the machine ")
+NOTES = ("train: too ",)
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def row_names(table: str) -> list[str]:
 
 def test_it_shows_each_command() -> None:
     assert {shown.words[0] for shown in COMMANDS} == {"explain", "profile"}
-    assert len(IN_TORCH) == 4
+    assert len(IN_TORCH) == 3
     assert len(IN_TENSORFLOW) == 2
     assert TEXT.count("```console") == len(COMMANDS)
 
@@ -63,10 +62,7 @@ def test_in_torch(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
         torch.set_num_threads(threads)
     assert pictures(TEXT)
     for name in pictures(TEXT):
-        if name.endswith(".svg"):
-            assert ElementTree.parse(checkout / name).getroot().tag.endswith("svg")
-        else:
-            assert image.imread(checkout / name).std() > 0.01  # it is not blank
+        assert image.imread(checkout / name).std() > 0.01  # it is not blank
     # what the page says is to be seen
     slow = Profile.from_json(checkout / "build" / "slow.json")
     largest = sorted((row for row in slow.rows if row.kind == "op"), key=lambda row: -row.p50)
@@ -123,7 +119,7 @@ def test_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compared, names)
     (step,) = names["comparison"].steps
     assert (step.section, step.noise) == ("infer", None)
-    assert "too short to tell: 20 steps" in str(names["comparison"])
+    assert "too few steps to tell" in str(names["comparison"])
     exec(looped, names)
     assert names["epoch"].count == 20
     exec(watched, names)

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fastnet.explain import Explanation, explain_subject
+from fastnet.explain.explanation import Explanation, explain_subject
 from fastnet.network import explaining
 from fastnet.network.torch import TorchNetwork
 from fastnet.op import numpyop
@@ -26,7 +26,7 @@ from fastnet.op.tensorop.meta import Fuse
 from fastnet.slicer import AxisSlicer
 
 SIZES = 20, 40, 80
-FORMS = ("__str__", "to_dict", "to_mermaid", "to_dot", "_repr_svg_", "_repr_html_")
+FORMS = ("__str__", "to_dict", "to_mermaid", "to_dot")
 
 
 class Key(str):

@@ -88,13 +88,14 @@ def test_values_die_where_it_says(drawn: Any, desired: list[str]) -> None:
     with network("infer", 1, "", desired):
         result = network.run_step(batch)
     assert set(result) == explanation.returned
-    lives = {(life.writer, key.name): life for key in explanation.keys for life in key.lives}
+    lives = {(life.writer, key.name): life for key in explanation.keys for life in key.lifetimes}
     unread = {(None, key) for key in KEYS if (None, key) not in lives}
     assert set(watcher.values) == set(lives) | unread
     for place, alive in enumerate(watcher.alive):
         expected = {
             (writer, key)
             for (writer, key), life in lives.items()
-            if (writer is None or writer < place) and (life.after is None or place <= life.after)
+            if (writer is None or writer < place)
+            and (life.last_op is None or place <= life.last_op)
         }
         assert alive == expected

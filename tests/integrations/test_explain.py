@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import fastnet
@@ -40,22 +39,22 @@ def test_ops_of_fastestimator(sides: Sides) -> None:
     assert explanation.inputs == network.ctx_inputs
     assert explanation.device_inputs == network.ctx_gpu_inputs
     assert set(explanation.outputs) == network.ctx_outputs
-    assert [len(item.inside) for item in explanation.ops] == [1, 2, 2, 1, 0, 0, 0, 0, 0]
+    assert [len(item.ops) for item in explanation.ops] == [1, 2, 2, 1, 0, 0, 0, 0, 0]
     assert [item.setting for item in explanation.ops[:4]] == [
-        "in a step with probability 0.25",
-        "in a row",
-        "one of them a step, drawn with 0.5, 0.5",
-        "2 times",
+        "prob=0.25",
+        "",
+        "probs=[0.5, 0.5]",
+        "repeat=2",
     ]
     assert explanation.ops[4].models == explanation.ops[7].models == ("mlp",)
     assert explanation.ops[7].takes_gradients
     assert explanation.ops[8].deletes
     assert explanation.unneeded == {5}
-    assert explanation.schedules.signature_epochs == (1, 3)
-    assert [change.stops for change in explanation.schedules.changes] == [("LambdaOp (y -> heat)",)]
+    assert [schedule.values for schedule in explanation.schedules] == [
+        ((1, "LambdaOp (y -> heat)"), (3, "nothing"))
+    ]
     (batch,) = batches(1)
     with network:
         result = network.run_step({"x": batch["x"]})
     assert set(result) == {key.name for key in explanation.keys if key.result is not None}
     assert json.loads(json.dumps(explanation.to_dict())) == explanation.to_dict()
-    ElementTree.fromstring(explanation._repr_html_())

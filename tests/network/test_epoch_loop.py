@@ -230,7 +230,7 @@ class TestTimes:
         network = plus_one()
         with fastnet.profile(network) as profile:
             list(fastnet.steps(network, slow_loader(), "infer"))
-        (row,) = [row for row in profile.openings if row.name == "wait for data"]
+        (row,) = [row for row in profile.entries if row.name == "wait for data"]
         assert (row.count, row.mean, row.section) == (3, 3, "infer")
         assert "infer: wait for data" in str(profile)
 

@@ -28,7 +28,7 @@ def named(section: Section, kind: str) -> dict[str, int]:
 
 
 def beside(profile: Profile) -> dict[str, float]:
-    return {row.name: row.total for row in profile.openings if row.name[:5] in ("trace", "compi")}
+    return {row.name: row.total for row in profile.entries if row.name[:5] in ("trace", "compi")}
 
 
 def test_each_trace_says_why_and_how_long() -> None:

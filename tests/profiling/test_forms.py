@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,15 @@ import torch
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.network.metering import WAIT
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile, Row, Section
-from fastnet.profiling.blocks import Blocks
-from fastnet.profiling.recording import Recorder
-from fastnet.profiling.rows import Stats
+from fastnet.profiling.rows import Stats, block_medians
 from fastnet.slicer import AxisSlicer
 from tests.profiling.trace_format import bounds, validate
 
 pandas = pytest.importorskip("pandas")
-rich_console = pytest.importorskip("rich.console")
 figures = pytest.importorskip("matplotlib.figure")
 images = pytest.importorskip("matplotlib.image")
-to_rgb = pytest.importorskip("matplotlib.colors").to_rgb
 
 X = {"x": torch.ones(3, 2)}
 
@@ -50,19 +43,10 @@ def profile() -> Profile:
     return made
 
 
-def luminance(color: Any) -> float:
-    """Return how bright a colour is, as the Web Content Accessibility Guidelines define it."""
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in to_rgb(color)
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 class TestPlainForms:
     def test_a_dict_and_back(self, profile: Profile) -> None:
         data = profile.to_dict()
-        assert data["schema"] == "fastnet.profile/1"
+        assert data["schema"] == "fastnet.profile/2"
         again = Profile.from_dict(json.loads(json.dumps(data, allow_nan=False)))
         assert again.to_dict() == data
         assert (again.sections, again.rows, str(again)) == (
@@ -80,7 +64,7 @@ class TestPlainForms:
 
     @pytest.mark.parametrize("schema", [None, "fastnet.profile/99"])
     def test_another_schema(self, profile: Profile, schema: str | None) -> None:
-        with pytest.raises(ValueError, match=r"no profile of the schema 'fastnet\.profile/1', but"):
+        with pytest.raises(ValueError, match=r"not a profile of schema 'fastnet\.profile/2', but"):
             Profile.from_dict({**profile.to_dict(), "schema": schema})
 
     def test_what_it_says_of_itself(self, profile: Profile) -> None:
@@ -107,7 +91,7 @@ class TestTables:
         assert [block.splitlines()[0] for block in blocks] == [
             "infer: 10 steps",
             "eval: 4 steps",
-            "openings",
+            "entering the network",
         ]
         lines = blocks[1].splitlines()[2:]
         for row, line in zip([*profile.section("eval").parts], lines, strict=False):
@@ -121,25 +105,10 @@ class TestTables:
             "minibatch 2",
         ]
 
-    @pytest.mark.parametrize("width", [60, 80, 160])
-    def test_rich(self, profile: Profile, width: int) -> None:
-        out = io.StringIO()
-        rich_console.Console(file=out, width=width).print(profile)
-        text = out.getvalue()
-        assert max(map(len, text.splitlines())) <= width
-        for word in ("infer: 10 steps", "p99", "dispatch", "minibatch 2", "openings"):
-            assert word in text
-        assert ("total" in text) == (width == 160)
-        # nothing is cut off, be it a number or a name
-        assert "…" not in text
-        assert text.count("LambdaOp") == 4
-
-    def test_rich_of_nothing(self) -> None:
-        out = io.StringIO()
-        rich_console.Console(file=out, width=80).print(Profile(unmeasured=2))
-        assert out.getvalue().splitlines() == [
+    def test_a_profile_without_steps(self) -> None:
+        assert str(Profile(unmeasured=2)).split("\n\n") == [
             "a profile of no steps",
-            "not measured, because another step was under way: 2",
+            "not measured, as another step was running: 2",
         ]
 
 
@@ -196,7 +165,7 @@ class TestTraceFile:
                 assert sum(found) == pytest.approx(row.total, abs=1e-9 * row.count)
 
     def test_one_that_was_read_has_none(self, profile: Profile, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="was read from JSON, which tells nothing of single"):
+        with pytest.raises(ValueError, match="was read from JSON, which has no single"):
             Profile.from_json(profile.to_json()).to_trace(tmp_path / "trace.json")
 
 
@@ -214,41 +183,6 @@ class TestPictures:
             assert widths == pytest.approx(section.step.mean)
             assert section.name in axes.get_title(loc="left")
 
-    def test_an_op_has_one_colour(self) -> None:
-        def wait(x: Any) -> Any:
-            time.sleep(1e-3)
-            return x
-
-        network = TorchNetwork(
-            [LambdaOp(wait, "x", "more", mode="eval"), LambdaOp(wait, "x", "y")],
-        )
-        with fastnet.profile(network) as profile:
-            for mode in ("infer", "eval"):
-                with network(mode, 1):
-                    network.run_step(X)
-        colors: list[dict[str, Any]] = []
-        for axes in profile.plot().axes:
-            legend = axes.get_legend()
-            names = [text.get_text().split("  ")[0] for text in legend.get_texts()]
-            patches = [patch.get_facecolor() for patch in legend.get_patches()]
-            colors.append(dict(zip(names, patches, strict=True)))
-        infer, later = colors
-        assert infer["LambdaOp[wait](x) -> y"] == later["LambdaOp[wait](x) -> y"]
-        assert later["LambdaOp[wait](x) -> more"] != later["LambdaOp[wait](x) -> y"]
-
-    def test_labels_can_be_read(self, profile: Profile) -> None:
-        for axes in profile.plot().axes:
-            assert axes.texts
-            for label in axes.texts:
-                middle = label.get_position()[0]
-                (under,) = [
-                    patch
-                    for patch in axes.patches
-                    if patch.get_x() < middle < patch.get_x() + patch.get_width()
-                ]
-                darker, lighter = sorted(map(luminance, (label.get_color(), under.get_facecolor())))
-                assert (lighter + 0.05) / (darker + 0.05) > 2
-
     def test_nothing_to_draw(self) -> None:
         with pytest.raises(ValueError, match="There is nothing to draw: the profile has no steps"):
             Profile().plot()
@@ -264,12 +198,11 @@ class TestPictures:
 MISSING = {
     "matplotlib": (
         lambda profile: profile.plot(),
-        "Drawing a profile needs matplotlib, which is not installed. Run: pip install "
-        "'fastnet[profile]'",
+        "Drawing a profile needs matplotlib. Run: pip install 'fastnet[profile]'",
     ),
     "pandas": (
         lambda profile: profile.to_dataframe(),
-        "A profile as a DataFrame needs pandas, which is not installed. Run: pip install 'pandas'",
+        "A profile as a DataFrame needs pandas. Run: pip install pandas",
     ),
 }
 
@@ -300,14 +233,13 @@ def test_nothing_is_imported_that_is_not_asked_for(tmp_path: Path) -> None:
 
 
 def made(times: dict[str, list[float]], kind: str = "op") -> Any:
-    """Make a profile of given times of ops, on a machine at full pace."""
+    """Make a profile of given times of ops."""
     count = len(next(iter(times.values())))
-    blocks = Blocks.of(None, count, 1)
 
     def row(name: str, kind: str, place: int | None, values: Any) -> Row:
         values = np.asarray(values)
         stats = vars(Stats.of(values))
-        return Row(name, kind, place, "train", count, **stats, blocks=blocks.medians(values))
+        return Row(name, kind, place, "train", count, **stats, blocks=block_medians(values))
 
     rows = [row(name, kind, place, values) for place, (name, values) in enumerate(times.items())]
     step = row("step", "step", None, np.sum(list(times.values()), axis=0))
@@ -315,44 +247,7 @@ def made(times: dict[str, list[float]], kind: str = "op") -> Any:
     return Profile((Section("train", "train", False, count, step, tuple(rows)),))
 
 
-SHARED = (
-    "Where others run programs too, pin both runs to one core that they leave alone (on Linux with "
-    "taskset -c), and take turns: before, after, before, after."
-)
-
-
-def with_waits(profile: Any, *waits: float) -> Any:
-    """Give a profile what a loader was waited for in each step."""
-    recorder = Recorder()
-    for seconds in waits:
-        recorder.record("train", WAIT, seconds)
-    profile.openings = recorder.openings()
-    return profile
-
-
 class TestComparison:
-    def test_the_loader_takes_part(self) -> None:
-        """Of workers that bring four batches at a time three are not waited for."""
-        steps = {"a": [1e-3] * 120}
-        before = with_waits(made(steps), *[0.0, 0.0, 0.0, 8e-3] * 30)
-        after = with_waits(made(steps), *[0.0, 0.0, 0.0, 2e-3] * 30)
-        comparison = before.compare(after)
-        wait, op = sorted(comparison.rows, key=lambda row: row.difference)
-        assert (wait.name, wait.section, wait.verdict) == ("wait for data", "train", "shrank")
-        assert (wait.before, wait.after) == (pytest.approx(2e-3), pytest.approx(0.5e-3))
-        assert (op.name, op.verdict) == ("a", "")
-        assert comparison.steps[0].verdict == ""
-        assert "wait for data" in str(comparison)
-        # one that was not measured has not come or gone
-        for one, other in ((before, made(steps)), (made(steps), after)):
-            assert [row.name for row in one.compare(other).rows] == ["a"]
-
-    def test_the_loader_of_a_saved_profile(self) -> None:
-        before = with_waits(made({"a": [1e-3] * 60}), *[2e-3] * 60)
-        again = Profile.from_dict(json.loads(before.to_json()))
-        (_, wait) = sorted(again.compare(before).rows, key=lambda row: row.name)
-        assert (wait.name, wait.difference, wait.verdict) == ("wait for data", 0, "")
-
     def test_what_grew(self) -> None:
         waves = [1e-6 * (place % 5) for place in range(120)]
         before = made({"a": [1e-3 + wave for wave in waves], "b": [2e-3 + wave for wave in waves]})
@@ -361,14 +256,14 @@ class TestComparison:
         assert [(row.name, row.verdict) for row in comparison.rows] == [("a", "grew"), ("b", "")]
         grown = comparison.rows[0]
         assert grown.difference == pytest.approx(2e-3)
-        assert grown.least == pytest.approx(0.05 * 1.002e-3)
-        assert 0 < grown.noise < 1e-5
+        assert grown.least == pytest.approx(0.05 * grown.before)
+        assert 0 <= grown.noise < 1e-5
         assert comparison.rows[1].difference == pytest.approx(0, abs=1e-12)
         (step,) = comparison.steps
         assert (step.verdict, step.before, step.after) == (
             "grew",
-            pytest.approx(3.002e-3 + 2e-6),
-            pytest.approx(5.002e-3 + 2e-6),
+            pytest.approx(3e-3, rel=0.01),
+            pytest.approx(5e-3, rel=0.01),
         )
         assert [row.verdict for row in after.compare(before).rows] == ["", "shrank"]
         assert [row.name for row in comparison.changed] == ["a"]
@@ -394,7 +289,9 @@ class TestComparison:
         assert found["small"].least == pytest.approx(0.01 * 1.041e-3)
 
     def test_least_out_of_range(self, profile: Profile) -> None:
-        with pytest.raises(ValueError, match="least is a part of the step, from 0 to 1") as caught:
+        with pytest.raises(
+            ValueError, match="least is a fraction of the step, from 0 to 1"
+        ) as caught:
             profile.compare(profile, 5)
         assert str(caught.value).endswith("(0.05 is 5 %), but it is 5.")
 
@@ -409,7 +306,7 @@ class TestComparison:
         times = [1e-3] * 24
         before = made({"a": times, "b": times, "c": times})
         after = made({"b": times, "c": times, "d": times})
-        found = {row.name: (row.place, row.verdict) for row in before.compare(after).rows}
+        found = {row.name: (row.index, row.verdict) for row in before.compare(after).rows}
         assert found == {"a": (0, "gone"), "b": (0, ""), "c": (1, ""), "d": (2, "new")}
 
     def test_ops_of_one_name_are_matched_in_order(self) -> None:
@@ -432,111 +329,60 @@ class TestComparison:
         assert (row.noise, row.verdict) == (None, "too noisy")
         assert comparison.changed == ()
         assert "?" in str(comparison)
-        assert comparison.notes == (
-            "train: too short to tell: 23 steps were measured before, and it takes 24 (or so many "
-            "rounds of updates) at least. Measure more.",
-        )
+        assert "train: too few steps to tell" in comparison.notes[0]
         assert str(comparison).endswith(comparison.notes[0])
 
     def test_too_noisy_to_tell(self) -> None:
-        """It says how many steps would do: four times as many halve the interval."""
         source = np.random.default_rng(3)
-        before, after = (made({"a": list(source.normal(1e-3, 4e-4, 100))}) for _ in range(2))
+        before, after = (made({"a": list(source.gamma(2, 1e-3, 100))}) for _ in range(2))
         comparison = before.compare(after)
         (step,) = comparison.steps
         assert step.verdict == "too noisy"
         assert step.noise is not None
-        steps = 100 * round((2 * step.noise / step.least) ** 2)
-        assert steps > 200
-        assert comparison.notes == (
-            "train: too noisy to tell whether the step grew or shrank by "
-            f"{1e6 * step.least:.1f} us or more. Measure about {steps} steps, both before and "
-            f"after. {SHARED}",
-        )
+        assert abs(step.difference) + step.noise > step.least
+        assert "train: too noisy to tell whether the step changed by" in comparison.notes[0]
 
-    @pytest.mark.parametrize(
-        ("grown", "pace", "slowness", "python", "verdict", "slower"),
-        [
-            (1.4, 1.5e-5, 1.0, "3.11", "too noisy", 1.5),  # the machine was that much slower
-            (1.6, 1.5e-5, 1.0, "3.11", "grew", 1.5),
-            (0.7, 1.5e-5, 1.0, "3.11", "too noisy", 1.5),
-            (0.6, 1.5e-5, 1.0, "3.11", "shrank", 1.5),
-            (1.4, 1.0e-5, 1.5, "3.11", "too noisy", 1.5),  # or at times
-            (1.6, 1.0e-5, 1.5, "3.11", "grew", 1.5),
-            (1.4, 1.2e-5, 1.25, "3.11", "too noisy", 1.5),
-            (1.4, 1.02e-5, 1.0, "3.11", "grew", 1.02),  # too little to tell of, but it counts
-            (1.06, 1.02e-5, 1.0, "3.11", "grew", 1.02),
-            (1.04, 1.02e-5, 1.0, "3.11", "too noisy", 1.02),
-            (1.4, 1.5e-5, 1.0, "3.12", "grew", 1.0),  # another Python has a pace of its own
-            (1.4, 1.5e-5, 1.5, "3.12", "too noisy", 1.5),
-        ],
-    )
-    def test_a_machine_at_another_pace(
-        self,
-        grown: float,
-        pace: float,
-        slowness: float,
-        python: str,
-        verdict: str,
-        slower: float,
-    ) -> None:
-        """A step is not blamed for what the machine explains."""
-        before, after = (made({"a": [time] * 100}) for time in (1e-3, grown * 1e-3))
-        before.about, after.about = {"python": "3.11"}, {"python": python}
-        (section,) = before.sections
-        before.sections = (replace(section, pace=1e-5),)
-        (section,) = after.sections
-        after.sections = (replace(section, pace=pace, slowness=slowness),)
-        comparison = before.compare(after)
-        assert [row.verdict for row in (*comparison.steps, *comparison.rows)] == [verdict] * 2
-        assert comparison.steps[0].noise == pytest.approx(
-            (1 - 1 / slower) * max(grown, 1) * 1e-3, abs=1e-9
-        )
-        text = (
-            "train: the machine may have been 1.50 times slower at one time than at the other, and "
-            f"what that explains counts as noise. Measure again, or more steps. {SHARED}"
-        )
-        assert text in comparison.notes or slower != 1.5
-        assert slower == 1.5 or not any("machine" in note for note in comparison.notes)
+    @pytest.mark.parametrize(("grown", "verdict"), [(1.0, ""), (1.1, "grew"), (0.9, "shrank")])
+    def test_other_programs_are_no_change(self, grown: float, verdict: str) -> None:
+        """They slow most steps of both profiles down, each by another factor."""
+        source = np.random.default_rng(0)
+        found = []
+        for _ in range(100):
+            sides = []
+            for mean, busy in ((1.0, source.uniform(0.2, 0.8)), (grown, source.uniform(0.2, 0.8))):
+                # A machine is busy for stretches of many steps.
+                slow = np.repeat(source.random(100) < busy, 10) * source.uniform(0.3, 2.0)
+                sides.append(1e-3 * mean * (1 + slow) * source.normal(1, 0.02, 1000))
+            before, after = (made({"a": list(side)}) for side in sides)
+            found.append(before.compare(after).steps[0].verdict)
+        assert found.count(verdict) >= 80
+        assert len(found) - found.count(verdict) - found.count("too noisy") <= 5
 
-    def test_a_profile_without_blocks(self) -> None:
-        """One that an earlier version has saved can be read, and tells of no change."""
-        now = made({"a": [1e-3] * 100})
-        data = now.to_dict()
-        for section in data["sections"]:
-            for name in ("pace", "slowness", "trains"):
-                del section[name]
-            for row in (section["step"], *section["rows"]):
-                del row["blocks"]
-        (row,) = Profile.from_dict(data).compare(now).rows
-        assert (row.before, row.verdict) == (pytest.approx(1e-3), "too noisy")
+    def test_merged_updates_are_whole_periods(self) -> None:
+        """Every fourth step updates: blocks of its mean, wherever they begin."""
+        times = np.tile([1.0, 1.0, 1.0, 5.0], 30)
+        assert block_medians(times, 4) == (2.0,) * 10
+        assert block_medians(times[:95], 4) == ()
 
     def test_its_forms(self, profile: Profile, tmp_path: Path) -> None:
         comparison = profile.compare(profile)
         assert comparison.changed == ()
         data = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-        assert data["schema"] == "fastnet.comparison/2"
-        assert (data["level"], data["least"]) == (0.95, 0.05)
+        assert data["schema"] == "fastnet.comparison/3"
+        assert data["least"] == 0.05
         assert len(data["rows"]) == len(comparison.rows)
         assert {row["section"] for row in data["steps"]} == {"infer", "eval"}
-        title = (
-            "infer: by how much a step grew, the most first; a verdict needs more than the 95 % "
-            "interval and 5 % of it (of a part, 1 % of the step too)"
-        )
-        assert str(comparison).splitlines()[0] == title
-        out = io.StringIO()
-        rich_console.Console(file=out, width=90).print(comparison)
-        assert "verdict" in out.getvalue()
+        assert str(comparison).splitlines()[0].startswith("infer: changes per step")
         figure = comparison.plot(tmp_path / "comparison.png")
         assert min(images.imread(tmp_path / "comparison.png").shape[:2]) > 100
         bars = figure.axes[0]
-        heights = sum(patch.get_height() for patch in bars.patches)
-        assert heights == pytest.approx(2 * profile.section("infer").step.mean)
+        widths = sum(patch.get_width() for patch in bars.patches)
+        assert widths == pytest.approx(2 * profile.section("infer").step.mean)
 
     def test_one_that_was_read(self, profile: Profile) -> None:
         again = Profile.from_json(profile.to_json())
         assert again.compare(profile).to_dict() == profile.compare(again).to_dict()
 
     def test_nothing_in_common(self, profile: Profile) -> None:
-        with pytest.raises(ValueError, match="These profiles have nothing to compare: one is of"):
+        with pytest.raises(ValueError, match="These profiles have no section in common: one has"):
             profile.compare(Profile())

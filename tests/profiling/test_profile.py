@@ -14,6 +14,7 @@ import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import Delete, LambdaOp
+from fastnet.op.tensorop.model import ModelOp
 from fastnet.profiling import Profile, Section
 from fastnet.profiling.sums import Sums
 from fastnet.slicer import AxisSlicer, MeanUnslicer
@@ -83,7 +84,7 @@ class TestRows:
             "measuring",
         ]
         assert all(row.count == 10 for row in section.rows)
-        assert [row.place for row in section.rows if row.kind == "op"] == [0, 1]
+        assert [row.index for row in section.rows if row.kind == "op"] == [0, 1]
 
     def test_rows_add_up_to_the_step(self) -> None:
         model = built(mlp, "adam")
@@ -126,7 +127,7 @@ class TestRows:
     def test_a_slow_op_is_found(self) -> None:
         section = only(fastnet.profile(chain(identity, sleep, identity), X, mode="infer", steps=20))
         slowest = max(section.parts, key=lambda row: row.p50)
-        assert (slowest.name, slowest.kind, slowest.place) == ("LambdaOp[sleep](y0) -> y1", "op", 1)
+        assert (slowest.name, slowest.kind, slowest.index) == ("LambdaOp[sleep](y0) -> y1", "op", 1)
         assert slowest.mean >= 200e-6
         # of medians: what else a machine does is long, and seldom twice in one place
         assert slowest.p50 > 0.5 * section.step.p50
@@ -146,7 +147,7 @@ class TestRows:
                     network.run_step(X)
             with network("train", 1):
                 pass
-        counts = {(row.section, row.name): row.count for row in profile.openings}
+        counts = {(row.section, row.name): row.count for row in profile.entries}
         assert counts == {
             ("eval", "resolve (worked out)"): 1,
             ("eval", "resolve (found)"): 2,
@@ -154,9 +155,9 @@ class TestRows:
             ("train", "resolve (worked out)"): 1,
             ("train", "open"): 1,
         }
-        assert all(not row.in_step and row.total > 0 for row in profile.openings)
+        assert all(not row.in_step and row.total > 0 for row in profile.entries)
         assert only(profile).steps == 3
-        assert set(profile.openings) <= set(profile.rows)
+        assert set(profile.entries) <= set(profile.rows)
 
     def test_modes_and_other_ops_are_sections_of_their_own(self) -> None:
         op = LambdaOp(identity, "x", "y")
@@ -197,12 +198,12 @@ class TestRows:
         batch = {"x": torch.tensor([0.0, 2.0, 0.0])}
         section = only(fastnet.profile(network, batch, mode="infer", steps=4))
         each = [row for row in section.rows if row.kind == "minibatch"]
-        assert [(row.name, row.place, row.count) for row in each] == [
+        assert [(row.name, row.index, row.count) for row in each] == [
             ("minibatch 0", 0, 4),
             ("minibatch 1", 1, 4),
             ("minibatch 2", 2, 4),
         ]
-        assert max(each, key=lambda row: row.p50).place == 1
+        assert max(each, key=lambda row: row.p50).index == 1
         assert each[1].p50 >= 5e-3
         assert not any(row.in_step for row in each)
         assert [row.count for row in section.rows if row.kind == "op"] == [12]
@@ -244,7 +245,7 @@ class TestRows:
         assert row.p50 < 3e-3 < row.p99 * 1.5
 
     def test_many_steps_are_summed_up_as_they_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastnet.profiling.recording._MOST_STAMPS", 100)
+        monkeypatch.setattr("fastnet.profiling.recording._MAX_STAMPS", 100)
         network = chain(*[identity] * 10)
         section = only(fastnet.profile(network, X, mode="infer", steps=50))
         assert section.steps == 50
@@ -258,10 +259,42 @@ class TestRows:
             add(self, *args)
 
         monkeypatch.setattr(Sums, "add", slow)
-        monkeypatch.setattr("fastnet.profiling.recording._MOST_STAMPS", 20)
+        monkeypatch.setattr("fastnet.profiling.recording._MAX_STAMPS", 20)
         section = only(fastnet.profile(chain(identity), X, mode="infer", steps=20, skip=0))
         (measuring,) = [row for row in section.rows if row.kind == "measuring"]
         assert measuring.total >= 5 * 5e-3
+
+    def test_a_planted_delay_is_found_within_a_tenth(self) -> None:
+        def work(x: Any) -> Any:
+            end = time.thread_time() + 2e-3
+            while time.thread_time() < end:
+                pass
+            return x
+
+        section = only(fastnet.profile(chain(identity, work), X, mode="infer", steps=60))
+        (row,) = [row for row in section.parts if row.name == "LambdaOp[work](y0) -> y1"]
+        assert min(row.blocks) == pytest.approx(2e-3, rel=0.1)
+        total = sum(row.total for row in section.parts)
+        assert total == pytest.approx(section.step.total, rel=0.01)
+
+    def test_modules_of_a_model(self) -> None:
+        class Slow(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                time.sleep(2e-3)
+                return x
+
+        model = fastnet.build(
+            lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), Slow()), None, model_name="net"
+        )
+        network = TorchNetwork([ModelOp(model, "x", "y")])
+        section = only(fastnet.profile(network, X, mode="infer", steps=7, modules=True))
+        modules = {row.name: row for row in section.rows if row.kind == "module"}
+        assert {name: row.count for name, row in modules.items()} == {"net.0": 7, "net.1": 7}
+        (op,) = [row for row in section.rows if row.kind == "op"]
+        assert 7 * 2e-3 <= modules["net.1"].total <= op.total
+        assert modules["net.0"].total < op.total - modules["net.1"].total
+        assert not any(row.in_step for row in modules.values())
+        assert not any(one._forward_hooks or one._forward_pre_hooks for one in model)
 
 
 class TestNothingElseChanges:
@@ -352,17 +385,15 @@ class TestSkippingInABlock:
             {"steps": 7},
             {"eager": True},
             {"desired_output_keys": ["y"]},
+            {"update": True},
+            {"modules": True},
         ],
         ids=lambda asked: next(iter(asked)),
     )
     def test_what_a_block_cannot_have(self, asked: dict[str, Any]) -> None:
         network = chain(identity)
-        with pytest.raises(ValueError, match="for batches that") as caught:
+        with pytest.raises(ValueError, match=f"{next(iter(asked))} is for batches that"):
             fastnet.profile(network, **asked)
-        assert str(caught.value) == (
-            f"{next(iter(asked))} is for batches that fastnet.profile runs itself: in a block the "
-            "program opens the network and runs the steps. Pass the batches, or leave it out."
-        )
 
     def test_no_number(self) -> None:
         with pytest.raises(ValueError, match="skip must be 0 or more, but it is -1"):
@@ -491,14 +522,14 @@ class TestBatches:
 
         monkeypatch.setattr("fastnet.profiling.session.perf_counter", lambda: now[0])
         profile = fastnet.profile(chain(identity), Loader(), mode="infer", skip=1, steps=steps)
-        (row,) = [row for row in profile.openings if row.name == "wait for data"]
+        (row,) = [row for row in profile.entries if row.name == "wait for data"]
         waits = [1.0, 2.0, 3.0] if steps is None else [1.0, 2.0, 3.0, 100.0, 1.0, 2.0]
         assert (row.section, row.count, row.total) == ("infer", len(waits), sum(waits))
 
     @pytest.mark.parametrize("given", [X, [X] * 3, (X,) * 3], ids=["dict", "list", "tuple"])
     def test_what_is_there_is_not_waited_for(self, given: Any) -> None:
         profile = fastnet.profile(chain(identity), given, mode="infer", skip=0, steps=3)
-        assert "wait for data" not in [row.name for row in profile.openings]
+        assert "wait for data" not in [row.name for row in profile.entries]
 
     def test_one_is_run_again_and_again(self) -> None:
         seen: list[Any] = []
@@ -569,7 +600,7 @@ class TestThreads:
         assert torch.equal(result["y0"], X["x"])
         assert torch.equal(results[0]["y0"], slow["x"])
         assert (only(profile).steps, profile.unmeasured) == (1, 1)
-        assert str(profile).endswith("not measured, because another step was under way: 1")
+        assert str(profile).endswith("not measured, as another step was running: 1")
 
     def test_a_step_within_a_step(self) -> None:
         network = chain(lambda x: network.run_step({"x": x - 1})["y0"] if x.sum() > 0 else x)

@@ -66,9 +66,9 @@ def check(section: Section, timeline: Timeline, cost: Any) -> None:
                 minibatches[-1][minibatch] += took
         before = at
     assert section.steps == len(steps)
-    rows = {(row.kind, row.name, row.place): row for row in section.rows}
+    rows = {(row.kind, row.name, row.index): row for row in section.rows}
     for row, part in enumerate(parts):
-        key = part.kind, part.name, part.place
+        key = part.kind, part.name, part.index
         assert (key in rows) == bool(counts[row])
         if key in rows:
             times = np.array([step.get(row, 0.0) for step in steps])
@@ -88,7 +88,7 @@ def check(section: Section, timeline: Timeline, cost: Any) -> None:
 def test_sums_are_those_of_the_stamps(
     monkeypatch: pytest.MonkeyPatch, most_stamps: int, sliced: bool, skip: int
 ) -> None:
-    monkeypatch.setattr("fastnet.profiling.recording._MOST_STAMPS", most_stamps)
+    monkeypatch.setattr("fastnet.profiling.recording._MAX_STAMPS", most_stamps)
     grown = LambdaOp(lambda y: y + 1, "y", "y", mode="train")
     network = fastnet.TorchNetwork(
         [LambdaOp(fails_on_zero, "x", "y"), EpochScheduler({1: None, 2: grown})],

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import fastnet
 from fastnet.cli import bench, demo, explain, profile, run_fastestimator
-from fastnet.cli.usage import UsageError
-from fastnet.errors import nearest_name
+from fastnet.cli.arguments import UsageError
 
 __all__ = ["main"]
 
-# Each says what its arguments are, and imports what it needs to run only when it runs.
+# Each declares its arguments, and imports what it needs only when it runs.
 _COMMANDS = {
     "profile": profile,
     "explain": explain,
@@ -33,17 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The command and its arguments. None for those of the process.
 
     Returns:
-        The status to exit with: 2 if the arguments cannot be used.
+        The exit status: 2 if the arguments cannot be used.
 
     Raises:
-        SystemExit: If they cannot be understood, or ask for help or the version.
+        SystemExit: If the arguments cannot be parsed, or ask for help or the version.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser()
-    _check_command(parser, words)
-    arguments, unknown = parser.parse_known_args(words)
-    if unknown:
-        _refuse(arguments.parser, unknown)
+    arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -51,17 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fastnet: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("fastnet: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # such as `| head` has closed it; what Python itself flushes at its end has to go elsewhere
+        # A reader such as `head` has closed the pipe. Python flushes stdout again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 
 
 class _Version(argparse.Action):
-    """Prints the version. It is read only then: that takes longer than all imports of this file."""
+    """Prints the version, which is slow to read and so is read only here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"fastnet {fastnet.__version__}")
@@ -71,13 +63,11 @@ class _Version(argparse.Action):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastnet",
-        description="Graphs of ops over dict batches, at the speed of a bare loop.",
-        epilog="fastnet COMMAND --help tells what a command does and takes, with examples.",
+        description="Graphs of ops over dict batches, at the speed of a hand-written loop.",
+        epilog="fastnet COMMAND --help describes a command, with examples.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--version", action=_Version, nargs=0, help="show the version of fastnet and exit"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
@@ -91,25 +81,5 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run, parser=command)
+        command.set_defaults(run=module.run)
     return parser
-
-
-def _check_command(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    if not words or words[0].startswith("-") or words[0] in _COMMANDS:
-        return
-    near = nearest_name(words[0], _COMMANDS)
-    meant = "" if near is None else f" Did you mean {near!r}?"
-    parser.error(
-        f"there is no command {words[0]!r}.{meant} The commands are: {', '.join(_COMMANDS)}."
-    )
-
-
-def _refuse(command: argparse.ArgumentParser, unknown: list[str]) -> None:
-    options = re.findall(r"--[\w-]+", command.format_usage())
-    for word in unknown:
-        name = word.partition("=")[0]
-        near = nearest_name(name, options) if name.startswith("-") else None
-        if near is not None:
-            command.error(f"there is no option {name}. Did you mean {near}?")
-    command.error(f"unexpected: {' '.join(unknown)}. {command.prog} --help tells what it takes.")

@@ -1,87 +1,72 @@
-"""Arguments that several commands have, and how they are read."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 
-from fastnet.errors import nearest_name
-
-__all__ = ["NETWORK", "add_opening", "at_least", "one_of"]
+__all__ = ["NETWORK", "UsageError", "add_context", "integer_from", "new_file"]
 
 NETWORK = """\
-MODULE:NETWORK says where the network is. MODULE is the name of a module (my.networks), which is
-looked for in the current folder too, or a file (networks.py). NETWORK is a name in it: that of a
-Network, or of a function without arguments that makes one."""
-
-_MODES = ("train", "eval", "test", "infer")
+MODULE:NETWORK names the network. MODULE is the name of a module (my.networks), which is also
+searched in the current folder, or a file (networks.py). NETWORK is a Network in it, or a function
+without arguments that returns one."""
 
 
-def add_opening(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which network is opened, and how."""
-    command.add_argument("network", metavar="MODULE:NETWORK", help="where the network is")
+class UsageError(Exception):
+    """An argument that cannot be used; its text is printed without a traceback."""
+
+
+def add_context(command: argparse.ArgumentParser) -> None:
+    """Add the arguments for a network and the context to enter."""
+    command.add_argument("network", metavar="MODULE:NETWORK", help="the network")
     command.add_argument(
         "--mode",
-        type=one_of("mode", _MODES),
+        choices=("train", "eval", "test", "infer"),
         default="train",
-        help="train, eval, test or infer (default: train)",
+        help="the mode (default: train)",
     )
     command.add_argument(
-        "--epoch",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="the epoch to open; schedulers go by it (default: 1)",
+        "--epoch", type=integer_from(1), default=1, metavar="N", help="the epoch (default: 1)"
     )
-    command.add_argument(
-        "--ds-id", default="", metavar="ID", help="the id of the dataset (default: it has none)"
-    )
+    command.add_argument("--ds-id", default="", metavar="ID", help="the dataset id (default: none)")
     command.add_argument(
         "--outputs",
         type=_keys,
         metavar="KEY,KEY",
-        help="the keys that are wanted back (default: all that ops write)",
+        help="the desired output keys (default: all that ops write)",
     )
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Make the type of an argument that is a whole number, and not too small.
+def integer_from(least: int) -> Callable[[str], int]:
+    """Return an argument type for integers of at least `least`.
 
-    >>> at_least(1)("12")
+    >>> integer_from(1)("12")
     12
     """
 
-    def read(word: str) -> int:
-        try:
-            number = int(word)
-        except ValueError:
-            number = least - 1
+    def parse(text: str) -> int:
+        number = int(text)
         if number < least:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from {least} up.")
+            raise ValueError
         return number
 
-    return read
+    parse.__name__ = f"integer from {least} up"  # argparse names it in errors.
+    return parse
 
 
-def one_of(what: str, names: Iterable[str]) -> Callable[[str], str]:
-    """Make the type of an argument that is one of a few names.
-
-    >>> one_of("mode", ["train", "eval"])("eval")
-    'eval'
-    """
-    known = list(names)
-
-    def read(word: str) -> str:
-        if word in known:
-            return word
-        near = nearest_name(word, known)
-        meant = "" if near is None else f" Did you mean {near!r}?"
+def new_file(text: str) -> Path:
+    """Return the path of a file to write; an unusable one is an error before any work is done."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder. Name a file in it.")
+    if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
-            f"{word!r} is no {what}.{meant} It is one of: {', '.join(known)}."
+            f"{text!r} cannot be written: there is no folder {str(path.parent)!r}."
         )
+    return path
 
-    return read
 
-
-def _keys(words: str) -> set[str]:
-    return {word.strip() for word in words.split(",") if word.strip()}
+def _keys(text: str) -> set[str]:
+    return {key.strip() for key in text.split(",") if key.strip()}

@@ -1,4 +1,4 @@
-"""`fastnet bench`: the benchmarks of a checkout."""
+"""`fastnet bench`: run the benchmarks of a checkout."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fastnet
-from fastnet.cli.arguments import one_of
-from fastnet.cli.usage import UsageError
+from fastnet.cli.arguments import UsageError
 
-SUMMARY = "measure what a step costs beside loops written by hand and other libraries"
+SUMMARY = "measure what a step costs beside hand-written loops and other libraries"
 DESCRIPTION = """\
-Run the benchmarks, each in a fresh process and on one thread, with whatever of the other libraries
-is installed. They are in the checkout of fastnet, not in its wheel: run this from inside of one.
+Run the benchmarks of a checkout of fastnet; its wheel has none. Run this inside of the checkout.
 
-  report           every workload beside its peers, and how costs grow with ops, keys and more:
-                   tables of ratios, JSON, Markdown, pictures
+  report           every workload beside its peers: tables of ratios, JSON, Markdown, plots
   suites           the same programs, and the kernel alone, under pytest-benchmark
-  instructions     processor instructions of a dispatched op, which a busy machine does not change
-                   (needs valgrind)
-  op-instructions  those that an op of the library adds to a step (needs valgrind)
+  instructions     processor instructions of a dispatched op (needs valgrind)
+  op-instructions  processor instructions that an op adds to a step (needs valgrind)
 
-Without any of these it runs the suites, and then the report, which goes to build/bench/. What
-follows the name is passed on."""
+Without any of these it runs the suites and the report, which goes to build/bench/. Arguments after
+the name are passed on."""
 EXAMPLES = """\
 examples:
   fastnet bench report --quick --workloads mlp_train mlp_infer
@@ -42,19 +38,18 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Add the arguments of the command."""
     command.add_argument(
         "part",
         nargs="?",
-        type=one_of("part of the benchmarks", _PARTS),
-        metavar="PART",
-        help=f"{', '.join(_PARTS)} (default: suites, then report)",
+        choices=_PARTS,
+        help="the part to run (default: suites, then report)",
     )
-    command.add_argument("args", nargs=argparse.REMAINDER, help="the part's own arguments")
+    command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the part")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what was asked for; give the first exit status that is not 0."""
+    """Run the benchmarks, and return the first exit status that is not 0."""
     root = _checkout()
     if arguments.part is not None:
         return _start(arguments.part, arguments.args, root)
@@ -72,7 +67,7 @@ def _start(part: str, args: Sequence[str], root: Path) -> int:
 
 
 def _checkout() -> Path:
-    """Find the checkout: around the current folder, or the one that fastnet is imported from."""
+    """Return the checkout around the current folder, or the one fastnet is imported from."""
     here = Path.cwd()
     for folder in (here, *here.parents, Path(fastnet.__file__).resolve().parents[2]):
         if (folder / "bench/report.py").is_file() and (folder / "src/fastnet").is_dir():

@@ -1,4 +1,4 @@
-"""`fastnet explain`: what a step would run, and why."""
+"""`fastnet explain`: show what a step would run, and why."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastnet.cli.arguments import NETWORK, add_opening, one_of
-from fastnet.cli.files import new_file
-from fastnet.cli.show import show
-from fastnet.cli.usage import UsageError
+from fastnet.cli.arguments import NETWORK, UsageError, add_context, new_file
 
-SUMMARY = "tell what a step would run and why: ops, keys, what nobody needs"
+SUMMARY = "show what a step would run and why: ops, keys, and what the result does not need"
 DESCRIPTION = f"""\
-Tell what a network would run, and why, without running it: the ops in force in their order, who
-writes and who reads each key, what is taken from the batch and what comes back, and which ops
-nobody needs. Ends with status 1 if such a network could not be opened.
+Show what a step of a network would run, and why, without running it: the active ops in order, the
+writers and readers of each key, what is taken from the batch and returned, and likely mistakes.
+The exit status is 1 if the network cannot be entered.
 
 {NETWORK}"""
 EXAMPLES = """\
@@ -28,12 +25,11 @@ examples:
   fastnet explain networks.py:make_network --format mermaid
 """
 
-_WRITERS: dict[str, Callable[[Any], str]] = {
+_FORMATS: dict[str, Callable[[Any], str]] = {
     "text": str,
     "json": lambda explanation: json.dumps(explanation.to_dict(), indent=2),
     "mermaid": lambda explanation: str(explanation.to_mermaid()),
     "dot": lambda explanation: str(explanation.to_dot()),
-    "svg": lambda explanation: str(explanation._repr_svg_()),
 }
 _SUFFIXES = {
     ".txt": "text",
@@ -42,27 +38,31 @@ _SUFFIXES = {
     ".mermaid": "mermaid",
     ".dot": "dot",
     ".gv": "dot",
-    ".svg": "svg",
 }
+_PICTURES = (".svg", ".png", ".pdf")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
-    add_opening(command)
+    """Add the arguments of the command."""
+    add_context(command)
     command.add_argument(
         "--format",
-        type=one_of("format", _WRITERS),
-        metavar="FORMAT",
-        help=f"{', '.join(_WRITERS)} (default: what the suffix of --output says, or text)",
+        choices=tuple(_FORMATS),
+        help="(default: by the suffix of --output, or text)",
     )
     command.add_argument(
-        "--output", type=new_file, metavar="FILE", help="write it there instead of printing it"
+        "--output",
+        type=new_file,
+        metavar="FILE",
+        help="write to a file; .svg, .png and .pdf are drawn by Graphviz",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain, and print or write it."""
-    write = _WRITERS[arguments.format or _format_of(arguments.output)]
+    """Explain the network, and print or write the explanation."""
+    path: Path | None = arguments.output
+    is_picture = path is not None and path.suffix in _PICTURES and arguments.format is None
+    write = str if is_picture else _FORMATS[arguments.format or _format_of(path)]
 
     from fastnet.cli.loading import load_network
 
@@ -72,13 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
         ds_id=arguments.ds_id,
         desired_output_keys=arguments.outputs,
     )
-    if arguments.output is not None:
-        text = write(explanation).rstrip("\n") + "\n"
-        arguments.output.write_text(text, encoding="utf-8")
-    elif write is str:
-        show(explanation)
-    else:
+    if path is None:
         print(write(explanation))
+    elif is_picture:
+        try:
+            explanation.plot(path)
+        except RuntimeError as error:
+            raise UsageError(f"--output: {error}") from None
+    else:
+        path.write_text(write(explanation).rstrip("\n") + "\n", encoding="utf-8")
     return 0 if explanation.error is None else 1
 
 
@@ -87,7 +89,7 @@ def _format_of(path: Path | None) -> str:
         return "text"
     if path.suffix not in _SUFFIXES:
         raise UsageError(
-            f"--output: the suffix of {str(path)!r} names no format. Use one of "
-            f"{', '.join(_SUFFIXES)}, or name the --format."
+            f"--output: the suffix of {str(path)!r} is not that of a format. Use one of "
+            f"{', '.join((*_SUFFIXES, *_PICTURES))}, or set --format."
         )
     return _SUFFIXES[path.suffix]

@@ -1,173 +1,179 @@
-"""Finds what the command line names in the user's own modules."""
+"""Loads the networks and batches that the command line names."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
+import math
 import os
-import pkgutil
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
-from fastnet.cli.usage import UsageError
-from fastnet.errors import nearest_name
+import numpy as np
+
+from fastnet._nest import map_leaves
+from fastnet.backend import to_tensor
+from fastnet.cli.arguments import UsageError
+from fastnet.errors import nearest_name, shorten
 from fastnet.network import BaseNetwork
 
-__all__ = ["call_without_arguments", "find", "load_network", "needs_no_arguments"]
+__all__ = ["load_batches", "load_network"]
+
+Batch = Mapping[str, Any]
+
+_DTYPE = "bool|float(16|32|64)|u?int(8|16|32|64)"
+_NUMBER = "[1-9][0-9]{0,11}"
+_RANDOM = re.compile(
+    f"(?P<key>[^:,]+):(?P<dtype>{_DTYPE}):(?P<shape>{_NUMBER}(x{_NUMBER}){{0,31}})"
+    f"(:(?P<high>{_NUMBER}))?"
+)
+_EXAMPLE = "image:float32:32x1x8x8,label:int64:32:10"
+_MAX_ELEMENTS = 1 << 33
 
 
 def load_network(place: str) -> BaseNetwork:
-    """Find a network, or make one.
-
-    Args:
-        place: "MODULE:NETWORK", where NETWORK is a network, or a function that makes one.
-
-    Returns:
-        The network.
-
-    Raises:
-        UsageError: If there is none.
-    """
-    value = find(place, "NETWORK", _may_give_network)
-    if not isinstance(value, BaseNetwork) and callable(value):
-        value = call_without_arguments(value, place)
+    """Return the network that "MODULE:NETWORK" names, or that a function of that name returns."""
+    value = _call(_find(place, "NETWORK"), place, BaseNetwork)
     if not isinstance(value, BaseNetwork):
         raise UsageError(
             f"{place!r} is of type {type(value).__name__}. It must be a fastnet Network, or a "
-            "function without arguments that makes one."
+            "function without arguments that returns one."
         )
     return value
 
 
-def find(place: str, what: str, fits: Callable[[Any], bool]) -> Any:
-    """Import a module, and take a value from it.
+def load_batches(asked: str, target_type: str, limit: int) -> list[Batch]:
+    """Return up to `limit` batches of a framework's tensors.
 
-    Args:
-        place: "MODULE:NAME", where MODULE is a module's name or a file.
-        what: The word for NAME in errors.
-        fits: Tells of a value of the module whether it may be one that is looked for; where there
-            is none of the name, such ones are offered.
-
-    Returns:
-        The value.
-
-    Raises:
-        UsageError: If there is no such module or name.
+    `asked` is "MODULE:NAME", a file of numpy arrays, or a description of random data.
     """
-    where, colon, name = place.rpartition(":")
-    if not colon or not where or not name:
+    try:
+        if asked.endswith(".npz"):
+            batches = [_read_file(asked)]
+        elif re.fullmatch(rf"{_RANDOM.pattern}.*", asked) or asked.count(":") > 1:
+            batches = [_draw(asked)]
+        else:
+            batches = _take(asked, limit)
+    except UsageError as error:
+        raise UsageError(f"--batch: {error}") from None
+
+    def convert(value: Any) -> Any:
+        # Other values stay as they are: in TensorFlow a Python number is a constant of the graph.
+        is_array = isinstance(value, (np.ndarray, np.generic))
+        return to_tensor(value, target_type) if is_array else value
+
+    return [map_leaves(dict(batch), convert) for batch in batches]
+
+
+def _read_file(path: str) -> Batch:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except Exception as error:  # A damaged file raises many types of exceptions.
+        raise UsageError(f"{path!r} cannot be read as an .npz file of arrays: {error}") from error
+
+
+def _draw(asked: str) -> Batch:
+    generator = np.random.default_rng(0)
+    batch: dict[str, Any] = {}
+    for entry in asked.split(","):
+        found = _RANDOM.fullmatch(entry.strip())
+        if found is None:
+            raise UsageError(
+                f"{shorten(entry)} is not KEY:DTYPE:SHAPE or KEY:DTYPE:SHAPE:HIGH. Write for "
+                f"example {_EXAMPLE}. A dtype is float32, int64, bool and so on."
+            )
+        dtype, shape = found["dtype"], tuple(map(int, found["shape"].split("x")))
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise UsageError(f"{shorten(entry)} has too many elements.")
+        try:
+            if dtype.startswith("float"):
+                values: Any = generator.standard_normal(shape).astype(dtype)
+            else:
+                values = generator.integers(0, int(found["high"] or 2), shape, dtype=dtype)
+        except (MemoryError, ValueError) as error:
+            raise UsageError(f"{shorten(entry)} cannot be drawn: {error}.") from None
+        batch[found["key"]] = values
+    return batch
+
+
+def _take(place: str, limit: int) -> list[Batch]:
+    value = _call(_find(place, "NAME"), place, (Mapping, Iterable))
+    if isinstance(value, Mapping):
+        return [value]
+    if isinstance(value, str) or not isinstance(value, Iterable):
         raise UsageError(
-            f"{place!r} does not say MODULE:{what}: the name of a module or a file, a colon, and a "
-            "name in it, such as networks.py:make_network."
+            f"{place!r} is of type {type(value).__name__}. It must be a batch (a dict), an "
+            "iterable of batches, or a function without arguments that returns either."
         )
-    module = _load_file(where) if where.endswith(".py") else _import(where)
+    batches = list(islice(value, limit))
+    if not batches or not all(isinstance(batch, Mapping) for batch in batches):
+        types = sorted({type(batch).__name__ for batch in batches})
+        raise UsageError(f"{place!r} must give dicts, but gives {', '.join(types) or 'nothing'}.")
+    return batches
+
+
+def _find(place: str, what: str) -> Any:
+    """Return the value that "MODULE:NAME" names; MODULE is a module's name or a file."""
+    where, _, name = place.rpartition(":")
+    if not where or not name:
+        raise UsageError(
+            f"{place!r} is not MODULE:{what}: the name of a module or a file, a colon, and a name "
+            "in it, such as networks.py:make_network."
+        )
+    module = _run_file(where) if where.endswith(".py") else _import(where)
     if hasattr(module, name):
         return getattr(module, name)
-    names = [
-        other for other, value in vars(module).items() if not other.startswith("_") and fits(value)
-    ]
-    near = nearest_name(name, names)
-    if near:
-        hint = f"Did you mean {where}:{near}?"
-    elif names:
-        hint = f"It has: {', '.join(sorted(names))}."
-    else:
-        hint = "It has nothing that could be named here."
-    raise UsageError(f"{where} has no {name!r}. {hint}")
+    near = nearest_name(name, [other for other in vars(module) if not other.startswith("_")])
+    hint = "" if near is None else f" Did you mean {where}:{near}?"
+    raise UsageError(f"{where} has no {name!r}.{hint}")
 
 
-def needs_no_arguments(value: Any) -> bool:
-    """Tell whether a value is a function that can be called without arguments; no class is meant.
-
-    Args:
-        value: The value.
-    """
-    if not callable(value) or isinstance(value, type):
-        return False
+def _call(value: Any, place: str, types: Any) -> Any:
+    """Return a value of one of the types, or the result of a function without arguments."""
+    if isinstance(value, types) or not callable(value):
+        return value
     try:
         inspect.signature(value).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _may_give_network(value: Any) -> bool:
-    return isinstance(value, BaseNetwork) or needs_no_arguments(value)
-
-
-def call_without_arguments(function: Any, place: str) -> Any:
-    """Call a function that needs no arguments.
-
-    Args:
-        function: The function.
-        place: Where it is, for errors.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        UsageError: If it does need arguments.
-    """
-    try:
-        inspect.signature(function).bind()
     except TypeError as error:
-        raise UsageError(
-            f"{place!r} cannot be called without arguments: {error}. Write a function that gives "
-            "it what it needs, and name that."
-        ) from None
+        raise UsageError(f"{place!r} cannot be called without arguments: {error}.") from None
     except ValueError:
-        pass  # a builtin that does not tell what it takes
-    return function()
+        pass  # A builtin may have no signature.
+    return value()
 
 
 def _import(name: str) -> ModuleType:
-    _look_in(os.getcwd())
+    _add_path(os.getcwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # what the module itself imports may be missing too, and that is another matter
+        # A module that the named one imports may be missing, which is an error of the program.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise UsageError(_no_module(name, error.name)) from None
+        raise UsageError(
+            f"there is no module {name!r} in {os.getcwd()} or among the installed ones. Run this "
+            "from the folder that the module is in, or name its file."
+        ) from None
 
 
-def _no_module(name: str, missing: str) -> str:
-    parent, _, last = missing.rpartition(".")
-    if parent:
-        where = f"in the package {parent!r}"
-        paths = getattr(sys.modules[parent], "__path__", [])
-    else:
-        where = f"in {os.getcwd()} or among what is installed"
-        paths = [os.getcwd()]
-    near = nearest_name(last, [module.name for module in pkgutil.iter_modules(paths)])
-    return (
-        f"there is no module {name!r}: {last!r} is not found {where}."
-        + (f" Did you mean {near!r}?" if near else "")
-        + " Run this from the folder that the module lies in, or name its file."
-    )
-
-
-def _load_file(path: str) -> ModuleType:
+def _run_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
-        folder, wanted = os.path.split(path)
-        near = nearest_name(wanted, [name for name in _names_in(folder) if name.endswith(".py")])
-        meant = "" if near is None else f" Did you mean {os.path.join(folder, near)}?"
-        raise UsageError(f"there is no file {path!r}.{meant}")
+        raise UsageError(f"there is no file {path!r}.")
     path = os.path.realpath(path)
-    _look_in(os.path.dirname(path))  # for what it imports from beside it
-    # what is pickled, or read by AutoGraph, is looked up by the name of its module
+    _add_path(os.path.dirname(path))  # The file may import modules beside it.
+    # Pickle and AutoGraph look modules up by name.
     name = os.path.splitext(os.path.basename(path))[0]
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) != path:
-        name = path  # the file's own is another module's
-    return sys.modules.get(name) or _run_file(name, path)
-
-
-def _run_file(name: str, path: str) -> ModuleType:
+        name = path
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # every .py file has one
+    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -179,10 +185,6 @@ def _run_file(name: str, path: str) -> ModuleType:
     return module
 
 
-def _look_in(folder: str) -> None:
+def _add_path(folder: str) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
-
-
-def _names_in(folder: str) -> list[str]:
-    return os.listdir(folder or ".") if os.path.isdir(folder or ".") else []

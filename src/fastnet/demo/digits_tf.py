@@ -1,4 +1,4 @@
-"""What digits.py needs of TensorFlow: the model, its optimizers, and its steps written by hand."""
+"""The model, optimizers and hand-written training step of digits.py in TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # or it tells what the CPU can do
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow logs the features of the CPU.
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ Step = Callable[[Batch], Batch]
 
 CHANNEL_AXIS = -1  # images are (sample, row, column, channel)
 
-# What the steps written by hand are traced for: batches of any size, like fastnet's.
+# The hand-written step is traced for batches of any size, like fastnet's.
 IMAGE = tf.TensorSpec((None, 8, 8, 1), tf.float32)
 LABEL = tf.TensorSpec((None,), tf.int64)
 
@@ -68,8 +68,8 @@ def make_sgd() -> Any:
     return optimizers.SGD(0.01, momentum=0.9)
 
 
-def train_by_hand(model: tf.keras.Model) -> Step:
-    """Write a training step by hand: the same calls, traced once, called with flat tensors."""
+def make_training_step(model: tf.keras.Model) -> Step:
+    """Return a hand-written training step, traced once and called with flat tensors."""
     optimizer = make_sgd()
     optimizer.build(model.trainable_variables)
 
@@ -89,15 +89,5 @@ def train_by_hand(model: tf.keras.Model) -> Step:
     def step(batch: Batch) -> Batch:
         logits, loss = update_traced(batch["image"], batch["label"])
         return {**batch, "logits": logits, "loss": loss}
-
-    return step
-
-
-def infer_by_hand(model: tf.keras.Model) -> Step:
-    """Write a prediction by hand."""
-    predict = tf.function(lambda image: model(image, training=False)).get_concrete_function(IMAGE)
-
-    def step(batch: Batch) -> Batch:
-        return {**batch, "logits": predict(batch["image"])}
 
     return step

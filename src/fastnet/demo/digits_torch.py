@@ -1,4 +1,4 @@
-"""What digits.py needs of PyTorch: the model, its optimizers, and its steps written by hand."""
+"""The model, optimizers and hand-written training step of digits.py in PyTorch."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def make_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
-def train_by_hand(model: nn.Module) -> Step:
-    """Write a training step by hand: the same calls, and results that hold no graph."""
+def make_training_step(model: nn.Module) -> Step:
+    """Return a hand-written training step, whose results hold no graph."""
     optimizer = make_sgd(model.parameters())
-    model.train()  # fastnet sees to that at each step, but who writes a loop does it once
+    model.train()  # A hand-written loop does this once.
 
     def step(batch: Batch) -> Batch:
         logits = model(batch["image"])
@@ -66,16 +66,5 @@ def train_by_hand(model: nn.Module) -> Step:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return {**batch, "logits": logits.detach(), "loss": loss.detach()}
-
-    return step
-
-
-def infer_by_hand(model: nn.Module) -> Step:
-    """Write a prediction by hand."""
-    model.eval()
-
-    def step(batch: Batch) -> Batch:
-        with torch.no_grad():
-            return {**batch, "logits": model(batch["image"])}
 
     return step

@@ -1,21 +1,9 @@
-"""What a network would run and why, in words, as data and as pictures."""
+"""Explain what a step of a network would run, as text, data and graphs."""
 
-from fastnet.explain.explanation import Explanation, explain_subject
+from fastnet.explain.explanation import Explanation
 from fastnet.explain.findings import Finding
 from fastnet.explain.items import Item
-from fastnet.explain.keys import Key, Life
-from fastnet.explain.schedules import Change, Schedule, Schedules
-from fastnet.explain.subject import Subject
+from fastnet.explain.keys import Key, Lifetime
+from fastnet.explain.schedules import Schedule
 
-__all__ = [
-    "Change",
-    "Explanation",
-    "Finding",
-    "Item",
-    "Key",
-    "Life",
-    "Schedule",
-    "Schedules",
-    "Subject",
-    "explain_subject",
-]
+__all__ = ["Explanation", "Finding", "Item", "Key", "Lifetime", "Schedule"]

@@ -1,32 +1,30 @@
-"""An explanation: what it holds, and the forms that it shows itself in."""
+"""Explanations of networks, and their text and data forms."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import Any
 
-from fastnet.backend.model_metadata import get_metadata
-from fastnet.explain.findings import Finding, find_unneeded, list_findings
-from fastnet.explain.items import Item, find_items, model_names
-from fastnet.explain.keys import Key, find_keys
-from fastnet.explain.schedules import Schedules, describe_optimizer, find_schedules
+from fastnet.explain.contents import Contents
+from fastnet.explain.findings import find_unneeded, list_findings
+from fastnet.explain.graph import draw, to_dot, to_mermaid
+from fastnet.explain.items import find_items
+from fastnet.explain.keys import find_keys
+from fastnet.explain.schedules import current_optimizers, find_schedules, format_optimizer
 from fastnet.explain.subject import Subject
-from fastnet.types import is_scheduler
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from fastnet.explain.text import format_text
 
 __all__ = ["Explanation", "explain_subject"]
 
-VERSION = 1
+VERSION = 2
 
 
-@dataclass(frozen=True, repr=False)
-class Explanation:
-    """What an opening of a network would run, and why.
+class Explanation(Contents):
+    """What a step of a network would run, and why: the result of `network.explain`.
 
-    `str` of it is text for a terminal; a notebook shows it as a picture with its findings below.
+    `print` shows it as text.
 
     Attributes:
         network: The name of the network's class.
@@ -35,73 +33,33 @@ class Explanation:
         mode: The mode.
         epoch: The epoch.
         ds_id: The id of the dataset.
-        desired: The keys wanted back; none for all.
-        error: What the opening would raise, or None.
-        ops: The ops in force, in order.
-        postprocessing: The postprocessing ops in force, in order.
-        slicers: The slicers in force.
-        left_out: What is not in force, by the list that it is in ("ops", "postprocessing",
-            "slicers"), with the reasons.
-        models: The models in force, each with its optimizer in this epoch.
-        keys: What becomes of each key.
-        outputs: The keys that the opening would list as its outputs.
-        unneeded: The places of the ops that nothing needs.
-        unneeded_postprocessing: The places of the postprocessing ops that nothing needs.
-        schedules: What changes with the epoch.
-        findings: What is worth a look.
-        spread: How models are spread over processes or devices, where something does that.
-        compiled: Whether steps run as compiled programs, and why not, in words; "" where that was
-            not asked for.
+        desired: The keys to return; empty for all.
+        returns_all: Whether all keys that ops write are returned, as none are asked for.
+        error: The error that entering the network would raise, or None.
+        ops: The active ops, in order.
+        postprocessing: The active postprocessing ops, in order.
+        slicers: The active slicers.
+        inactive: The inactive items with their reasons, by list ("ops", "postprocessing",
+            "slicers").
+        models: The models of active ops, each with its optimizer in this epoch.
+        keys: The keys of a step, with their lifetimes.
+        outputs: The keys that the ops write, as `network.ctx_outputs` lists them.
+        unneeded: The indices of the ops that the result does not need.
+        unneeded_postprocessing: The indices of the postprocessing ops that the result does not
+            need.
+        schedules: The values of each scheduler.
+        findings: Likely mistakes, and work whose result nothing uses.
+        parallelism: How models are distributed over processes or devices, by name.
+        compiled: Whether steps run as compiled programs, or why not; "" where that was not asked
+            for.
+
+    >>> import fastnet
+    >>> from fastnet.op.tensorop import LambdaOp
+    >>> network = fastnet.TorchNetwork([LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")])
+    >>> explanation = network.explain("infer", desired_output_keys=["y"])
+    >>> explanation.unneeded
+    frozenset({1})
     """
-
-    network: str
-    framework: str
-    device: str
-    mode: str
-    epoch: int
-    ds_id: str | None
-    desired: tuple[str, ...]
-    error: str | None
-    ops: tuple[Item, ...]
-    postprocessing: tuple[Item, ...]
-    slicers: tuple[Item, ...]
-    left_out: dict[str, tuple[Item, ...]]
-    models: dict[str, str]
-    keys: tuple[Key, ...]
-    outputs: tuple[str, ...]
-    unneeded: frozenset[int]
-    unneeded_postprocessing: frozenset[int]
-    schedules: Schedules
-    findings: tuple[Finding, ...]
-    spread: dict[str, str] = field(default_factory=dict)
-    compiled: str = ""
-
-    @property
-    def inputs(self) -> set[str]:
-        """The keys that the batch must have."""
-        return {key.name for key in self.keys if key.taken}
-
-    @property
-    def device_inputs(self) -> set[str]:
-        """Those of them that go to the device."""
-        return {key.name for key in self.keys if key.to_device}
-
-    @property
-    def returned(self) -> set[str]:
-        """The keys that the ops hand over, to postprocessing or to the caller."""
-        return {key.name for key in self.keys if key.returned}
-
-    @property
-    def untouched(self) -> set[str]:
-        """The keys of the batch that come back as they were, of those that it must have."""
-        return {key.name for key in self.keys if key.result == "batch" and key.joined_by is None}
-
-    @property
-    def shared(self) -> set[str]:
-        """The keys that ops take whole in each minibatch, as no slicer cuts them."""
-        if not any(item.inputs for item in self.slicers):
-            return set()
-        return {key.name for key in self.keys if key.to_device and key.cut_by is None}
 
     def __repr__(self) -> str:
         return (
@@ -110,79 +68,55 @@ class Explanation:
         )
 
     def __str__(self) -> str:
-        return "\n".join(line for line, _ in import_module("fastnet.explain.text").lines(self))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show the text with colours, where rich prints it."""
-        rendered: RenderResult = import_module("fastnet.explain.text").render(
-            self, console, options
-        )
-        return rendered
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as data that JSON takes.
-
-        Returns:
-            A dict. "version" says how it is made up; it grows when that changes.
-        """
-        data = _plain(asdict(self))
-        return {
-            "version": VERSION,
-            **data,
-            "inputs": sorted(self.inputs),
-            "device_inputs": sorted(self.device_inputs),
-            "returned": sorted(self.returned),
-            "untouched": sorted(self.untouched),
-            "shared": sorted(self.shared),
-        }
-
-    def to_mermaid(self) -> str:
-        """Draw ops and keys as a flowchart in Mermaid's language.
-
-        Returns:
-            The flowchart.
-        """
-        chart: str = import_module("fastnet.explain.mermaid").draw(self)
-        return chart
-
-    def to_dot(self) -> str:
-        """Draw ops and keys as a graph in Graphviz's language.
-
-        Returns:
-            The graph.
-        """
-        graph: str = import_module("fastnet.explain.dot").draw(self)
-        return graph
-
-    def _repr_svg_(self) -> str:
-        """Draw the life of each key beside the ops, for a notebook."""
-        picture: str = import_module("fastnet.explain.svg").draw(self)
-        return picture
+        return format_text(self)
 
     def _repr_html_(self) -> str:
-        """Show the picture and the findings, for a notebook."""
-        page: str = import_module("fastnet.explain.html").show(self)
-        return page
+        """Show the text in a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as a dict that `json.dumps` takes.
+
+        Returns:
+            The attributes and properties by name. "version" changes when their structure does.
+        """
+        sets = ("inputs", "device_inputs", "returned", "untouched")
+        data = {**asdict(self), **{name: getattr(self, name) for name in sets}}
+        return {"version": VERSION, **_to_plain(data)}
+
+    def to_mermaid(self) -> str:
+        """Return a Mermaid flowchart of ops and keys, which GitHub and many editors draw."""
+        return to_mermaid(self)
+
+    def to_dot(self) -> str:
+        """Return a Graphviz graph of ops and keys."""
+        return to_dot(self)
+
+    def plot(self, to_file: str | Path) -> None:
+        """Draw the graph of `to_dot` with Graphviz.
+
+        Args:
+            to_file: The file to write. Its suffix is the format: .svg, .png or .pdf.
+
+        Raises:
+            RuntimeError: If Graphviz's program `dot` is not installed, or fails.
+        """
+        draw(self, Path(to_file))
 
 
 def explain_subject(subject: Subject) -> Explanation:
-    """Explain an opening of a network.
-
-    Args:
-        subject: What the network hands over.
-
-    Returns:
-        The explanation.
-    """
-    ops, idle_ops = find_items(subject, "ops")
-    postprocessing, idle_postprocessing = find_items(subject, "postprocessing")
-    slicers, idle_slicers = find_items(subject, "slicers")
+    """Explain a context of a network."""
+    parts = {part: find_items(subject, part) for part in ("ops", "postprocessing", "slicers")}
+    ops, postprocessing, slicers = (active for active, _ in parts.values())
     keys = find_keys(subject, ops, postprocessing, slicers)
-    unneeded, unneeded_postprocessing = find_unneeded(subject, ops, postprocessing)
-    idle = [*idle_ops, *idle_postprocessing]
+    unneeded = find_unneeded(subject, ops, postprocessing)
+    inactive = [*parts["ops"][1], *parts["postprocessing"][1]]
     schedules = find_schedules(subject)
+    active = {name for item in ops for name in item.models}
+    optimizers = {
+        name: found for name, found in current_optimizers(subject).items() if name in active
+    }
     plan = subject.plan
-    models = _models(subject, ops)
     return Explanation(
         network=subject.network,
         framework=subject.framework,
@@ -191,56 +125,31 @@ def explain_subject(subject: Subject) -> Explanation:
         epoch=subject.epoch,
         ds_id=subject.ds_id,
         desired=tuple(sorted(subject.desired)),
+        returns_all=subject.returns_all,
         error=subject.error,
         ops=tuple(ops),
         postprocessing=tuple(postprocessing),
         slicers=tuple(slicers),
-        left_out={
-            "ops": tuple(idle_ops),
-            "postprocessing": tuple(idle_postprocessing),
-            "slicers": tuple(idle_slicers),
-        },
-        models=models,
+        inactive={part: tuple(items) for part, (_, items) in parts.items()},
+        models={name: format_optimizer(found) for name, (_, found) in optimizers.items()},
         keys=tuple(keys),
         outputs=() if plan is None else tuple(sorted(plan.resolution.outputs.names())),
-        unneeded=unneeded,
-        unneeded_postprocessing=unneeded_postprocessing,
-        schedules=schedules,
+        unneeded=unneeded[0],
+        unneeded_postprocessing=unneeded[1],
+        schedules=tuple(schedules),
         findings=tuple(
             list_findings(
-                subject,
-                ops,
-                idle,
-                postprocessing,
-                keys,
-                (unneeded, unneeded_postprocessing),
-                schedules,
+                subject, ops, inactive, postprocessing, keys, unneeded, schedules, optimizers
             )
         ),
-        spread={name: how for name, how in subject.spread.items() if name in models},
+        parallelism={name: how for name, how in subject.parallelism.items() if name in active},
         compiled=subject.compiled,
     )
 
 
-def _models(subject: Subject, ops: list[Item]) -> dict[str, str]:
-    """Name the optimizer of each model in force."""
-    in_force = {name for item in ops for name in item.models}
-    models = {}
-    for name, model in zip(model_names(subject.models), subject.models, strict=True):
-        if name in in_force:
-            optimizer: Any = get_metadata(model, "optimizer")
-            try:
-                if is_scheduler(optimizer):
-                    optimizer = optimizer.get_current_value(subject.epoch)
-                models[name] = describe_optimizer(optimizer)
-            except Exception as error:
-                models[name] = f"{type(error).__name__}: {error}"
-    return models
-
-
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _to_plain(one) for key, one in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [_to_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

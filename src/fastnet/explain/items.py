@@ -1,8 +1,8 @@
-"""What of a network's ops, postprocessing ops and slicers is in force, and why the rest is not."""
+"""The active ops, postprocessing ops and slicers, and the reasons why the others are inactive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,43 +13,43 @@ from fastnet.explain.subject import Subject
 from fastnet.op.op import is_delete
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
+from fastnet.util.names import MODES
 
-__all__ = ["Item", "find_items", "model_names", "name_op"]
+__all__ = ["Item", "find_items", "format_op", "model_names"]
 
-_MODES = ("train", "eval", "test", "infer")
+_META_SETTINGS = ("prob", "probs", "repeat", "max_iter")
 
 
 @dataclass(frozen=True)
 class Item:
-    """What there is to say of an op, a postprocessing op or a slicer.
+    """An op, a postprocessing op or a slicer.
 
     Attributes:
-        index: Its place in the network's list, schedulers counted as one.
-        place: Its place among those in force, or None if it is not.
-        name: The name of its class, and of the function that it calls.
-        inputs: The keys that it reads; those that a slicer cuts.
-        outputs: The keys that it writes; those that a slicer joins.
-        modes: The modes that it runs in; none for all.
-        ds_ids: The dataset ids that it runs for, or with "!" does not run for; none for all.
-        models: The names of the models that it holds.
-        takes_gradients: Whether it takes gradients.
+        index: Its index among the active ones, or None if it is inactive.
+        list_index: Its index in the network's list, where a scheduler is one entry.
+        name: Its class, and the function it calls.
+        inputs: The keys it reads, or slices.
+        outputs: The keys it writes, or un-slices.
+        modes: The modes it runs in; empty for all.
+        ds_ids: The dataset ids it runs for, or with "!" does not run for; empty for all.
+        models: The names of its models.
+        takes_gradients: Whether it computes gradients.
         updates: Whether it updates a model.
         deferred: Whether its update waits until after the last op.
-        deletes: Whether it drops what it reads.
-        acts: Whether it does more than write its outputs: it updates a model, or has no outputs,
-            or has such an op inside.
-        scheduler: The class of the scheduler that it comes from, or None.
-        setting: What a meta op does with the ops inside of it, or what another op says that it does
-            besides what its keys tell.
-        inside: The ops inside of it.
-        reason: Why it is not in force, or None if it is.
+        deletes: Whether it deletes its inputs.
+        has_effects: Whether it does more than write its outputs: it updates a model, has no
+            outputs, or contains such an op.
+        scheduler: The class of the scheduler it comes from, or None.
+        setting: A description of its settings, such as the probability of `Sometimes`.
+        ops: The ops inside a meta op.
+        reason: Why it is inactive, or None if it is active.
     """
 
-    index: int
-    place: int | None
+    index: int | None
+    list_index: int
     name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     ds_ids: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -57,104 +57,79 @@ class Item:
     updates: bool = False
     deferred: bool = False
     deletes: bool = False
-    acts: bool = False
+    has_effects: bool = False
     scheduler: str | None = None
     setting: str = ""
-    inside: tuple[Item, ...] = ()
+    ops: tuple[Item, ...] = ()
     reason: str | None = None
 
-    def keys(self) -> str:
-        """Write down what it reads and writes.
-
-        Returns:
-            For example ``"x, t -> loss"``.
-        """
+    def format_keys(self) -> str:
+        """Return the inputs and outputs, such as ``"x, t -> loss"``."""
         return f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}".strip()
 
 
 def find_items(subject: Subject, part: str) -> tuple[list[Item], list[Item]]:
-    """Tell apart what is in force and what is not.
-
-    Args:
-        subject: The network and its opening.
-        part: "ops", "postprocessing" or "slicers".
-
-    Returns:
-        Those in force in order, and the others, each with its reason.
-    """
-    # what only the network knows: the keys that it has read
+    """Return the active and the inactive items of "ops", "postprocessing" or "slicers"."""
+    # Only the plan knows the keys that the network has resolved.
     flow = subject.plan.flow if part == "ops" and subject.plan is not None else ()
-    chosen: list[Item] = []
-    left_out: list[Item] = []
-    for index, entry in enumerate(getattr(subject, part)):
-        for item in _values(subject, index, entry):
+    active: list[Item] = []
+    inactive: list[Item] = []
+    for list_index, entry in enumerate(getattr(subject, part)):
+        for item in _read_entry(subject, list_index, entry):
             if item.reason is not None:
-                left_out.append(item)
+                inactive.append(item)
                 continue
-            place = len(chosen)
-            item = replace(item, place=place)
-            if place < len(flow):
-                item = replace(item, inputs=flow[place][0], outputs=flow[place][1])
-            if part == "ops" and place >= subject.first_deferred:
+            index = len(active)
+            item = replace(item, index=index)
+            if index < len(flow):
+                item = replace(item, inputs=flow[index][0], outputs=flow[index][1])
+            if part == "ops" and index >= subject.first_deferred:
                 item = replace(item, deferred=True)
-            chosen.append(item)
-    return chosen, left_out
+            active.append(item)
+    return active, inactive
 
 
-def name_op(item: Item) -> str:
-    """Name an op in force in a sentence.
-
-    Args:
-        item: The op.
-
-    Returns:
-        For example ``"op 2, CrossEntropy (y, t -> loss)"``.
-    """
-    return f"op {item.place}, {item.name} ({item.keys()})"
+def format_op(item: Item) -> str:
+    """Return the name of an active op in a sentence: ``"op 2, CrossEntropy (y, t -> loss)"``."""
+    return f"op {item.index}, {item.name} ({item.format_keys()})"
 
 
 def model_names(models: Iterable[Any]) -> tuple[str, ...]:
-    """Name models.
-
-    Args:
-        models: The models.
-
-    Returns:
-        The names that `build` gave them, or those of their classes, in order.
-    """
+    """Return the names of models, in order."""
     return tuple(sorted(name_of(model) for model in models))
 
 
-def _values(subject: Subject, index: int, entry: Any) -> Iterator[Item]:
-    """Return the item of an entry, or each of those that a scheduler may put in its place."""
+def _read_entry(subject: Subject, list_index: int, entry: Any) -> Iterator[Item]:
+    """Return the item of an entry, or the items of all values of a scheduler."""
     if not is_scheduler(entry):
-        yield _judge(subject, index, entry, None)
+        yield _read_item(subject, list_index, entry, None)
         return
     scheduler = type(entry).__name__
     try:
         current = entry.get_current_value(subject.epoch)
-        instead = _name(current) if is_given(current) else "nothing"
+        given = op_name(current) if is_given(current) else "nothing"
     except Exception as error:
         current = None
-        instead = f"an error ({type(error).__name__})"
+        given = f"an error ({type(error).__name__})"
     if is_given(current):
-        yield _judge(subject, index, current, scheduler)
-    reason = f"{scheduler} gives {instead} in epoch {subject.epoch}"
-    # the values are kept, so that none made for this call leaves its id to another
+        yield _read_item(subject, list_index, current, scheduler)
+    reason = f"{scheduler} gives {given} in epoch {subject.epoch}"
+    # Hold the values: a scheduler may create them for this call, and ids of freed objects recur.
     seen = {id(current): current}
     for value in entry.get_all_values():
         if is_given(value) and id(value) not in seen:
             seen[id(value)] = value
-            yield replace(_describe(value, index), scheduler=scheduler, reason=reason)
+            yield replace(_describe(value, list_index), scheduler=scheduler, reason=reason)
 
 
-def _judge(subject: Subject, index: int, value: Any, scheduler: str | None) -> Item:
+def _read_item(subject: Subject, list_index: int, value: Any, scheduler: str | None) -> Item:
     try:
         spec: Spec = subject.read(value)
     except Exception as error:
         reason = f"it cannot be read: {type(error).__name__}: {error}"
-        return Item(index, None, _name(value), (), (), scheduler=scheduler, reason=reason)
-    item = replace(_describe(value, index), scheduler=scheduler)
+        name = value.__name__ if isinstance(value, type) else op_name(value)
+        return Item(None, list_index, name, scheduler=scheduler, reason=reason)
+    item = replace(_describe(value, list_index), scheduler=scheduler)
     if isinstance(spec, OpSpec):
         item = replace(
             item,
@@ -169,37 +144,33 @@ def _judge(subject: Subject, index: int, value: Any, scheduler: str | None) -> I
     return item
 
 
-def _describe(value: Any, index: int) -> Item:
-    cuts = hasattr(value, "slice_inputs")
-    inside = tuple(_describe(op, place) for place, op in enumerate(_inside(value)))
-    outputs = _strings(value, "unslice_inputs" if cuts else "outputs")
-    deletes = not cuts and is_delete(value)
-    updates = bool(_ask(value, "get_fe_loss_keys", ()))
+def _describe(value: Any, list_index: int) -> Item:
+    is_slicer = hasattr(value, "slice_inputs")
+    inner = tuple(_describe(op, index) for index, op in enumerate(_inner_ops(value)))
+    outputs = _strings(value, "unslice_inputs" if is_slicer else "outputs")
+    deletes = not is_slicer and is_delete(value)
+    updates = bool(_call(value, "get_fe_loss_keys", ()))
     return Item(
-        index=index,
-        place=None,
-        name=_name(value),
-        inputs=_strings(value, "slice_inputs" if cuts else "inputs"),
+        index=None,
+        list_index=list_index,
+        name=op_name(value),
+        inputs=_strings(value, "slice_inputs" if is_slicer else "inputs"),
         outputs=outputs,
         modes=tuple(sorted(_strings(value, "mode"), key=_mode_order)),
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
-        models=model_names(_ask(value, "get_fe_models", ())),
-        takes_gradients=_ask(value, "fe_retain_graph", None) is not None,
+        models=model_names(_call(value, "get_fe_models", ())),
+        takes_gradients=_call(value, "fe_retain_graph", None) is not None,
         updates=updates,
         deferred=bool(getattr(value, "defer", False)),
         deletes=deletes,
-        acts=updates or not (outputs or deletes) or any(op.acts for op in inside),
-        setting=_setting(value) if inside else "; ".join(_ask(value, "told_settings", ())),
-        inside=inside,
+        has_effects=updates or not (outputs or deletes) or any(op.has_effects for op in inner),
+        setting=_format_settings(value) if inner else "; ".join(_call(value, "told_settings", ())),
+        ops=inner,
     )
 
 
-def _name(value: Any) -> str:
-    return value.__name__ if isinstance(value, type) else op_name(value)
-
-
 def _mode_order(mode: str) -> tuple[int, str]:
-    return _MODES.index(mode) if mode in _MODES else len(_MODES), mode
+    return MODES.index(mode) if mode in MODES else len(MODES), mode
 
 
 def _strings(value: Any, attribute: str) -> tuple[str, ...]:
@@ -209,13 +180,12 @@ def _strings(value: Any, attribute: str) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(map(str, names))
 
 
-def _ask(value: Any, method: str, default: Any) -> Any:
-    asked: Callable[[], Any] | None = getattr(value, method, None)
-    return default if asked is None else asked()
+def _call(value: Any, method: str, default: Any) -> Any:
+    return getattr(value, method, lambda: default)()
 
 
-def _inside(value: Any) -> list[Any]:
-    """List the ops of a meta op, whoever wrote it: several under `ops`, or one under `op`."""
+def _inner_ops(value: Any) -> list[Any]:
+    """Return the ops of any meta op: several in `ops`, or one in `op`."""
     ops = getattr(value, "ops", None)
     if isinstance(ops, (list, tuple)):
         return [op for op in ops if hasattr(op, "forward")]
@@ -223,25 +193,11 @@ def _inside(value: Any) -> list[Any]:
     return [op] if hasattr(op, "forward") else []
 
 
-def _setting(value: Any) -> str:
-    probs = getattr(value, "probs", None)
-    if probs:
-        return f"one of them a step, drawn with {', '.join(map(_short, probs))}"
-    prob = getattr(value, "prob", None)
-    if prob is not None:
-        return f"in a step with probability {_short(prob)}"
-    repeat = getattr(value, "repeat", None)
-    if callable(repeat):
-        most = getattr(value, "max_iter", None)
-        read = ", ".join(getattr(value, "repeat_inputs", ()))
-        return f"again while a condition of {read or 'nothing'} holds" + (
-            "" if most is None else f", at most {most} times"
-        )
-    return "in a row" if repeat is None else f"{repeat} times"
-
-
-def _short(share: Any) -> str:
-    try:
-        return f"{float(share):.3g}"
-    except (TypeError, ValueError):
-        return str(share)
+def _format_settings(value: Any) -> str:
+    """Return the settings of a meta op, such as ``"prob=0.5"``."""
+    settings = {name: getattr(value, name, None) for name in _META_SETTINGS}
+    return ", ".join(
+        f"{name}={getattr(setting, '__name__', setting)}"
+        for name, setting in settings.items()
+        if setting is not None
+    )

@@ -1,4 +1,4 @@
-"""What a network hands over to be explained."""
+"""The data of a network that an explanation is made from."""
 
 from __future__ import annotations
 
@@ -14,28 +14,12 @@ __all__ = ["Subject"]
 
 @dataclass(frozen=True)
 class Subject:
-    """A network, and an opening of it, as far as the network itself has worked that out.
+    """A network and the context to explain.
 
-    Attributes:
-        network: The name of the network's class.
-        framework: "torch" or "tf".
-        device: The device that ops run on; "" where TensorFlow chooses.
-        mode: The mode.
-        epoch: The epoch, counted from 1.
-        ds_id: The id of the dataset.
-        desired: The keys wanted back by name.
-        wants_all: Whether all that ops write is, no key being named.
-        ops: The network's ops, schedulers among them.
-        postprocessing: Its postprocessing ops, schedulers among them.
-        slicers: Its slicers, schedulers among them.
-        models: Its models.
-        read: Gives what the network goes by for an item: its `OpSpec` or `SlicerSpec`.
-        plan: The ops as the kernel would run them, or None if it would refuse them.
-        first_deferred: The place from which on updates wait until after the last op.
-        error: What an opening would raise, or None.
-        spread: By the names of models how they are spread over processes and devices.
-        compiled: Whether steps run as compiled programs, and why not, in words; "" where that was
-            not asked for.
+    `ops`, `postprocessing` and `slicers` are the network's lists, schedulers included. `read`
+    returns the `OpSpec` or `SlicerSpec` of an item. `plan` is None where the kernel refuses the ops
+    or the context cannot be entered, which `error` explains. Updates from the op `first_deferred`
+    on run after the last op. `parallelism` says by model name how models are distributed.
     """
 
     network: str
@@ -45,7 +29,7 @@ class Subject:
     epoch: int
     ds_id: str | None
     desired: frozenset[str]
-    wants_all: bool
+    returns_all: bool
     ops: list[Any]
     postprocessing: list[Any]
     slicers: list[Any]
@@ -54,5 +38,5 @@ class Subject:
     plan: Plan | None
     first_deferred: int
     error: str | None
-    spread: Mapping[str, str] = field(default_factory=dict)
+    parallelism: Mapping[str, str] = field(default_factory=dict)
     compiled: str = ""

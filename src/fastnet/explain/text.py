@@ -1,354 +1,198 @@
-"""An explanation as text for a terminal."""
+"""An explanation as text."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from textwrap import wrap
 
+from fastnet.explain.contents import Contents
 from fastnet.explain.items import Item
-from fastnet.explain.keys import Key, Life
-from fastnet.explain.schedules import Schedules
+from fastnet.explain.keys import Key, Lifetime
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+__all__ = ["format_text"]
 
-    from fastnet.explain.explanation import Explanation
-
-__all__ = ["lines", "render"]
-
-WIDTH = 96
-_MOST_CHANGES = 8
-_WIDEST = 30
-_LEAST = 20
-
-Line = tuple[str, str]
-
-_STYLES = {"heading": "bold", "error": "bold red", "finding": "yellow", "idle": "dim", "": ""}
+_WIDTH = 96
+_MAX_COLUMN = 30
+_MIN_LAST_COLUMN = 20
 
 
-def lines(explanation: Explanation, width: int = WIDTH) -> Iterator[Line]:
-    """Write an explanation down.
-
-    Args:
-        explanation: The explanation.
-        width: How long a line may be.
-
-    Yields:
-        Its lines, each with what it is: "heading", "error", "finding", "idle" or "".
-    """
-    for part in (_opening, _ops, _keys, _schedules, _findings):
-        for block in part(explanation):
-            yield from block.lines(width)
-
-
-def render(explanation: Explanation, console: Console, options: ConsoleOptions) -> RenderResult:
-    """Write an explanation down in colours, as wide as a terminal is.
-
-    Args:
-        explanation: The explanation.
-        console: What rich prints on.
-        options: What it is like.
-
-    Yields:
-        Text that rich prints.
-    """
-    from rich.text import Text
-
-    for line, kind in lines(explanation, min(WIDTH, options.max_width)):
-        yield Text(line, style=_STYLES[kind])
-
-
-@dataclass(frozen=True)
-class _Paragraph:
-    """A text that goes on in the next line, further in, where it is too long for one."""
-
-    text: str
-    kind: str = ""
-    indent: str = "  "
-    mark: str = ""
-
-    def lines(self, width: int) -> Iterator[Line]:
-        wrapped = textwrap.wrap(
-            self.text,
-            width,
-            initial_indent=self.indent + self.mark,
-            subsequent_indent=self.indent + "  ",
-            break_on_hyphens=False,
-        )
-        for line in wrapped or [""]:
-            yield line, self.kind
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Columns; what is too long for its column goes on below."""
-
-    rows: Sequence[Sequence[str]]
-    kinds: Sequence[str]
-
-    def lines(self, width: int) -> Iterator[Line]:
-        if not self.rows:
-            return
-        widths = self._widths(width)
-        for row, kind in zip(self.rows, self.kinds, strict=True):
-            cells = [
-                _wrap_cell(cell, cell_width) for cell, cell_width in zip(row, widths, strict=True)
-            ]
-            for number in range(max(map(len, cells))):
-                parts = [
-                    (cell[number] if number < len(cell) else "").ljust(cell_width)
-                    for cell, cell_width in zip(cells, widths, strict=True)
-                ]
-                yield f"  {'  '.join(parts)}".rstrip(), kind
-
-    def _widths(self, width: int) -> list[int]:
-        """Share the width out: the last column has what is left, and at least some."""
-        columns = list(zip(*self.rows, strict=True))
-        widths = [min(max(map(len, column)), _WIDEST) for column in columns]
-        shortest = [
-            max((len(word) for cell in column for word in cell.split()), default=0)
-            for column in columns
-        ]
-        least = min(widths[-1], _LEAST)
-        room = width - 2 * len(widths) - sum(widths[:-1])
-        while room < least:
-            # a column gives way as long as its words stay whole
-            spare, place = max(
-                (own - word, place)
-                for place, (own, word) in enumerate(zip(widths, shortest, strict=True))
-                if place < len(widths) - 1
-            )
-            if spare <= 0:
-                break
-            widths[place] -= 1
-            room += 1
-        widths[-1] = max(room, shortest[-1], 1)
-        return widths
-
-
-def _wrap_cell(text: str, width: int) -> list[str]:
-    inner = text.lstrip(" ")
-    indent = " " * (len(text) - len(inner))
-    return textwrap.wrap(
-        inner, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    ) or [""]
-
-
-def _opening(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
-    ds_id = f", ds_id {explanation.ds_id!r}" if explanation.ds_id else ""
-    yield _Paragraph(
-        f"{explanation.network} in mode {explanation.mode!r}, epoch {explanation.epoch}{ds_id}"
-        + (f", on {explanation.device}" if explanation.device else ""),
-        "heading",
-        indent="",
-    )
-    if explanation.error is not None:
-        yield _Paragraph(f"An opening would fail with {explanation.error}", "error", indent="")
-        yield _Paragraph("What follows is what can be said all the same.", indent="")
-    for name, optimizer in explanation.models.items():
-        how = explanation.spread.get(name)
-        spread = "" if how is None else f", {how}"
-        yield _Paragraph(f"model '{name}' with {optimizer}{spread}", indent="")
-    if explanation.compiled:
-        yield _Paragraph(f"steps {explanation.compiled}", indent="")
-
-
-def _ops(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
+def format_text(explanation: Contents) -> str:
+    """Return an explanation as lines of at most 96 characters, as far as keys and names allow."""
+    lines = [*_format_header(explanation)]
     for part, heading in (
         ("ops", "Ops"),
         ("postprocessing", "Postprocessing"),
         ("slicers", "Slicers"),
     ):
-        items: Sequence[Item] = getattr(explanation, part)
-        idle = explanation.left_out[part]
-        if not items and not idle and part != "ops":
-            continue
-        unneeded: frozenset[int] = frozenset()
-        if part == "ops":
-            unneeded = explanation.unneeded
-        elif part == "postprocessing":
-            unneeded = explanation.unneeded_postprocessing
-        count = f"{len(items)} in force" + (f", {len(idle)} not" if idle else "")
-        yield _Paragraph("")
-        yield _Paragraph(f"{heading} ({count})", "heading", indent="")
-        rows: list[Sequence[str]] = []
-        kinds: list[str] = []
-        for item in items:
-            assert item.place is not None
-            rows.append((str(item.place), item.name, item.keys(), _facts(item, unneeded)))
-            kinds.append("finding" if item.place in unneeded else "")
-            for row in _inside(item, 1):
-                rows.append(row)
-                kinds.append("")
-        for item in idle:
-            rows.append(("-", item.name, item.keys(), f"not in force: {item.reason}"))
-            kinds.append("idle")
-        yield _Table(rows, kinds)
+        lines += _format_items(explanation, part, heading)
+    lines += ["", *_format_keys(explanation)]
+    lines += _format_schedules(explanation)
+    lines += ["", f"Findings ({len(explanation.findings) or 'none'})"]
+    for finding in explanation.findings:
+        lines += _paragraph(finding.text, "  * ", "    ")
+    return "\n".join(lines)
 
 
-def _inside(item: Item, depth: int) -> Iterator[Sequence[str]]:
-    for inner in item.inside:
-        yield "", f"{'  ' * depth}{inner.name}", inner.keys(), _facts(inner, frozenset())
-        yield from _inside(inner, depth + 1)
+def _paragraph(text: str, first: str = "", rest: str = "  ") -> list[str]:
+    return wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    ) or [""]
 
 
-def _facts(item: Item, unneeded: frozenset[int]) -> str:
-    facts = []
-    if item.place is not None and item.place in unneeded:
-        facts.append("NOT NEEDED")
-    if item.setting:
-        facts.append(item.setting)
-    if item.models and not item.inside:
-        facts.append(f"model {', '.join(map(repr, item.models))}")
-    if item.takes_gradients and not item.inside:
-        facts.append("takes gradients")
-    if item.deferred:
-        facts.append("deferred to the end")
-    if item.scheduler is not None:
-        facts.append(f"by {item.scheduler}")
-    return "; ".join(facts)
-
-
-def _keys(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
-    yield _Paragraph("")
-    yield _Paragraph("Keys", "heading", indent="")
-    rows: list[Sequence[str]] = [("key", "from", "read by", "dies", "in the result")]
-    for key in explanation.keys:
-        rows.extend(_key_rows(key))
-    kinds = ["idle"] + [""] * (len(rows) - 1)
-    yield _Table(rows, kinds)
-    yield _Paragraph("")
-    device = {key.name for key in explanation.keys if key.to_device}
-    facts = [
-        ("taken from the batch", explanation.inputs),
-        (f"go to {explanation.device}" if _copies(explanation) else "go to the ops", device),
-        ("handed back by ops", explanation.returned),
-        ("pass through untouched", explanation.untouched),
-        ("cut into minibatches", {key.name for key in explanation.keys if key.cut_by}),
-        ("whole in each minibatch", explanation.shared),
-        ("joined again", {key.name for key in explanation.keys if key.joined_by}),
-    ]
-    shown = [(label, ", ".join(sorted(names)) or "none") for label, names in facts[:4]]
-    shown += [(label, ", ".join(sorted(names))) for label, names in facts[4:] if names]
-    yield _Table(shown, [""] * len(shown))
-    if any(key.because == "default" for key in explanation.keys):
-        yield _Paragraph(
-            "All that ops write comes back, as no keys were asked for; with desired_output_keys "
-            "the others are dropped early."
-        )
-    yield _Paragraph("Whatever else a batch has passes through too.")
-
-
-def _copies(explanation: Explanation) -> bool:
-    return explanation.framework == "torch" and explanation.device != "cpu"
-
-
-def _key_rows(key: Key) -> Iterator[Sequence[str]]:
-    result = _result(key)
-    if not key.lives:
-        yield key.name, _source(key), _after(key), "", result
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Align rows in columns; a cell too long for its column is wrapped."""
+    if not rows:
         return
-    for number, life in enumerate(key.lives):
-        last = number == len(key.lives) - 1
-        source = "batch" if life.writer is None else f"op {life.writer}"
-        readers = [f"op {place}" for place in life.readers]
-        if last and key.read_after:
-            readers.append(_after(key))
+    widths = [min(max(map(len, column)), _MAX_COLUMN) for column in zip(*rows, strict=True)]
+    widths[-1] = max(_WIDTH - 2 * len(widths) - sum(widths[:-1]), _MIN_LAST_COLUMN)
+    for row in rows:
+        cells = [_wrap_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = [part.ljust(width) for part, width in zip(parts, widths, strict=True)]
+            yield f"  {'  '.join(padded)}".rstrip()
+
+
+def _wrap_cell(text: str, width: int) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    lines = wrap(
+        text.lstrip(" "),
+        max(width, len(indent) + 1),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    return lines or [""]
+
+
+def _format_header(explanation: Contents) -> Iterator[str]:
+    ds_id = f", ds_id {explanation.ds_id!r}" if explanation.ds_id else ""
+    device = f", on {explanation.device}" if explanation.device else ""
+    yield (
+        f"{explanation.network} in mode {explanation.mode!r}, epoch {explanation.epoch}"
+        f"{ds_id}{device}"
+    )
+    if explanation.error is not None:
+        yield from _paragraph(f"Entering the network would fail with {explanation.error}")
+    for name, optimizer in explanation.models.items():
+        how = explanation.parallelism.get(name)
+        yield from _paragraph(f"model '{name}' with {optimizer}" + (f", {how}" if how else ""))
+    if explanation.compiled:
+        yield from _paragraph(f"steps {explanation.compiled}")
+
+
+def _format_items(explanation: Contents, part: str, heading: str) -> Iterator[str]:
+    items: Sequence[Item] = getattr(explanation, part)
+    inactive = explanation.inactive[part]
+    if not items and not inactive and part != "ops":
+        return
+    unneeded = frozenset[int]()
+    if part != "slicers":
+        unneeded = getattr(explanation, "unneeded" if part == "ops" else f"unneeded_{part}")
+    yield ""
+    yield f"{heading} ({len(items)} active" + (f", {len(inactive)} inactive)" if inactive else ")")
+    rows = [row for item in items for row in _item_rows(item, unneeded)]
+    rows += [("-", item.name, item.format_keys(), f"inactive: {item.reason}") for item in inactive]
+    yield from _table(rows)
+
+
+def _item_rows(
+    item: Item, unneeded: frozenset[int], depth: int = 0
+) -> Iterator[tuple[str, str, str, str]]:
+    notes = []
+    if depth == 0 and item.index in unneeded:
+        notes.append("NOT NEEDED")
+    if item.setting:
+        notes.append(item.setting)
+    if item.models and not item.ops:
+        notes.append(f"model {', '.join(map(repr, item.models))}")
+    if item.takes_gradients and not item.ops:
+        notes.append("computes gradients")
+    if item.deferred:
+        notes.append("deferred")
+    if item.scheduler is not None:
+        notes.append(f"from {item.scheduler}")
+    index = "" if depth else str(item.index)
+    yield index, f"{'  ' * depth}{item.name}", item.format_keys(), "; ".join(notes)
+    for inner in item.ops:
+        yield from _item_rows(inner, unneeded, depth + 1)
+
+
+def _format_keys(explanation: Contents) -> Iterator[str]:
+    yield "Keys"
+    rows = [("key", "from", "read by", "until", "in the result")]
+    rows += [row for key in explanation.keys for row in _key_rows(key)]
+    yield from _table(rows)
+    yield ""
+    copies = explanation.framework == "torch" and explanation.device != "cpu"
+    sliced = {key.name for key in explanation.keys if key.sliced_by}
+    facts = {
+        "required of the batch": explanation.inputs,
+        f"moved to {explanation.device}" if copies else "read by ops": explanation.device_inputs,
+        "returned by ops": explanation.returned,
+        "returned unchanged": explanation.untouched,
+        "sliced": sliced,
+        "not sliced": explanation.device_inputs - sliced if sliced else set(),
+        "un-sliced": {key.name for key in explanation.keys if key.unsliced_by},
+    }
+    yield from _table(
+        [
+            (label, ", ".join(sorted(names)) or "none")
+            for index, (label, names) in enumerate(facts.items())
+            if names or index < 4
+        ]
+    )
+    if explanation.returns_all and explanation.returned:
+        yield from _paragraph(
+            "All keys that ops write are returned; with desired_output_keys, the others would be "
+            "dropped after their last reader.",
+            "  ",
+        )
+    yield "  Other keys of the batch are returned unchanged."
+
+
+def _key_rows(key: Key) -> Iterator[tuple[str, str, str, str, str]]:
+    result = {
+        None: "-",
+        "ops": "yes",
+        "batch": "the batch's own",
+        "postprocessing": "from postprocessing",
+    }[key.result]
+    if key.result is not None and key.unsliced_by is not None:
+        result += f", un-sliced by {key.unsliced_by}"
+    after = ", ".join(f"post {index}" for index in key.postprocessing_readers)
+    if not key.lifetimes:
+        writers = ", ".join(f"post {index}" for index in key.postprocessing_writers)
+        yield key.name, "batch" if key.required else writers or "nowhere", after, "", result
+        return
+    last = len(key.lifetimes) - 1
+    for number, life in enumerate(key.lifetimes):
+        readers = [f"op {index}" for index in life.readers]
+        if number == last and after:
+            readers.append(after)
         yield (
             key.name if number == 0 else "",
-            source,
+            "batch" if life.writer is None else f"op {life.writer}",
             ", ".join(readers) or "nothing",
-            _death(life),
-            result if last else "",
+            _format_end(life),
+            result if number == last else "",
         )
 
 
-def _source(key: Key) -> str:
-    if key.taken:
-        return "batch"
-    return ", ".join(f"post {place}" for place in key.written_after) or "nowhere"
+def _format_end(life: Lifetime) -> str:
+    if life.end in ("overwritten", "deleted"):
+        return f"{life.end} by op {life.last_op}"
+    if life.end == "dropped":
+        return f"op {life.last_op}"
+    return "?" if life.end == "unknown" else ""
 
 
-def _after(key: Key) -> str:
-    return ", ".join(f"post {place}" for place in key.read_after)
-
-
-def _death(life: Life) -> str:
-    if life.end == "returned":
-        return ""
-    if life.end == "unknown":
-        return "?"
-    if life.end == "overwritten":
-        return f"overwritten by op {life.after}"
-    if life.end == "deleted":
-        return f"deleted by op {life.after}"
-    return "at once" if life.after == life.writer else f"after op {life.after}"
-
-
-def _result(key: Key) -> str:
-    parts = {
-        None: "-",
-        "batch": "the batch's own",
-        "ops": {
-            "desired": "wanted",
-            "postprocessing": "for postprocessing",
-            "default": "yes, by default",
-        }.get(key.because or "", "yes"),
-        "postprocessing": "from postprocessing",
-    }
-    text = parts[key.result]
-    if key.result is None:
-        return text
-    if key.joined_by is not None:
-        text += f", joined by {key.joined_by}"
-    elif key.cut_by is not None:
-        text += f", cut by {key.cut_by}"
-    return text
-
-
-def _schedules(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
-    schedules = explanation.schedules
-    if not schedules.schedulers:
-        return
-    yield _Paragraph("")
-    yield _Paragraph(f"Schedules (epochs 1 to {schedules.last_epoch})", "heading", indent="")
-    for schedule in schedules.schedulers:
-        again = "" if schedule.cycle is None else f", round every {schedule.cycle} epochs"
-        values = "; ".join(
-            f"from epoch {epoch} {value}"
-            for number, (epoch, value) in enumerate(schedule.values)
-            if number == 0 or value != schedule.values[number - 1][1]
-        )
-        yield _Paragraph(f"{schedule.where}, {schedule.name}{again}: {values}")
-    yield from _changes(schedules, explanation.framework)
-
-
-def _changes(schedules: Schedules, framework: str) -> Iterator[_Paragraph | _Table]:
-    for change in schedules.changes[:_MOST_CHANGES]:
-        what = [
-            f"{verb} {', '.join(names)}"
-            for verb, names in (("starts", change.starts), ("stops", change.stops))
-            if names
-        ]
-        text = f"from epoch {change.epoch}: {'; '.join(what)}"
-        if change.traces:
-            text += "; a new trace"
-        yield _Paragraph(text)
-    more = len(schedules.changes) - _MOST_CHANGES
-    if more > 0:
-        yield _Paragraph(f"... and {more} more changes")
-    if framework == "tf" and schedules.changes:
-        text = (
-            "Ops or optimizers that were not in force together before are traced anew; a set that "
-            "comes round again has its trace."
-        )
-        yield _Paragraph(text)
-
-
-def _findings(explanation: Explanation) -> Iterator[_Paragraph | _Table]:
-    yield _Paragraph("")
-    yield _Paragraph(f"Findings ({len(explanation.findings) or 'none'})", "heading", indent="")
-    for finding in explanation.findings:
-        yield _Paragraph(finding.text, "finding", mark="* ")
+def _format_schedules(explanation: Contents) -> Iterator[str]:
+    if explanation.schedules:
+        yield ""
+        yield "Schedules"
+    for schedule in explanation.schedules:
+        values = "; ".join(f"from epoch {epoch} {value}" for epoch, value in schedule.values)
+        if schedule.cycle is not None:
+            values += f"; repeats every {schedule.cycle} epochs"
+        yield from _paragraph(f"{schedule.where}, {schedule.name}: {values}", "  ", "    ")

@@ -344,7 +344,7 @@ class BaseNetwork(Value):
         ds_id: str | None = "",
         desired_output_keys: Collection[str] | None = None,
     ) -> Explanation:
-        """Explain what a step would run, and why, without opening the network.
+        """Explain what a step would run, and why, without entering the network.
 
         Args:
             mode: "train", "eval", "test" or "infer".
@@ -360,7 +360,7 @@ class BaseNetwork(Value):
         >>> from fastnet.op.tensorop import LambdaOp
         >>> network = TorchNetwork([LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")])
         >>> network.explain("infer", desired_output_keys=["y"]).findings[0].text
-        "Nothing needs op 1, LambdaOp[abs] (x -> z): 'z' is neither read nor wanted back."
+        "Nothing needs op 1, LambdaOp[abs] (x -> z): 'z' is neither read nor returned."
         """
         from fastnet.network.explaining import explain
 

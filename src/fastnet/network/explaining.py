@@ -8,7 +8,8 @@ from typing import Any
 
 from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.explain import Explanation, Subject, explain_subject
+from fastnet.explain.explanation import Explanation, explain_subject
+from fastnet.explain.subject import Subject
 from fastnet.network.context import check_request
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import is_scheduler
@@ -24,7 +25,7 @@ def explain(
     ds_id: str | None,
     desired_output_keys: Collection[str] | None,
 ) -> Explanation:
-    """Explain the steps of a context without opening the network; see `BaseNetwork.explain`."""
+    """Explain the steps of a context without entering the network; see `BaseNetwork.explain`."""
     plans = network._plans
     plan: ExecutionPlan | None = None
     error: str | None = None
@@ -57,7 +58,7 @@ def explain(
             epoch=epoch,
             ds_id=ds_id,
             desired=desired,
-            wants_all=not desired and not network._wanted,
+            returns_all=not desired and not network._wanted,
             ops=network.ops,
             postprocessing=network.postprocessing,
             slicers=network.slicers,
@@ -66,7 +67,7 @@ def explain(
             plan=None if plan is None else plan.kernel,
             first_deferred=len(ops) if plan is None else network._first_deferred(ops),
             error=error,
-            spread=_describe_parallelism(network),
+            parallelism=_describe_parallelism(network),
             compiled=_describe_compilation(network, mode),
         )
     )
@@ -75,8 +76,8 @@ def explain(
 def _describe_parallelism(network: Any) -> dict[str, str]:
     """Describe how models are distributed, by name."""
     describe = backend_module(network.target_type, "processes").told_spread
-    spread = {name_of(model): describe(model) for model in network.models}
-    return {name: how for name, how in spread.items() if how is not None}
+    described = {name_of(model): describe(model) for model in network.models}
+    return {name: how for name, how in described.items() if how is not None}
 
 
 def _describe_compilation(network: Any, mode: str) -> str:

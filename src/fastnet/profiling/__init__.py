@@ -1,12 +1,11 @@
-"""Where the time of steps goes: measured, shown, drawn and compared."""
+"""Measure where the time of steps goes."""
 
 from typing import TYPE_CHECKING
 
 from fastnet.util.lazy import attach
 
 if TYPE_CHECKING:
-    from fastnet.profiling.compared import ComparedRow
-    from fastnet.profiling.comparison import Comparison
+    from fastnet.profiling.comparison import ComparedRow, Comparison
     from fastnet.profiling.result import Profile
     from fastnet.profiling.rows import Row, Section
     from fastnet.profiling.session import profile
@@ -16,7 +15,7 @@ __all__ = ["ComparedRow", "Comparison", "Profile", "Row", "Section", "profile"]
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "ComparedRow": "compared",
+        "ComparedRow": "comparison",
         "Comparison": "comparison",
         "Profile": "result",
         "Row": "rows",

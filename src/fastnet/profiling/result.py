@@ -1,4 +1,4 @@
-"""A profile: what was measured, and the forms it takes."""
+"""The result of a profile, and its forms."""
 
 from __future__ import annotations
 
@@ -6,62 +6,58 @@ import json
 import platform
 import sys
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import fields
+from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from fastnet.network import BaseNetwork
-from fastnet.network.metering import WAIT
 from fastnet.profiling.comparison import LEAST, Comparison
-from fastnet.profiling.optional import require
-from fastnet.profiling.plot import draw_profile
+from fastnet.profiling.plot import draw
 from fastnet.profiling.recording import Recorder, SectionRecorder
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import Timeline
-from fastnet.profiling.table import Table, profile_tables, to_plain, to_rich_table
+from fastnet.profiling.table import format_seconds, format_tables, profile_tables
 from fastnet.profiling.trace_events import trace_events
 
 __all__ = ["Profile"]
 
-_SCHEMA = "fastnet.profile/1"
+_SCHEMA = "fastnet.profile/2"
 
 
 class Profile:
-    """Where the time of steps went.
+    """The times of a network's steps: the result of `fastnet.profile`.
+
+    `print` shows it as a table.
 
     Attributes:
-        sections: The steps, those that ran the same ops together.
-        openings: What opening the network took: finding or working out its ops, and entering it.
-        unmeasured: How many steps were not measured, because another one was under way.
-        about: The framework, the device, the versions and what a stamp costs; and after
-            `fastnet.profile` has run batches itself, whether what they have changed has stayed.
+        sections: The measured steps: a section for all that ran the same ops in the same mode.
+        entries: Rows of entering the network, of waiting for data, and of traces in skipped steps.
+        unmeasured: The number of steps not measured, as another step was running.
+        about: The framework, device, versions, the cost of a time stamp, and for batches run by
+            `fastnet.profile` whether their updates were kept.
     """
 
     def __init__(
         self,
         sections: tuple[Section, ...] = (),
-        openings: tuple[Row, ...] = (),
+        entries: tuple[Row, ...] = (),
         unmeasured: int = 0,
         about: dict[str, Any] | None = None,
     ) -> None:
         self.sections = sections
-        self.openings = openings
+        self.entries = entries
         self.unmeasured = unmeasured
         self.about: dict[str, Any] = about or {}
         self._timelines: tuple[Timeline, ...] = ()
 
     def fill(self, network: BaseNetwork, recorder: Recorder) -> None:
-        """Take over what was measured.
-
-        Args:
-            network: What was measured.
-            recorder: What measured it.
-        """
+        """Set everything to what was recorded of a network."""
         names: set[str] = set()
         sections, timelines = [], []
         for recorded in recorder.sections.values():
-            name = _name(recorded, names)
+            name = _section_name(recorded, names)
             section = recorded.section(name)
             self.unmeasured += recorded.unmeasured
             if section is None:
@@ -70,34 +66,33 @@ class Profile:
             sections.append(section)
             timelines.append(recorded.timeline(name))
         self.sections, self._timelines = tuple(sections), tuple(timelines)
-        self.openings = recorder.openings()
+        self.entries = recorder.entries()
+        packages = ("fastnet", "torch", "tensorflow", "keras", "numpy")
+        modules = {name: sys.modules.get(name) for name in packages}
         self.about = {
             "framework": network.target_type,
             "device": str(network.device or "as TensorFlow places it"),
             "python": platform.python_version(),
-            "versions": _versions(),
-            "stamp_seconds": {"kernel": recorder.cost.kernel, "python": recorder.cost.python},
+            "versions": {name: str(one.__version__) for name, one in modules.items() if one},
+            "stamp_seconds": vars(recorder.cost),
         }
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The rows of all sections and, after them, those of the openings."""
-        return tuple(row for one in self.sections for row in one.rows) + self.openings
+        """The rows of all sections, then those of `entries`."""
+        return tuple(row for one in self.sections for row in one.rows) + self.entries
 
     def section(self, name: str) -> Section:
-        """Find a section.
-
-        Args:
-            name: Its name.
+        """Return the section of a name.
 
         Raises:
-            KeyError: If there is none of that name.
+            KeyError: If there is none.
         """
         for section in self.sections:
             if section.name == name:
                 return section
-        there = ", ".join(section.name for section in self.sections) or "none"
-        raise KeyError(f"no section '{name}' in this profile; there are: {there}")
+        names = ", ".join(section.name for section in self.sections) or "none"
+        raise KeyError(f"no section '{name}' in this profile; there are: {names}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as a dict of plain values; times are in seconds."""
@@ -106,25 +101,22 @@ class Profile:
             "about": self.about,
             "unmeasured": self.unmeasured,
             "sections": [section.to_dict() for section in self.sections],
-            "openings": [row.to_dict() for row in self.openings],
+            "entries": [row.to_dict() for row in self.entries],
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Profile:
-        """Make a profile of what `to_dict` gave.
-
-        Args:
-            data: The dict.
+        """Return the profile that `to_dict` made a dict of.
 
         Raises:
             ValueError: If it is no such dict, or one of another version.
         """
         found = data.get("schema")
         if found != _SCHEMA:
-            raise ValueError(f"This is no profile of the schema {_SCHEMA!r}, but of {found!r}.")
+            raise ValueError(f"This is not a profile of schema {_SCHEMA!r}, but of {found!r}.")
         return cls(
             tuple(map(Section.from_dict, data["sections"])),
-            tuple(map(Row.from_dict, data["openings"])),
+            tuple(map(Row.from_dict, data["entries"])),
             data["unmeasured"],
             data["about"],
         )
@@ -133,10 +125,7 @@ class Profile:
         """Return the profile as JSON.
 
         Args:
-            path: A file to write it into too, or None.
-
-        Returns:
-            The JSON.
+            path: A file to write it to as well, or None.
         """
         text = json.dumps(self.to_dict(), indent=1)
         if path is not None:
@@ -145,42 +134,46 @@ class Profile:
 
     @classmethod
     def from_json(cls, source: str | Path) -> Profile:
-        """Make a profile of what `to_json` gave.
+        """Return the profile that `to_json` wrote.
 
         Args:
             source: The JSON, or the path of its file.
 
         Raises:
-            ValueError: If it is no profile, or one of another version.
+            ValueError: If it is not a profile, or one of another version.
             FileNotFoundError: If there is no such file.
         """
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         return cls.from_dict(json.loads(str(source) if is_text else Path(source).read_text()))
 
     def to_dataframe(self) -> Any:
-        """Return the rows as a pandas DataFrame, one a row.
+        """Return the rows as a pandas DataFrame.
 
         Raises:
-            ImportError: If pandas is not there.
+            ImportError: If pandas is not installed.
         """
-        pandas = require("pandas", "A profile as a DataFrame", "pandas")
-        return pandas.DataFrame(
-            [row.to_dict() for row in self.rows], columns=[field.name for field in fields(Row)]
-        )
+        try:
+            pandas: Any = import_module("pandas")
+        except ImportError as error:
+            raise ImportError(
+                "A profile as a DataFrame needs pandas. Run: pip install pandas"
+            ) from error
+        columns = [field.name for field in fields(Row)]
+        return pandas.DataFrame([row.to_dict() for row in self.rows], columns=columns)
 
     def to_trace(self, path: str | Path) -> None:
-        """Write the first steps as a file of trace events, which Perfetto opens.
+        """Write the first steps as a trace event file, for Perfetto or chrome://tracing.
 
         Args:
             path: The file.
 
         Raises:
-            ValueError: If the profile was read from a dict or from JSON, which have no such detail.
+            ValueError: If the profile was read from JSON, which has no single steps.
         """
         if self.sections and not self._timelines:
             raise ValueError(
-                "This profile was read from JSON, which tells nothing of single steps. Write the "
-                "trace file where the profile is made."
+                "This profile was read from JSON, which has no single steps. Write the trace file "
+                "where the profile is made."
             )
         events = trace_events(self._timelines, "fastnet")
         Path(path).write_text(json.dumps(events) + "\n")
@@ -192,24 +185,28 @@ class Profile:
             path: A file to save the picture in, or None.
 
         Returns:
-            The figure of matplotlib.
+            The matplotlib figure.
 
         Raises:
-            ImportError: If matplotlib is not there.
+            ImportError: If matplotlib is not installed.
+            ValueError: If the profile has no steps.
         """
-        return draw_profile(self.sections, path)
+        titles = {
+            f"{one.name}: a step takes {format_seconds(one.step.mean)} (mean of {one.steps})": [one]
+            for one in self.sections
+        }
+        return draw(titles, path)
 
     def compare(self, other: Profile, least: float = LEAST) -> Comparison:
-        """Compare this profile with another one: what became slower or faster.
+        """Compare this profile with a later one.
 
-        It goes by the steps that were run while the machine was at full pace, and has a verdict
-        where a change is beyond its noise at 95 % and at least as large as asked for. Where both
-        have a row "wait for data", it takes part, by its mean, though it is no part of the step.
+        A part of the step grew or shrank if its change is larger than the noise and at least as
+        large as `least`; see `ComparedRow` for the test.
 
         Args:
-            other: The later one.
-            least: The least change worth a verdict, as a part of what there was: 0.05 is 5 %. A
-                network that is run again in another process may differ by some per cent by chance.
+            other: The later profile.
+            least: The least change that has a verdict, as a fraction: 0.05 is 5 %. A network that
+                runs again in another process may differ by some percent.
 
         Returns:
             The comparison.
@@ -217,45 +214,22 @@ class Profile:
         Raises:
             ValueError: If they have no section in common, or `least` is not from 0 to 1.
         """
-        # what the pace is measured by is itself faster in another Python
-        same = self.about.get("python") == other.about.get("python")
-        before, after = _waits_of(self), _waits_of(other)
-        waits = {name: (before[name], after[name]) for name in before if name in after}
-        return Comparison.of(self.sections, other.sections, least, same, waits)
-
-    def __rich__(self) -> Any:
-        return to_rich_table(self._tables(), self._notes())
+        return Comparison(self.sections, other.sections, least)
 
     def __str__(self) -> str:
-        return to_plain(self._tables(), self._notes())
-
-    def _tables(self) -> list[Table]:
-        return profile_tables(self.sections, self.openings, self.about.get("update", True))
-
-    def _notes(self) -> list[str]:
         notes = [] if self.sections else ["a profile of no steps"]
         if self.unmeasured:
-            notes.append(f"not measured, because another step was under way: {self.unmeasured}")
-        return notes
+            notes.append(f"not measured, as another step was running: {self.unmeasured}")
+        update = self.about.get("update", True)
+        return format_tables(profile_tables(self.sections, self.entries, update), notes)
 
     def __repr__(self) -> str:
         found = ", ".join(f"{one.name}: {one.steps} steps" for one in self.sections)
         return f"<Profile of {found or 'no steps'}>"
 
 
-def _waits_of(profile: Profile) -> dict[str, Row]:
-    """Find what a loader was waited for, by the first section of each mode."""
-    found = {row.section: row for row in profile.openings if row.name == WAIT}
-    waits: dict[str, Row] = {}
-    for section in profile.sections:
-        row = found.pop(section.mode, None)
-        if row is not None:
-            waits[section.name] = replace(row, section=section.name)
-    return waits
-
-
-def _name(recorded: SectionRecorder, taken: Collection[str]) -> str:
-    """Name a section by its mode, and by the epoch it began in where others are of that mode."""
+def _section_name(recorded: SectionRecorder, taken: Collection[str]) -> str:
+    """Return a name by the mode, and by the first epoch where other sections have the mode."""
     ways = ["eager"] * recorded.eager + ["warming up"] * recorded.warmup
     title = ", ".join([recorded.mode, *ways])
     if title not in taken:
@@ -263,9 +237,3 @@ def _name(recorded: SectionRecorder, taken: Collection[str]) -> str:
     title = f"{title}, from epoch {recorded.epoch}"
     names = chain([title], (f"{title} ({number})" for number in count(2)))
     return next(name for name in names if name not in taken)
-
-
-def _versions() -> dict[str, str]:
-    names = ("fastnet", "torch", "tensorflow", "keras", "numpy")
-    modules = {name: sys.modules.get(name) for name in names}
-    return {name: str(module.__version__) for name, module in modules.items() if module}

@@ -1,118 +1,78 @@
-"""What a profile is made of: rows of times, and sections of rows."""
+"""Rows and sections of a profile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Row", "Section", "Stats", "key_title"]
+__all__ = ["Row", "Section", "Stats", "block_medians"]
 
-# neighbouring steps are not independent: what a busy machine slows down is a stretch of steps
-_STRETCHES = 12
+_MAX_BLOCKS = 40
+_MIN_BLOCKS = 8
+_MIN_BLOCK_SIZE = 3
+
+
+def block_medians(times: NDArray[np.float64], period: int = 1) -> tuple[float, ...]:
+    """Return the medians of up to 40 blocks of consecutive steps, which comparisons use.
+
+    Where the ops repeat only every `period` steps, as with merged gradients, the medians are of
+    the means of whole periods. Fewer than 24 periods give no blocks.
+    """
+    periods = times[: len(times) // period * period].reshape(-1, period).mean(axis=1)
+    count = min(_MAX_BLOCKS, len(periods) // _MIN_BLOCK_SIZE)
+    if count < _MIN_BLOCKS:
+        return ()
+    return tuple(float(np.median(block)) for block in np.array_split(periods, count))
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Times of something that happened several times, in seconds.
-
-    Attributes:
-        mean: The mean.
-        p50: The median.
-        p95: What 95 % are below.
-        p99: What 99 % are below.
-        total: The sum.
-        error: The standard error of the mean; None of a single value.
-        p50_error: The standard error of the median; None of a single value.
-    """
+    """The mean, percentiles and sum of some times, in seconds."""
 
     mean: float
     p50: float
     p95: float
     p99: float
     total: float
-    error: float | None
-    p50_error: float | None
 
     @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Stats:
-        """Sum values up.
-
-        Args:
-            values: The times, in order, at least one.
-        """
-        p50, p95, p99 = np.percentile(values, (50, 95, 99))
-        return cls(
-            mean=float(values.mean()),
-            p50=float(p50),
-            p95=float(p95),
-            p99=float(p99),
-            total=float(values.sum()),
-            error=_error(values, np.mean),
-            p50_error=_error(values, np.median),
-        )
-
-
-def _error(
-    values: NDArray[np.float64], average: Callable[[NDArray[np.float64]], np.float64]
-) -> float | None:
-    """Estimate the standard error of an average, by how much it differs between stretches."""
-    stretches = min(_STRETCHES, len(values))
-    if stretches < 2:
-        return None
-    averages = [average(stretch) for stretch in np.array_split(values, stretches)]
-    return float(np.std(averages, ddof=1) / np.sqrt(stretches))
-
-
-def key_title(kind: str, name: str) -> str:
-    """Name a part of a step by itself: a key is said to be an input or an output.
-
-    Args:
-        kind: Its kind.
-        name: Its name.
-
-    >>> key_title("input", "x"), key_title("dispatch", "dispatch")
-    ('input x', 'dispatch')
-    """
-    return f"{kind} {name}" if kind in ("input", "output") else name
+    def of(cls, times: NDArray[np.float64]) -> Stats:
+        """Return the statistics of at least one time."""
+        p50, p95, p99 = map(float, np.percentile(times, (50, 95, 99)))
+        return cls(float(times.mean()), p50, p95, p99, float(times.sum()))
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one part of a step takes, or something beside the steps. Times are in seconds a step.
+    """The time of one part of a step, or of something between steps. Times are seconds per step.
 
     Attributes:
-        name: What it is, such as ``"ModelOp(x) -> y_pred"``.
-        kind: What sort of thing it is, such as "op", "input" or "dispatch".
-        place: The place of an op, a key or a minibatch among others of its kind; None if there is
-            just one.
-        section: The section that the row is of.
-        count: How often it happened.
-        mean: The mean over all steps, those in which it did not happen among them.
+        name: The part, such as ``"ModelOp(x) -> y_pred"``.
+        kind: The kind of part, such as "op", "input" or "dispatch".
+        index: The index of an op, a key or a minibatch among others of its kind; None if there is
+            only one.
+        section: The section of the row.
+        count: The number of times that it ran.
+        mean: The mean over all steps, including those in which it did not run.
         p50: The median over all steps.
-        p95: What it stays below in 95 % of the steps.
-        p99: What it stays below in 99 % of the steps.
+        p95: The 95th percentile.
+        p99: The 99th percentile.
         total: The sum over all steps.
-        error: The standard error of the mean; None of a single step.
-        p50_error: The standard error of the median; None of a single step.
         in_step: Whether it is one of the rows that add up to the step.
-        bytes: How much data it moves, for a key; None for anything else.
-        device_mean: What it takes on the device, where that was measured.
-        device_p50: The median of that.
-        device_p95: What that stays below in 95 % of the steps.
-        device_p99: What that stays below in 99 % of the steps.
-        device_total: The sum of that.
-        blocks: The medians of blocks of steps, in order, which a comparison goes by: of those while
-            the machine was at full pace, where there were enough. Of "wait for data" the means of
-            blocks: a loader may be waited for once in several steps. None if there were few at all.
+        bytes: The bytes of a key's value; None for other rows.
+        device_mean: The mean time on the device, where it was measured.
+        device_p50: The median time on the device.
+        device_p99: The 99th percentile of the time on the device.
+        blocks: The medians of blocks of consecutive steps, in order; empty if there are too few
+            steps to compare.
     """
 
     name: str
     kind: str
-    place: int | None
+    index: int | None
     section: str
     count: int
     mean: float
@@ -120,21 +80,17 @@ class Row:
     p95: float
     p99: float
     total: float
-    error: float | None
-    p50_error: float | None
     in_step: bool = True
     bytes: int | None = None
     device_mean: float | None = None
     device_p50: float | None = None
-    device_p95: float | None = None
     device_p99: float | None = None
-    device_total: float | None = None
     blocks: tuple[float, ...] = ()
 
     @property
     def title(self) -> str:
-        """The name, which says of a key where it goes."""
-        return key_title(self.kind, self.name)
+        """The name; for a key, with its kind, such as "input x"."""
+        return f"{self.kind} {self.name}" if self.kind in ("input", "output") else self.name
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as a dict of plain values."""
@@ -142,29 +98,21 @@ class Row:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Row:
-        """Make a row of what `to_dict` gave.
-
-        Args:
-            data: The dict.
-        """
-        return cls(**{**data, "blocks": tuple(data.get("blocks", ()))})
+        """Return the row that `to_dict` made a dict of."""
+        return cls(**{**data, "blocks": tuple(data["blocks"])})
 
 
 @dataclass(frozen=True)
 class Section:
-    """The steps of one opening, or of several that ran the same ops.
+    """The measured steps that ran the same ops in the same mode.
 
     Attributes:
-        name: A name that no other section of the profile has, such as "train".
+        name: A name unique in the profile, such as "train".
         mode: The mode.
-        eager: Whether ops ran one by one although a graph could be used.
-        steps: How many steps were measured.
-        step: What a step takes: what the rows of the step add up to.
-        rows: The parts of a step, in order, and what was measured beside them.
-        pace: What a fixed piece of work took while the machine was at full pace, in seconds; None
-            if it was not measured.
-        slowness: How many times as long as at full pace anything may have taken in the steps that a
-            comparison goes by; 1 where there were enough of them at full pace.
+        eager: Whether ops ran eagerly although a graph could be used.
+        steps: The number of measured steps.
+        step: The time of a step, which the rows of its parts add up to.
+        rows: The parts of a step in order, and rows of what was measured beside them.
         trains: Whether the steps updated models.
     """
 
@@ -174,8 +122,6 @@ class Section:
     steps: int
     step: Row
     rows: tuple[Row, ...]
-    pace: float | None = None
-    slowness: float = 1.0
     trains: bool = False
 
     @property
@@ -183,55 +129,17 @@ class Section:
         """The rows that add up to the step."""
         return tuple(row for row in self.rows if row.in_step)
 
-    @property
-    def pace_at_worst(self) -> float:
-        """What the fixed piece of work took, at worst, while what is compared was measured."""
-        return (self.pace or 0.0) * self.slowness
-
     def share(self, row: Row) -> float:
-        """Return how much of the step a row takes.
-
-        Args:
-            row: A row of the section.
-
-        Returns:
-            The part, 1 being all of it.
-        """
+        """Return the fraction of the step that a row takes."""
         return row.total / self.step.total if self.step.total else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section as a dict of plain values."""
-        return {
-            "name": self.name,
-            "mode": self.mode,
-            "eager": self.eager,
-            "steps": self.steps,
-            "step": self.step.to_dict(),
-            "rows": [row.to_dict() for row in self.rows],
-            "pace": self.pace,
-            "slowness": self.slowness,
-            "trains": self.trains,
-        }
+        rows = [row.to_dict() for row in self.rows]
+        return {**vars(self), "step": self.step.to_dict(), "rows": rows}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Section:
-        """Make a section of what `to_dict` gave.
-
-        Args:
-            data: The dict.
-        """
-        names = {field.name for field in fields(cls)} - {
-            "step",
-            "rows",
-            "pace",
-            "slowness",
-            "trains",
-        }
-        return cls(
-            **{name: data[name] for name in names},
-            step=Row.from_dict(data["step"]),
-            rows=tuple(map(Row.from_dict, data["rows"])),
-            pace=data.get("pace"),
-            slowness=data.get("slowness", 1.0),
-            trains=bool(data.get("trains")),
-        )
+        """Return the section that `to_dict` made a dict of."""
+        rows = tuple(map(Row.from_dict, data["rows"]))
+        return cls(**{**data, "step": Row.from_dict(data["step"]), "rows": rows})

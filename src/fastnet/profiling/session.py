@@ -1,4 +1,4 @@
-"""`fastnet.profile`: measure what a network does in a block, or over some batches."""
+"""`fastnet.profile`: measures a network in a block, or on some batches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fastnet.errors import shorten
 from fastnet.network import BaseNetwork
 from fastnet.network.metering import WAIT
 from fastnet.network.trace_records import TraceRecord
-from fastnet.profiling.communication import Communication
+from fastnet.profiling.beside import Communication, ModuleTimes, add_rows
 from fastnet.profiling.device_events import device_events_for
+from fastnet.profiling.preserve import preserved
 from fastnet.profiling.recording import Recorder
 from fastnet.profiling.result import Profile
-from fastnet.profiling.unchanged import unchanged
 from fastnet.types import Mode
 
 __all__ = ["Profiling", "profile"]
@@ -29,17 +29,7 @@ _SKIP = 5
 
 
 class Profiling:
-    """A block in which a network is profiled: `with fastnet.profile(network) as profile:`.
-
-    Args:
-        network: The network.
-        skip: How many of its steps to let pass first.
-        nvtx: Whether to name ops to NVTX.
-
-    Raises:
-        TypeError: If it is no network.
-        ValueError: If NVTX is asked for and ops do not run on CUDA in torch.
-    """
+    """A block in which a network is profiled: `with fastnet.profile(network) as profile:`."""
 
     def __init__(self, network: BaseNetwork, skip: int = 0, nvtx: bool = False) -> None:
         if not isinstance(network, BaseNetwork):
@@ -59,14 +49,7 @@ class Profiling:
         self._profile = Profile()
 
     def __enter__(self) -> Profile:
-        """Begin to profile.
-
-        Returns:
-            The profile, which has its rows when the block is left.
-
-        Raises:
-            ValueError: If the network is being profiled already, or this profile was made.
-        """
+        """Return the profile, which has its rows after the block."""
         try:
             return self._begin()
         except BaseException:
@@ -74,7 +57,7 @@ class Profiling:
             raise
 
     def __exit__(self, *exc: object) -> None:
-        """End the profile, and sum up what was measured."""
+        """Fill the profile with what was measured."""
         try:
             self._end()
         finally:
@@ -101,7 +84,6 @@ class Profiling:
         return self._profile
 
     def _traces(self) -> Sequence[TraceRecord]:
-        # not every framework traces
         found: Sequence[TraceRecord] = getattr(self._network, "traces", ())
         return found
 
@@ -129,6 +111,7 @@ def profile(
     desired_output_keys: Collection[str] | None = ...,
     nvtx: bool = ...,
     update: bool = ...,
+    modules: bool = ...,
 ) -> Profile: ...
 
 
@@ -144,53 +127,51 @@ def profile(
     eager: bool = False,
     desired_output_keys: Collection[str] | None = None,
     nvtx: bool = False,
-    update: bool = True,
+    update: bool = False,
+    modules: bool = False,
 ) -> Profiling | Profile:
-    """Measure where the time of a network's steps goes; in mode "train" this trains its models.
+    """Measure where the time of a network's steps goes.
 
-    Without batches this is a context manager: what the network does in its block is measured, and
-    of the other arguments only `skip` and `nvtx` have a meaning. With batches it opens the network,
-    runs them and gives the profile. The steps are real ones: with `UpdateOp` in force they change
-    weights and optimizers, those that are skipped too, unless `update` is False.
+    Without batches this is a context manager that measures whatever the network does in its block;
+    of the other arguments only `skip` and `nvtx` apply. With batches it enters the network, runs
+    them, and returns the profile; models, optimizers and random number generators are restored
+    afterwards, unless `update` is True.
 
     Args:
         network: The network.
-        batches: A batch (a dict), which is run again and again, or an iterable of batches. None
-            for a context manager. How long the batch of each measured step is waited for is told
-            beside the steps, as "wait for data", unless it is from a list or tuple: of a loader
-            with workers that is what they have not done while a step ran.
+        batches: A batch (a dict), which is run repeatedly, or an iterable of batches. None for a
+            context manager. For an iterable other than a list or tuple, such as a data loader, the
+            time that each batch is waited for is measured too, in the row "wait for data".
         mode: "train", "eval", "test" or "infer".
         epoch: The epoch, counted from 1.
         ds_id: The id of the dataset, "" if it has none.
-        steps: How many steps to measure; batches are gone through again where there are fewer.
-            None for each batch once, or for 100 steps of a single batch.
-        skip: How many steps to run before any is measured: the first ones of a process are slow.
-            None for 5, and in a block for 0. What tracing and compiling took in them is told beside
-            the steps.
-        eager: Whether to run op by op even where a graph, or a compiled program, could be used.
-        desired_output_keys: The keys wanted back. None or empty for all that ops write.
-        nvtx: Whether to name ops to NVTX too (torch on CUDA only). While `torch.profiler` or
-            TensorFlow's profiler is on, ops have their names there without being asked.
-        update: Whether what the steps change stays. If False, they run as they do, and after them
-            everything is put back: weights, gradients and buffers of models (running averages among
-            them), state and settings of optimizers, what `merge_grad` has added up, and the random
-            numbers of Python, numpy and the framework. What ops and models of your own keep
-            elsewhere stays changed, and where TensorFlow draws without a generator, as the dropout
-            of Keras 2 does, the next steps draw other numbers.
+        steps: The number of steps to measure; batches are repeated where there are fewer. None for
+            each batch once, or for 100 steps of a single batch.
+        skip: The number of steps to run before any is measured, as the first ones are slow. None
+            for 5, and in a block for 0.
+        eager: Whether to run eagerly even where a graph, or a compiled program, could be used.
+        desired_output_keys: The keys to return. None or empty for all that ops write.
+        nvtx: Whether to name ops in NVTX (torch on CUDA only). In the profilers of torch and
+            TensorFlow they always are.
+        update: Whether to keep what the steps change. If False, afterwards everything is restored:
+            weights, gradients and buffers of models, optimizers, merged gradients, and the random
+            number generators of Python, numpy and the framework. Not restored are state that your
+            own ops keep elsewhere, and TensorFlow's random ops without a generator.
+        modules: Whether to measure the direct children of each torch model, in rows of kind
+            "module", when steps run eagerly.
 
     Returns:
-        The profile, or the context manager that gives it. In processes that train together in torch
-        it has rows of the kind "communication": what the collectives of a step take, from when they
-        begin until they are done, by torch's profiler in up to three of the steps that are skipped.
-        Most of that goes on beside the backward pass, so that it is not a part of the step.
+        The profile, or the context manager. In torch processes that train together it has rows of
+        kind "communication" for the collectives of a step, from torch's profiler in up to three
+        skipped steps. Most communication overlaps the backward pass and is not a part of the step.
 
     Raises:
-        TypeError: If the first argument is no network, batches are neither a dict nor iterable, or
-            a number is none.
+        TypeError: If `network` is not a network, `batches` are neither a dict nor iterable, or a
+            number is not an int.
         ValueError: If the network is being profiled already, there are too few batches, a number is
-            out of range, NVTX is asked for where there is no CUDA, something is asked for without
-            batches that only they can have, or `update` is False while a model has no weights yet.
-        Exception: Whatever opening the network or a step raises.
+            out of range, `nvtx` is used without CUDA or `modules` without torch, an argument
+            applies only to batches, or a model that is to be restored has no weights yet.
+        Exception: Any error of entering the network or running a step.
 
     >>> import torch
     >>> import fastnet
@@ -201,11 +182,6 @@ def profile(
     ['LambdaOp(x) -> y']
     """
     if batches is None:
-        if not update:
-            raise ValueError(
-                "update=False is for batches that fastnet.profile runs itself: it cannot undo what "
-                "else is done in a block. Pass the batches."
-            )
         _refuse_for_block(
             mode=mode != "train",
             epoch=epoch != 1,
@@ -213,6 +189,8 @@ def profile(
             steps=steps is not None,
             eager=eager is not False,
             desired_output_keys=bool(desired_output_keys),
+            update=update,
+            modules=modules,
         )
         _check_counts(skip=(skip, 0))
         return Profiling(network, skip or 0, nvtx)
@@ -221,19 +199,25 @@ def profile(
         skip = _SKIP
     count = 0
     run = Profiling(network, skip, nvtx)
+    if modules and network.target_type != "torch":
+        raise ValueError("modules=True measures models of torch.")
     communication = Communication(network, skip)
-    # what is there already is not waited for
+    module_times = ModuleTimes(network)
+    # A list or tuple is in memory already.
     waits = not isinstance(batches, (Mapping, Sequence))
     with (
         run as made,
         network(mode, epoch, ds_id, desired_output_keys, eager=eager),
-        nullcontext() if update else unchanged(network),
+        nullcontext() if update else preserved(network),
+        module_times.active() if modules else nullcontext(),
     ):
-        drawn = _some(batches, steps, skip)
+        drawn = _choose_batches(batches, steps, skip)
         meter = network._meter
         if waits and meter is not None:
-            drawn = _timed(drawn, skip, partial(meter.record, mode, WAIT))
+            drawn = _time_waits(drawn, skip, partial(meter.record, mode, WAIT))
         for batch in drawn:
+            if count == skip:
+                module_times.start()
             communication.run(count, network, batch)
             count += 1
     if not made.sections:
@@ -242,7 +226,9 @@ def profile(
             "skipped. Give more batches, say how many steps to measure, or skip fewer."
         )
     made.about["update"] = update
-    communication.add_to(made)
+    if len(made.sections) == 1:
+        section = add_rows(made.sections[0], "module", module_times.times())
+        made.sections = (add_rows(section, "communication", communication.times()),)
     return made
 
 
@@ -268,10 +254,10 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
             raise ValueError(f"{name} must be {least} or more, but it is {value}.")
 
 
-def _timed(
+def _time_waits(
     batches: Iterator[Mapping[str, Any]], skip: int, waited: Callable[[float], None]
 ) -> Iterator[Mapping[str, Any]]:
-    """Go through batches, and tell how long each was waited for, but those to skip."""
+    """Iterate over batches, and record the wait for each, except the skipped ones."""
     for count in itertools.count():
         started = perf_counter()
         try:
@@ -283,10 +269,10 @@ def _timed(
         yield batch
 
 
-def _some(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, Any]]:
+def _choose_batches(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, Any]]:
     """Return the batches of the steps to skip, and of those to measure."""
     if isinstance(batches, Mapping):
-        return islice(_again([batches]), skip + (_STEPS if steps is None else steps))
+        return islice(_repeat([batches]), skip + (_STEPS if steps is None else steps))
     if not isinstance(batches, Iterable) or isinstance(batches, str):
         raise TypeError(
             "Batches to profile are a dict or an iterable of dicts, but these are of type "
@@ -294,11 +280,11 @@ def _some(batches: Any, steps: int | None, skip: int) -> Iterator[Mapping[str, A
         )
     if steps is None:
         return iter(batches)
-    return islice(_again(batches), skip + steps)
+    return islice(_repeat(batches), skip + steps)
 
 
-def _again(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Go through batches again and again."""
+def _repeat(batches: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Iterate over batches without end."""
     count = 0
     while True:
         before = count

@@ -1,99 +1,84 @@
-"""Sums of stamps: what each part of each step took."""
+"""Sums of time stamps: the time of each part of each step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastnet._stamps import StampLog
-from fastnet.profiling.blocks import Blocks
-from fastnet.profiling.clock import StampCost
-from fastnet.profiling.pace import Pace
-from fastnet.profiling.rows import Row, Section, Stats
+from fastnet.profiling.rows import Row, Section, Stats, block_medians
 
-__all__ = ["BEGIN", "DeviceSpan", "Part", "Sums", "Timeline"]
+__all__ = ["BEGIN", "DeviceSpan", "Part", "StampCost", "Sums", "Timeline"]
 
-# the stamp that a step begins with: what came before it is part of no step
+# The stamp that a step begins with; the time before it belongs to no step.
 BEGIN = -1
 _STAMP = np.dtype([("at", "f8"), ("row", "i4"), ("part", "i4")])
-# how many are kept one by one, for a trace file
-_MOST_KEPT = 100_000
+_MAX_KEPT = 100_000  # stamps kept for a trace file
 
-# what costs time because it is measured, and is no part of the step
-_BESIDE = "measuring"
-_ON_DEVICE = ("mean", "p50", "p95", "p99", "total")
-_BETWEEN = ("dispatch", "setting", "autocast", "tape", "conversion", "rest", _BESIDE)
+_MEASURING = "measuring"  # Time that the measuring takes, which is not part of the step.
+# Kinds of which a step has at most one, however many stamps.
+_ONCE = ("dispatch", "setting", "autocast", "tape", "conversion", "rest", _MEASURING)
 _ORDER = (
-    "cut",
-    "tape",
-    "autocast",
-    "setting",
-    "input",
-    "dispatch",
-    "op",
-    "trace",
-    "graph",
-    "deferred",
-    "merge",
-    "output",
-    "release",
-    "wait",
-    "join",
-    "conversion",
-    "postprocessing",
-    "rest",
-    _BESIDE,
+    *("cut", "tape", "autocast", "setting", "input", "dispatch", "op", "trace", "graph"),
+    *("deferred", "merge", "output", "release", "wait", "join", "conversion", "postprocessing"),
+    *("rest", _MEASURING),
 )
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a stamp may be of.
+class StampCost:
+    """The seconds that a stamp takes: made in the kernel, and by a call from Python."""
 
-    Attributes:
-        kind: Its kind.
-        name: Its name.
-        place: Its place, or None.
-        in_kernel: Whether the kernel makes the stamp, which takes less.
-    """
+    kernel: float
+    python: float
+
+    @classmethod
+    def measure(cls) -> StampCost:
+        """Return the least of many short rounds, which little disturbs."""
+        log, count = StampLog(), 100
+        kernel = python = float("inf")
+        for _ in range(200):
+            log.keep(0)
+            started = perf_counter()
+            log.stamp_many(0, count)
+            kernel = min(kernel, perf_counter() - started)
+            stamp = log.stamp
+            log.keep(0)
+            started = perf_counter()
+            for _ in range(count):
+                stamp(0)
+            python = min(python, perf_counter() - started)
+        return cls(kernel / count, python / count)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a step that stamps belong to; `in_kernel` if the kernel makes them."""
 
     kind: str
     name: str
-    place: int | None
+    index: int | None
     in_kernel: bool = False
 
 
 @dataclass(frozen=True)
 class DeviceSpan:
-    """What an op took on a device.
-
-    Attributes:
-        step: The number of the step.
-        place: The place of the op, or the one after the last op for deferred updates.
-        start: When it began, in seconds on the clock of the stamps.
-        seconds: How long it took.
-    """
+    """The time of an op on a device; the index after the last op is that of deferred updates."""
 
     step: int
-    place: int
+    index: int
     start: float
     seconds: float
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Stamps of the first steps, one by one.
-
-    Attributes:
-        section: The section that they are of.
-        parts: What rows are of.
-        stamps: The time, the row and the minibatch of each.
-        device: What ops took on the device in these steps, if it was measured.
-    """
+    """The stamps of the first steps of a section, and what ops took on the device in them."""
 
     section: str
     parts: tuple[Part, ...]
@@ -102,71 +87,38 @@ class Timeline:
 
     @property
     def ops(self) -> dict[int, str]:
-        """What each place is of: an op, or the deferred updates after the last one."""
-        places = {_place_on_device(part, self.parts): part.name for part in self.parts}
-        return {place: name for place, name in places.items() if place is not None}
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """What there is to know of a table's columns, one for each part, as `StampLog.sum_up` takes it.
-
-    Attributes:
-        count: How many parts there are.
-        costs: What a stamp of each column takes.
-        once: Whether one happens once in a step, however many stamps it has.
-        beside: Whether a column is no part of a step.
-    """
-
-    count: int
-    costs: bytes
-    once: bytes
-    beside: bytes
-
-    @classmethod
-    def of(cls, parts: Sequence[Part], cost: StampCost) -> _Columns:
-        """Look at parts: it takes as long as summing up some steps, and parts seldom change."""
-        return cls(
-            len(parts),
-            np.array([cost.of(part.in_kernel) for part in parts], float).tobytes(),
-            # what lies between other things happens once in a step
-            bytes(part.kind in _BETWEEN for part in parts),
-            bytes(part.kind == _BESIDE for part in parts),
-        )
+        """The names of ops, and of the deferred updates after them, by index."""
+        names = {_device_index(part, self.parts): part.name for part in self.parts}
+        return {index: name for index, name in names.items() if index is not None}
 
 
 class Sums:
-    """What each part of each step took, from stamps.
-
-    Args:
-        cost: What making a stamp takes, and is left out.
-    """
+    """The times of each part of each step."""
 
     def __init__(self, cost: StampCost) -> None:
         self._cost = cost
-        self._columns: _Columns | None = None
+        self._columns: tuple[bytes, bytes, bytes] = b"", b"", b""
         self._times: list[NDArray[np.float64]] = []
         self._minibatches: list[NDArray[np.float64]] = []
         self._counts: list[NDArray[np.int64]] = []
         self._kept: list[NDArray[Any]] = []
 
     def add(self, log: StampLog, parts: Sequence[Part]) -> None:
-        """Take stamps of whole steps out of a log, and add them.
-
-        Args:
-            log: The log.
-            parts: What rows are of.
-        """
+        """Move the stamps of whole steps from a log into the sums."""
         if not len(log):
             return
-        columns = self._columns
-        if columns is None or columns.count != len(parts):
-            columns = self._columns = _Columns.of(parts, self._cost)
-        steps, times, counts, minibatches = log.sum_up(columns.costs, columns.once, columns.beside)
+        if len(self._columns[1]) != len(parts):
+            costs = [self._cost.kernel if one.in_kernel else self._cost.python for one in parts]
+            self._columns = (
+                np.array(costs).tobytes(),
+                bytes(part.kind in _ONCE for part in parts),
+                bytes(part.kind == _MEASURING for part in parts),
+            )
+        steps, times, counts, minibatches = log.sum_up(*self._columns)
         self._times.append(np.frombuffer(times).reshape(steps, -1))
         self._counts.append(np.frombuffer(counts, np.int64).reshape(1, -1))
         self._minibatches.append(np.frombuffer(minibatches).reshape(steps, -1))
-        if sum(map(len, self._kept)) < _MOST_KEPT:
+        if sum(map(len, self._kept)) < _MAX_KEPT:
             self._kept.append(np.frombuffer(log.take(), _STAMP))
         else:
             log.keep(0)
@@ -179,49 +131,47 @@ class Sums:
         parts: Sequence[Part],
         sizes: Mapping[tuple[str, str], int],
         device: Sequence[DeviceSpan] = (),
-        pace: Pace | None = None,
         period: int = 1,
+        trains: bool = False,
     ) -> Section | None:
-        """Sum all up.
-
-        Args:
-            name: What to call the section.
-            mode: The mode.
-            eager: Whether ops ran one by one.
-            parts: What rows are of.
-            sizes: How many bytes there are under a key, by kind and name of its part.
-            device: What ops took on the device, if it was measured.
-            pace: How fast the machine was at each step, if it was measured.
-            period: After how many steps the ops come round.
-
-        Returns:
-            The section; None if there was no step.
-        """
+        """Return the section of all steps, or None if there was no step."""
         if not self._times:
             return None
-        times = _stacked(self._times, len(parts))
-        counts = _stacked(self._counts, len(parts)).sum(axis=0)
-        inside = [part.kind != _BESIDE for part in parts]
+        times = _stack(self._times, len(parts))
+        counts = _stack(self._counts, len(parts)).sum(axis=0)
+        inside = [part.kind != _MEASURING for part in parts]
         on_device = _device_stats(device, len(times))
-        whole = times[:, inside].sum(axis=1)
-        blocks = Blocks.of(pace, len(times), period)
         rows = [
             Row(
                 part.name,
                 part.kind,
-                part.place,
+                part.index,
                 name,
                 int(count),
                 **vars(Stats.of(column)),
-                in_step=part.kind != _BESIDE,
+                in_step=part.kind != _MEASURING,
                 bytes=sizes.get((part.kind, part.name)),
-                blocks=blocks.medians(column),
-                **on_device.get(_place_on_device(part, parts), {}),
+                blocks=block_medians(column, period),
+                **on_device.get(_device_index(part, parts), {}),
             )
             for part, count, column in zip(parts, counts, times.T, strict=True)
             if count
         ]
-        rows.sort(key=lambda row: (_ORDER.index(row.kind), row.place or 0))
+        rows.sort(key=lambda row: (_ORDER.index(row.kind), row.index or 0))
+        minibatches = _stack(self._minibatches, max(one.shape[1] for one in self._minibatches))
+        rows += [
+            Row(
+                f"minibatch {index}",
+                "minibatch",
+                index,
+                name,
+                int(np.count_nonzero(column)),
+                **vars(Stats.of(column)),
+                in_step=False,
+            )
+            for index, column in enumerate(minibatches.T)
+        ]
+        whole = times[:, inside].sum(axis=1)
         step = Row(
             "step",
             "step",
@@ -230,58 +180,42 @@ class Sums:
             len(times),
             **vars(Stats.of(whole)),
             in_step=False,
-            blocks=blocks.medians(whole),
+            blocks=block_medians(whole, period),
         )
-        rows += self._minibatch_rows(name)
-        best = None if pace is None else pace.best()
-        return Section(name, mode, eager, len(times), step, tuple(rows), best, blocks.slowness)
-
-    def _minibatch_rows(self, name: str) -> list[Row]:
-        width = max(table.shape[1] for table in self._minibatches)
-        table = _stacked(self._minibatches, width)
-        return [
-            Row(
-                f"minibatch {place}",
-                "minibatch",
-                place,
-                name,
-                int(np.count_nonzero(column)),
-                **vars(Stats.of(column)),
-                in_step=False,
-            )
-            for place, column in enumerate(table.T)
-        ]
+        return Section(name, mode, eager, len(times), step, tuple(rows), trains)
 
     def first_stamps(self) -> NDArray[Any]:
         """Return the stamps of the first steps, one by one."""
         return np.concatenate([np.empty(0, _STAMP), *self._kept])
 
 
-def _place_on_device(part: Part, parts: Sequence[Part]) -> int | None:
-    """Return the place that a device's times of a part have, or None if it has none."""
+def _device_index(part: Part, parts: Sequence[Part]) -> int | None:
+    """Return the index of a part in the device's times, or None if it has none."""
     if part.kind == "deferred":
         return sum(other.kind == "op" for other in parts)
-    return part.place if part.kind == "op" else None
+    return part.index if part.kind == "op" else None
 
 
 def _device_stats(spans: Sequence[DeviceSpan], steps: int) -> dict[int | None, dict[str, float]]:
-    """Sum up what the op of each place took on the device."""
+    """Return the statistics of each op on the device, by its index."""
     if not spans:
         return {}
-    width = max(span.place for span in spans) + 1
-    step = np.array([span.step for span in spans])
-    place = np.array([span.place for span in spans])
-    seconds = np.array([span.seconds for span in spans])
-    cells = step * width + place
-    table: NDArray[Any] = np.bincount(cells, seconds, minlength=steps * width)
-    return {
-        place: {f"device_{name}": getattr(Stats.of(column), name) for name in _ON_DEVICE}
-        for place, column in enumerate(table.reshape(steps, width).T)
-    }
+    table = np.zeros((steps, max(span.index for span in spans) + 1))
+    for span in spans:
+        table[span.step, span.index] += span.seconds
+    found: dict[int | None, dict[str, float]] = {}
+    for index, column in enumerate(table.T):
+        stats = Stats.of(column)
+        found[index] = {
+            "device_mean": stats.mean,
+            "device_p50": stats.p50,
+            "device_p99": stats.p99,
+        }
+    return found
 
 
-def _stacked(tables: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
-    """Stack tables, of which those made earlier may lack columns."""
+def _stack(tables: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
+    """Stack tables, of which earlier ones may have fewer columns."""
     return np.concatenate(
         [np.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in tables]
     )

@@ -1,4 +1,4 @@
-"""A profile as a file of trace events, which Perfetto and chrome://tracing open."""
+"""Trace event files, which Perfetto and chrome://tracing open."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fastnet.profiling.sums import BEGIN, DeviceSpan, Timeline
+from fastnet.profiling.sums import BEGIN, Timeline
 
 __all__ = ["trace_events"]
 
-_PROCESS = 1
 _HOST, _DEVICE = 1, 2
-# the format counts in microseconds; whole nanoseconds nest without rounding
+# The format counts in microseconds; whole nanoseconds nest without rounding errors.
 _NANOSECONDS = 1e9
 _PER_MICROSECOND = 1000
 
 
 def trace_events(timelines: Sequence[Timeline], title: str) -> dict[str, Any]:
-    """Lay steps out in time: a track of the host and, where there is one, a track of the device.
-
-    Args:
-        timelines: The stamps of the first steps of each section.
-        title: What to call it all.
-
-    Returns:
-        What a file of trace events holds, as plain values.
-    """
+    """Return trace events: a track of the host and, where it was measured, one of the device."""
     starts = [float(one.stamps["at"][0]) for one in timelines if len(one.stamps)]
     starts += [span.start for one in timelines for span in one.device]
     start = min(starts, default=0.0)
@@ -45,7 +36,7 @@ def trace_events(timelines: Sequence[Timeline], title: str) -> dict[str, Any]:
 
 
 def _metadata(kind: str, thread: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": args}
+    return {"ph": "M", "name": kind, "pid": 1, "tid": thread, "args": args}
 
 
 def _event(
@@ -57,7 +48,7 @@ def _event(
         "cat": category,
         "ts": first / _PER_MICROSECOND,
         "dur": (last - first) / _PER_MICROSECOND,
-        "pid": _PROCESS,
+        "pid": 1,
         "tid": thread,
         "args": args,
     }
@@ -68,7 +59,7 @@ def _host_events(timeline: Timeline, start: float) -> Iterator[dict[str, Any]]:
         (round((at - start) * _NANOSECONDS), row, part)
         for at, row, part in timeline.stamps.tolist()
     ]
-    begins = [place for place, (_, row, _) in enumerate(stamps) if row == BEGIN]
+    begins = [index for index, (_, row, _) in enumerate(stamps) if row == BEGIN]
     for number, (first, end) in enumerate(zip(begins, [*begins[1:], len(stamps)], strict=True)):
         step = stamps[first:end]
         args = {"section": timeline.section, "step": number}
@@ -94,13 +85,9 @@ def _minibatches(
 
 def _device_events(timeline: Timeline, start: float) -> Iterator[dict[str, Any]]:
     last = 0
-    for span in sorted(timeline.device, key=_start_of):
-        # what one stream runs does not overlap, whatever the rounding of its clock says
+    for span in sorted(timeline.device, key=lambda span: span.start):
+        # Spans of a stream do not overlap, but rounding could make them.
         first = max(last, round((span.start - start) * _NANOSECONDS))
         last = first + round(span.seconds * _NANOSECONDS)
-        args = {"section": timeline.section, "place": span.place}
-        yield _event(timeline.ops[span.place], "op", first, last, _DEVICE, args)
-
-
-def _start_of(span: DeviceSpan) -> float:
-    return span.start
+        args = {"section": timeline.section, "index": span.index}
+        yield _event(timeline.ops[span.index], "op", first, last, _DEVICE, args)

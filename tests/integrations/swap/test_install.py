@@ -10,6 +10,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -200,6 +201,42 @@ def test_random_numbers_start_over_or_go_on(fastestimator: ModuleType, eager: bo
             assert drawn(fastestimator, eager=eager) == expected
     with install():
         assert drawn(fastestimator, eager=eager) == found
+
+
+def mean_square(y: Any) -> Any:
+    return (y**2).mean()
+
+
+def test_compiled_steps(fastestimator: ModuleType) -> None:
+    """Networks compile their steps, and train to the same weights up to rounding."""
+    torch = pytest.importorskip("torch")
+    from fastnet import CompileOptions
+
+    def train() -> tuple[Any, str]:
+        torch.manual_seed(0)
+        model = fastestimator.build(partial(torch.nn.Linear, 3, 1), "sgd")
+        ops = fastestimator.op.tensorop
+        network = fastestimator.Network(
+            [
+                ops.model.ModelOp(model, "x", "y"),
+                ops.LambdaOp(fn=mean_square, inputs="y", outputs="loss"),
+                ops.model.UpdateOp(model, "loss"),
+            ]
+        )
+        with network("train", 1, ""):
+            for step in range(4):
+                network.run_step({"x": torch.full((2, 3), float(step))})
+        return model.weight.detach(), network.explain("train").compiled
+
+    with install():
+        expected, compiled = train()
+        assert compiled == ""
+    with install(compile=CompileOptions(backend="eager")):
+        found, compiled = train()
+        assert compiled.startswith("are compiled")
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(ValueError, match="reseed"):
+        install(reseed=True, compile=True)
 
 
 def test_starting_over_is_the_end_of_what_failed(fastestimator: ModuleType) -> None:

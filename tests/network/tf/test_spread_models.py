@@ -32,8 +32,8 @@ def network_of(name: str) -> TFNetwork:
 def told(network: TFNetwork) -> str:
     explanation = network.explain("infer")
     (name,) = (model.model_name for model in network.models)
-    assert explanation.spread.get(name, "") in " ".join(str(explanation).split())
-    return explanation.spread.get(name, "")
+    assert explanation.parallelism.get(name, "") in " ".join(str(explanation).split())
+    return explanation.parallelism.get(name, "")
 
 
 def test_by_a_strategy_of_the_program() -> None:
@@ -57,4 +57,4 @@ def test_one_that_has_left_its_strategy() -> None:
 def test_one_without_weights() -> None:
     with STRATEGY.scope():
         model = fastnet.build(lambda: keras.Sequential([keras.layers.Flatten()]), None)
-        assert TFNetwork([ModelOp(model, "x", "y")]).explain("infer").spread == {}
+        assert TFNetwork([ModelOp(model, "x", "y")]).explain("infer").parallelism == {}

@@ -733,7 +733,7 @@ def test_an_overflow_on_one_worker_skips_the_step_on_all(workers: Workers, eager
 
 
 def explained() -> dict[str, str]:
-    return TFNetwork(regression(fastnet.build(mlp, sgd, model_name="net"))).explain().spread
+    return TFNetwork(regression(fastnet.build(mlp, sgd, model_name="net"))).explain().parallelism
 
 
 def test_how_models_are_spread_is_explained(workers: Workers) -> None:

@@ -416,8 +416,8 @@ class TestExplained:
 
     def test_nothing_is_said_in_one_process(self) -> None:
         explanation = network_of(build(parallel=None)).explain()
-        assert explanation.spread == {}
-        assert explanation.to_dict()["spread"] == {}
+        assert explanation.parallelism == {}
+        assert explanation.to_dict()["parallelism"] == {}
         assert "processes" not in str(explanation)
 
 
@@ -429,7 +429,7 @@ def explains() -> dict[Any, str]:
         text = " ".join(lines)
         start = text.index("model 'net' with SGD") + len("model 'net' with SGD")
         told[parallel] = text[start : text.index(" Ops (", start)].partition(")")[2].rstrip()
-        assert set(explanation.spread) == ({"net"} if parallel else set())
+        assert set(explanation.parallelism) == ({"net"} if parallel else set())
     return told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastnet.integrations.fastestimator import patches, reseeding
 from fastnet.integrations.fastestimator.modules import replace
@@ -13,6 +13,9 @@ from fastnet.integrations.fastestimator.stand_ins import ROOT, stand_in
 from fastnet.integrations.fastestimator.states import STATES
 from fastnet.integrations.fastestimator.table import NETWORK, OPS
 from fastnet.integrations.fastestimator.waiting import Waiting
+
+if TYPE_CHECKING:
+    from fastnet.network.compile_options import CompileOptions
 
 __all__ = ["Exchange", "Setting"]
 
@@ -25,10 +28,12 @@ class Setting(NamedTuple):
     Attributes:
         ops: Whether ops, schedulers, slicers and backend functions are swapped too.
         reseed: Whether networks in TensorFlow start their random numbers over when they are left.
+        compile: Whether networks compile their steps, or the options for that.
     """
 
     ops: bool
     reseed: bool
+    compile: bool | CompileOptions
 
 
 class Exchange:
@@ -64,6 +69,7 @@ class Exchange:
     def start(self) -> None:
         """Replace everything: at once, or when FastEstimator is imported."""
         reseeding.reseed(self.setting.reseed)
+        patches.set_compile(self.setting.compile)
         self._waiting.start()
         self._make_if_due()
 
@@ -74,6 +80,7 @@ class Exchange:
             The names that were changed back, and what stands there now.
         """
         reseeding.reseed(False)
+        patches.set_compile(False)
         self._waiting.stop()
         pairs = [(new, old) for old, new in self._pairs]
         self._pairs = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import fastnet.network
 from fastnet.integrations.fastestimator import reseeding
-from fastnet.integrations.fastestimator.patches import patched
+from fastnet.integrations.fastestimator.patches import get_compile, patched
 from fastnet.integrations.fastestimator.stand_ins import original_class, stand_in
 from fastnet.network.build import collect_models as list_models
 from fastnet.network.factory import framework_for
@@ -71,7 +71,12 @@ def _choose_device(network: Any) -> Any:
 
 def _init_torch(self: Any, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
     """Take FastEstimator's arguments and no others, since its reports list all that there are."""
-    fastnet.network.TorchNetwork.__init__(self, ops, postprocessing, slicers)
+    fastnet.network.TorchNetwork.__init__(self, ops, postprocessing, slicers, compile=get_compile())
+
+
+def _init_tf(self: Any, ops: Any, postprocessing: Any = None, slicers: Any = None) -> None:
+    """Take FastEstimator's arguments and no others."""
+    fastnet.network.TFNetwork.__init__(self, ops, postprocessing, slicers, compile=get_compile())
 
 
 def _to_batch(network: Any, data: Any) -> Any:
@@ -90,5 +95,5 @@ _MORE: dict[str, dict[str, Any]] = {
         # its traces read and save models between epochs as on the CPU
         "_keeps_on_device": False,
     },
-    "TFNetwork": reseeding.MEMBERS,
+    "TFNetwork": {"__init__": _init_tf, **reseeding.MEMBERS},
 }

@@ -9,11 +9,14 @@ in for them calls other functions; so it asks here, when a model or a network is
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastnet.integrations.fastestimator.stand_ins import ROOT
 
-__all__ = ["HONOURED", "know", "patched"]
+if TYPE_CHECKING:
+    from fastnet.network.compile_options import CompileOptions
+
+__all__ = ["HONOURED", "get_compile", "know", "patched", "set_compile"]
 
 _IMPORTED = {
     "get_device": "util.util",
@@ -61,3 +64,17 @@ def patched(name: str) -> Any:
 
 def _is_among(one: Any, others: list[Any]) -> bool:
     return any(one is other for other in others)
+
+
+_compile: bool | CompileOptions = False
+
+
+def set_compile(compile: bool | CompileOptions) -> None:
+    """Set how networks made from now on compile their steps."""
+    global _compile
+    _compile = compile
+
+
+def get_compile() -> bool | CompileOptions:
+    """Return how networks compile their steps."""
+    return _compile

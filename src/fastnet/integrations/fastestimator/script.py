@@ -12,7 +12,9 @@ from fastnet.integrations.fastestimator.swap import install
 __all__ = ["run_script"]
 
 
-def run_script(path: str, args: Sequence[str] = (), reseed: bool = False) -> int:
+def run_script(
+    path: str, args: Sequence[str] = (), reseed: bool = False, compile: bool = False
+) -> int:
     """Run a program as Python would, swapped.
 
     Args:
@@ -20,6 +22,7 @@ def run_script(path: str, args: Sequence[str] = (), reseed: bool = False) -> int
         args: Its arguments.
         reseed: Whether networks in TensorFlow draw the same random numbers in each opening: see
             `install`.
+        compile: Whether its networks compile their steps.
 
     Returns:
         The status to exit with: 1 if the program failed, which is reported as Python does.
@@ -32,7 +35,7 @@ def run_script(path: str, args: Sequence[str] = (), reseed: bool = False) -> int
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no program '{path}' to run.")
-    install(reseed=reseed)
+    install(reseed=reseed, compile=compile)
     sys.argv = [path, *args]
     # what Python itself would put there; a folder's own path is put there by runpy
     folder = os.path.dirname(os.path.abspath(path))

@@ -14,6 +14,8 @@ from fastnet.integrations.fastestimator.versions import check_version
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from fastnet.network.compile_options import CompileOptions
+
 __all__ = ["Swap", "install", "uninstall"]
 
 _lock = threading.RLock()
@@ -67,7 +69,7 @@ class Swap:
         _switch(self._before)
 
 
-def install(ops: bool = True, reseed: bool = False) -> Swap:
+def install(ops: bool = True, reseed: bool = False, compile: bool | CompileOptions = False) -> Swap:
     """Put fastnet in the place of FastEstimator's Network, and of what it runs.
 
     It can be called before FastEstimator is imported, which this does not do, and after it. A
@@ -79,6 +81,9 @@ def install(ops: bool = True, reseed: bool = False) -> Swap:
         reseed: Whether networks in TensorFlow draw the same random numbers in each opening, as
             FastEstimator's do, which clear the Keras session whenever they are left. Otherwise
             random numbers go on from opening to opening.
+        compile: Whether networks run their steps as compiled programs, or the options for that:
+            see `fastnet.Network`. Steps that cannot be compiled run as without it, with the reason
+            in `network.traces`.
 
     Returns:
         What was changed, to print; in a `with` statement it is swapped for the block.
@@ -86,11 +91,17 @@ def install(ops: bool = True, reseed: bool = False) -> Swap:
     Raises:
         ModuleNotFoundError: If there is no FastEstimator.
         UnknownVersionError: If it is of a version that fastnet does not know.
+        ValueError: If both `reseed` and `compile` are given.
+
+    >>> from fastnet.integrations.fastestimator import install, uninstall
+    >>> install(compile=True)  # doctest: +SKIP
     """
+    if reseed and compile:
+        raise ValueError("install takes either reseed or compile: a compiled step is not reseeded.")
     check_version()
     with _lock:
         before = None if _current is None else _current.setting
-        _switch(Setting(bool(ops), bool(reseed)))
+        _switch(Setting(bool(ops), bool(reseed), compile))
         return Swap(before)
 
 

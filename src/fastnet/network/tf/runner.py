@@ -146,8 +146,7 @@ class TFRunner(Runner):
             return step
         log = meter.log
         row = meter.row("graph", self._row_name)
-
-        traced = meter.trace_stamper(row)
+        traced = meter.trace_stamper(meter.row("rest", "the rest"))
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
             programs.told = traced

@@ -1,4 +1,4 @@
-"""What an explanation says of an opening, against the opening itself."""
+"""Explanations compared with entered networks."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def explained(items: Any) -> list[tuple[str, list[str], list[str]]]:
     return [(item.name, list(item.inputs), list(item.outputs)) for item in items]
 
 
-class TestInForce:
-    """What is in force, and the keys."""
+class TestActive:
+    """The active items, and the keys."""
 
     @pytest.mark.parametrize("desired", [None, ["loss"], ["label", "w"]], ids=str)
     @pytest.mark.parametrize("ds_id", ["", "a", "b"])
@@ -101,27 +101,31 @@ class TestInForce:
                     assert name == "line"
                     assert text == f"{type(optimizer).__name__} (learning rate {rate:.6g})"
 
-    def test_every_item_has_one_place(self) -> None:
+    def test_each_item_is_active_or_has_a_reason(self) -> None:
         explanation = rich_network().explain("train", 2, "b")
-        listed = [*explanation.ops, *explanation.left_out["ops"]]
-        assert [item.place for item in explanation.ops] == list(range(len(explanation.ops)))
-        assert {item.index for item in listed} == set(range(9))
-        reasons = {(item.index, item.outputs): item.reason for item in explanation.left_out["ops"]}
+        listed = [*explanation.ops, *explanation.inactive["ops"]]
+        assert [item.index for item in explanation.ops] == list(range(len(explanation.ops)))
+        assert {item.list_index for item in listed} == set(range(9))
+        reasons = {
+            (item.list_index, item.outputs): item.reason for item in explanation.inactive["ops"]
+        }
         assert reasons == {
             (3, ("twice",)): "RepeatScheduler gives nothing in epoch 2",
             (3, ("thrice",)): "RepeatScheduler gives nothing in epoch 2",
             (4, ("only_a",)): "runs for ds_id 'a' only",
         }
-        (label,) = explanation.left_out["postprocessing"]
+        (label,) = explanation.inactive["postprocessing"]
         assert label.reason == "runs in mode 'eval' or 'test' or 'infer' only"
         (not_a,) = (
             item
-            for item in rich_network().explain("train", 1, "a").left_out["ops"]
+            for item in rich_network().explain("train", 1, "a").inactive["ops"]
             if item.outputs == ("not_a",)
         )
         assert not_a.reason == "does not run for ds_id 'a'"
         (other,) = (
-            item for item in rich_network().explain("eval", 1).left_out["ops"] if item.index == 3
+            item
+            for item in rich_network().explain("eval", 1).inactive["ops"]
+            if item.list_index == 3
         )
         assert other.reason == "RepeatScheduler gives LambdaOp in epoch 1"
 
@@ -150,12 +154,12 @@ class TestInForce:
             if key.result == "batch":
                 assert torch.equal(result[key.name], needed[key.name])
                 # what postprocessing reads went through an array
-                assert result[key.name] is needed[key.name] or key.read_after
+                assert result[key.name] is needed[key.name] or key.postprocessing_readers
             elif key.result == "ops":
                 assert isinstance(result[key.name], torch.Tensor)
                 assert key.returned
             elif key.result == "postprocessing":
-                assert key.written_after
+                assert key.postprocessing_writers
 
     def test_deferred_updates(self) -> None:
         log: list[tuple[str, bool]] = []
@@ -195,15 +199,14 @@ class TestInForce:
         )
         ops = network.explain("infer").ops
         assert [item.setting for item in ops] == [
-            "one of them a step, drawn with 0.25, 0.75",
-            "in a step with probability 0.5",
-            "3 times",
-            "again while a condition of x holds, at most 4 times",
+            "probs=[0.25, 0.75]",
+            "prob=0.5",
+            "repeat=3",
+            "repeat=<lambda>, max_iter=4",
         ]
-        (fuse,) = ops[1].inside
-        assert fuse.setting == "in a row"
-        assert explained(fuse.inside) == named([passing("x", "x"), passing("x", "z")])
-        assert [len(item.inside) for item in ops] == [2, 1, 1, 1]
+        (fuse,) = ops[1].ops
+        assert explained(fuse.ops) == named([passing("x", "x"), passing("x", "z")])
+        assert [len(item.ops) for item in ops] == [2, 1, 1, 1]
         text = str(network.explain("infer"))
         assert "\n         LambdaOp  x -> z\n" in text
 
@@ -293,11 +296,10 @@ class TestFailures:
         explanation = network.explain(**opening)
         assert explanation.error == f"{type(caught.value).__name__}: {caught.value}"
         assert ("LambdaOp", ["x"], ["y"]) in explained(explanation.ops)
-        lives = {key.name: key.lives for key in explanation.keys}
+        lives = {key.name: key.lifetimes for key in explanation.keys}
         assert lives["x"][0].readers == (0,)
-        assert "An opening would fail with " in str(explanation)
-        assert "An opening would fail with " in explanation._repr_html_()
-        for form in (explanation.to_dot(), explanation.to_mermaid(), explanation._repr_svg_()):
+        assert "Entering the network would fail with " in str(explanation)
+        for form in (explanation.to_dot(), explanation.to_mermaid(), explanation._repr_html_()):
             assert "LambdaOp" in form
 
     def test_ops_that_the_kernel_refuses(self) -> None:
@@ -309,7 +311,7 @@ class TestFailures:
         explanation = network.explain("infer")
         assert explanation.error == f"ValueError: {caught.value}"
         assert explained(explanation.ops) == named(network.ops)
-        ends = {key.name: [life.end for life in key.lives] for key in explanation.keys}
+        ends = {key.name: [life.end for life in key.lifetimes] for key in explanation.keys}
         assert ends == {"x": ["unknown"], "y": ["overwritten", "unknown"], "z": ["unknown"]}
         assert "?" in str(explanation)
 
@@ -322,19 +324,17 @@ class TestFailures:
         explanation = network.explain()
         assert explanation.error == "LookupError: no plan for epoch 1"
         assert explanation.models == {"line": "LookupError: no plan for epoch 1"}
-        assert explanation.schedules.schedulers[0].values == (
-            (1, "LookupError: no plan for epoch 1"),
-        )
+        assert explanation.schedules[0].values == ((1, "LookupError: no plan for epoch 1"),)
 
 
 def test_as_a_dict() -> None:
     explanation = rich_network().explain("train", 1, "a", ["loss", "lost"])
     data = explanation.to_dict()
     assert json.loads(json.dumps(data)) == data
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert data["inputs"] == sorted(explanation.inputs)
     assert [op["name"] for op in data["ops"]] == [item.name for item in explanation.ops]
-    assert data["left_out"]["ops"][0]["reason"] == explanation.left_out["ops"][0].reason
+    assert data["inactive"]["ops"][0]["reason"] == explanation.inactive["ops"][0].reason
     assert {key["name"]: key["returned"] for key in data["keys"]} == {
         key.name: key.returned for key in explanation.keys
     }

@@ -1,4 +1,4 @@
-"""`fastnet.profile` with `update=False` in TensorFlow: the next steps are those of a twin."""
+"""`fastnet.profile` restores the network in TensorFlow: training continues like that of a twin."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, eager:
     for network in (plain, profiled):
         found = train(network, before)
         if network is profiled:
-            made = fastnet.profile(network, batch(), steps=6, eager=eager, update=False)
+            made = fastnet.profile(network, batch(), steps=6, eager=eager)
             title = str(made).splitlines()[0]
-            assert title.endswith(": 6 steps; models are as they were before")
+            assert title.endswith(": 6 steps; the models were restored")
         losses.append(found + train(network, 5))
         states.append(state(network))
     assert losses[0] == losses[1]
@@ -84,7 +84,7 @@ def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, eager:
 )
 def test_dropout_goes_on_as_if_nothing_had_been() -> None:
     plain, profiled = make(1, 0.5), make(1, 0.5)
-    fastnet.profile(profiled, batch(), steps=3, update=False)
+    fastnet.profile(profiled, batch(), steps=3)
     assert train(plain, 4) == train(profiled, 4)
 
 
@@ -97,7 +97,7 @@ def test_random_numbers_go_on_as_they_would() -> None:
     network.ops.insert(
         0, fastnet.op.tensorop.LambdaOp(lambda x: x + generator.normal(()), "x", "x")
     )
-    fastnet.profile(network, batch(), steps=3, update=False)
+    fastnet.profile(network, batch(), steps=3)
     np.testing.assert_array_equal(generator.normal((2,)).numpy(), expected)
 
 
@@ -113,4 +113,4 @@ def test_weights_that_are_yet_to_come() -> None:
     model: Any = fastnet.build(Late, "adam")
     network = TFNetwork([ModelOp(model, "x", "y")])
     with pytest.raises(ValueError, match="creates its variables in its first call, which cannot"):
-        fastnet.profile(network, batch(), steps=1, update=False)
+        fastnet.profile(network, batch(), steps=1)

@@ -1,4 +1,4 @@
-"""`fastnet.profile` with `update=False`: all is as it was, and training goes on like a twin's."""
+"""`fastnet.profile` restores the network: training continues like that of a twin."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_training_goes_on_as_if_nothing_had_been(before: int, merge: int, fused:
         found = train(network, before)
         if network is profiled:
             # in the middle of a window of merged gradients, and for steps of several windows
-            found_in_between = fastnet.profile(network, batch(), steps=6, update=False)
+            found_in_between = fastnet.profile(network, batch(), steps=6)
             assert found_in_between.section("train").steps == 6
         losses.append(found + train(network, 9))
     assert losses[0] == losses[1]
@@ -119,7 +119,7 @@ def test_every_tensor_is_the_very_same() -> None:
     (model,) = network.models
     was, tensors = state(network), list(model.parameters()) + list(model.buffers())
     moments = [one["exp_avg"] for one in model.current_optimizer.state.values()]
-    fastnet.profile(network, batch(), steps=3, update=False)
+    fastnet.profile(network, batch(), steps=3)
     check_same(was, state(network))
     now = list(model.parameters()) + list(model.buffers())
     assert all(one is other for one, other in zip(tensors, now, strict=True))
@@ -151,7 +151,7 @@ def test_steps_are_real_ones_meanwhile() -> None:
     (model,) = network.models
     seen = []
     network.ops[0].fn = lambda x: seen.append(model.last.weight.detach().clone()) or x
-    fastnet.profile(network, batch(), steps=4, skip=0, update=False)
+    fastnet.profile(network, batch(), steps=4, skip=0)
     assert len(seen) == 4
     assert not any(map(torch.equal, seen, seen[1:]))
     assert torch.equal(seen[0], model.last.weight)
@@ -168,7 +168,7 @@ def test_it_is_put_back_after_a_step_that_fails() -> None:
         raise RuntimeError("no more data")
 
     with pytest.raises(RuntimeError, match="no more data"):
-        fastnet.profile(network, batches(), skip=0, update=False)
+        fastnet.profile(network, batches(), skip=0)
     check_same(was, state(network))
 
 
@@ -182,38 +182,29 @@ def test_every_optimizer_of_a_scheduler() -> None:
         seed()
         found = train(network, 2, epoch=1)
         if profiled:
-            fastnet.profile(network, batch(), epoch=3, steps=4, update=False)
+            fastnet.profile(network, batch(), epoch=3, steps=4)
         losses.append(found + train(network, 3, epoch=1) + train(network, 3, epoch=3))
     assert losses[0] == losses[1]
 
 
 def test_it_is_said() -> None:
     network = make()
-    kept = fastnet.profile(network, batch(), steps=3, update=False)
-    gone = fastnet.profile(network, batch(), steps=3)
+    kept = fastnet.profile(network, batch(), steps=3)
+    gone = fastnet.profile(network, batch(), steps=3, update=True)
     other = fastnet.profile(network, batch(), steps=3, mode="eval")
     assert [str(one).splitlines()[0] for one in (kept, gone, other)] == [
-        "train: 3 steps; models are as they were before",
+        "train: 3 steps; the models were restored",
         "train: 3 steps, which trained the models",
         "eval: 3 steps",
     ]
     assert str(fastnet.profiling.Profile.from_json(kept.to_json())) == str(kept)
 
 
-def test_by_default_it_trains() -> None:
+def test_it_trains_on_request() -> None:
     network = make()
     was = state(network)
-    fastnet.profile(network, batch(), steps=3)
+    fastnet.profile(network, batch(), steps=3, update=True)
     assert not torch.equal(was["model last.weight"], state(network)["model last.weight"])
-
-
-def test_a_block_cannot_be_undone() -> None:
-    with pytest.raises(ValueError, match="update=False is for batches") as caught:
-        fastnet.profile(make(), update=False)  # type: ignore[call-overload]
-    assert str(caught.value) == (
-        "update=False is for batches that fastnet.profile runs itself: it cannot undo what else is "
-        "done in a block. Pass the batches."
-    )
 
 
 def test_weights_that_are_yet_to_come() -> None:
@@ -223,5 +214,5 @@ def test_weights_that_are_yet_to_come() -> None:
     model: Any = fastnet.build(lazy, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     network = TorchNetwork([ModelOp(model, "x", "y")])
     with pytest.raises(ValueError, match="A LazyLinear creates its parameters in its first"):
-        fastnet.profile(network, batch(), steps=1, update=False)
-    assert fastnet.profile(network, batch(), mode="eval", steps=1).sections
+        fastnet.profile(network, batch(), steps=1)
+    assert fastnet.profile(network, batch(), mode="eval", steps=1, update=True).sections
