@@ -88,8 +88,10 @@ class TorchUpdate(ModelUpdate):
             ValueError: If the model has no optimizer in this epoch, or nothing to train.
             RuntimeError: If the gradients cannot be computed.
         """
-        reports = self._new_reports() if self._reports else None
-        values = None if reports is None else list(reports.values())
+        reports = values = None
+        if self._reports:
+            reports = self._new_reports()
+            values = list(reports.values())
         if state["warmup"]:
             return values
         optimizer = getattr(self._holder, "current_optimizer", None) or self.optimizer()
@@ -100,15 +102,15 @@ class TorchUpdate(ModelUpdate):
         try:
             if self.is_merging:
                 merged = self._merge_gradients(data, optimizer, retain_graph, state)
+                if merged.times:
+                    self._uncommitted = merged
+                    deferred[_key_of(self)] = [_Commit(self, merged, deferred)]
+                    return values
             elif self._given:
                 parameters = trainable(self._model)
                 accumulate_gradients(parameters, self.checked(data, parameters))
             else:
                 self.add_gradients(data, optimizer, retain_graph)
-            if merged is not None and merged.times:
-                self._uncommitted = merged
-                deferred[_key_of(self)] = [_Commit(self, merged, deferred)]
-                return values
             if state is not self._opened:
                 held = [one.grad for one in parameters_of(self._model, optimizer)]
                 self._check_reached(data, optimizer, held, state)
@@ -368,7 +370,7 @@ class OptimizerStep:
 
     def __call__(self) -> None:
         """Take the step; an error names the model."""
-        optimizer, clip, reports = self._optimizer, self._clip, self._reports
+        optimizer, clip = self._optimizer, self._clip
         scaler = getattr(optimizer, "scaler", None)
         norm: torch.Tensor | None = None
         stepped: Any = True
@@ -377,7 +379,7 @@ class OptimizerStep:
                 if clip is not None:
                     norm = clip(parameters_in(optimizer))
                 optimizer.step()
-            elif clip is None and reports is None and not self._followers:
+            elif clip is None and self._reports is None and not self._followers:
                 scaler.step(optimizer)
                 scaler.update()
             else:
@@ -398,6 +400,7 @@ class OptimizerStep:
         if self._followers and stepped:
             for follow in self._followers:
                 follow()
+        reports = self._reports
         if reports is not None:
             if norm is not None and "grad_norm" in reports:
                 reports["grad_norm"].copy_(norm)
