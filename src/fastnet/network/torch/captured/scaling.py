@@ -41,7 +41,7 @@ def tensors_of(scaler: Any) -> list[torch.Tensor]:
     if scaler_records(scaler):
         raise Uncapturable("the scaler of the loss has looked at gradients since its last update")
     found = scaler_tensors(scaler)
-    if None in found:
+    if any(one is None for one in found):
         raise Uncapturable("the scaler of the loss has scaled nothing yet")
     return list(found)
 
