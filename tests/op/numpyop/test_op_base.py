@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from fastnet.op import Op
 from fastnet.op.numpyop import Delete
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
-from fastnet.types import is_op
+from fastnet.types import Keys, Names, is_op
 
 pytestmark = pytest.mark.fast
 
@@ -65,6 +65,12 @@ class TestInit:
         with pytest.raises(AssertionError) as caught:
             Op(**arguments)
         assert str(caught.value) == f"Op: {text}"
+
+
+def test_types() -> None:
+    hints = get_type_hints(Op.__init__)
+    assert hints["inputs"] == hints["outputs"] == Keys | None
+    assert hints["mode"] == hints["ds_id"] == Names
 
 
 def test_reading_and_writing() -> None:

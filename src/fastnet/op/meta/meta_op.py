@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from fastnet.op.op import Op
-from fastnet.types import Forward, Keys
+from fastnet.types import Forward
 
 __all__ = ["MetaOp", "SingleMetaOp"]
 
@@ -48,7 +48,7 @@ class MetaOp(Op):
     control: Callable[[Any], Any]
     """Returns an object with the functions `one_of` and `repeat_while`, for some inputs."""
 
-    def __init__(self, ops: Sequence[Any], inputs: Keys, outputs: Iterable[str]) -> None:
+    def __init__(self, ops: Sequence[Any], inputs: Iterable[str], outputs: Iterable[str]) -> None:
         super().__init__(
             inputs=list(inputs), outputs=list(outputs), mode=ops[0].mode, ds_id=ops[0].ds_id
         )

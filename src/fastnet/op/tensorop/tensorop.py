@@ -23,8 +23,8 @@ class TensorOp(Op):
     """An op on tensors; by itself it returns its input.
 
     Derive from it and override `forward`, which calls the functions of `fastnet.backend` as
-    ``self.backend.reduce_mean(x, axis, keepdims)``, with all arguments, by position. Override
-    `build` where tensors are to be prepared in advance.
+    ``self.backend.reduce_mean(x, axes, keepdims)``: with all arguments by position, and axes as a
+    tuple, or None for all. Override `build` where tensors are to be prepared in advance.
 
     Args:
         inputs: The key or keys to read. `forward` gets one value for a string, otherwise a list.

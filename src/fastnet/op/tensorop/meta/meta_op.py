@@ -16,7 +16,7 @@ from fastnet.op.op import (
     write_outputs_by_op,
 )
 from fastnet.op.tensorop.tensorop import TensorOp
-from fastnet.types import Forward, Keys, Model, State, is_tensor_op
+from fastnet.types import Forward, Model, State, is_tensor_op
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ class TensorMetaOp(MetaOp, TensorOp):
     calls_user_code = True
     kind = "TensorOp"
 
-    def __init__(self, ops: Sequence[Any], inputs: Keys, outputs: Iterable[str]) -> None:
+    def __init__(self, ops: Sequence[Any], inputs: Iterable[str], outputs: Iterable[str]) -> None:
         super().__init__(ops, inputs, outputs)
         self.retain_graph = False
         # What `make_run` returned for a built op, by `retain_graph`.
