@@ -146,8 +146,10 @@ def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
             found = []
     for one in found:
         if getattr(one, "trainable", False):
-            # A tf.Variable may be the one inside of a variable of Keras 3.
-            yield (str(one.name) if one is not value else ""), getattr(one, "_value", one)
+            # A variable of Keras 3 has a tf.Variable inside; `value` of a tf.Variable is a method.
+            inner = getattr(one, "value", one)
+            variable = inner if isinstance(inner, tf.Variable) else one
+            yield (str(one.name) if one is not value else ""), variable
 
 
 def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:

@@ -18,10 +18,9 @@ from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
 from fastnet.network.build import collect_models
 from fastnet.network.compile_options import CompileOptions, read_compile
-from fastnet.network.context import NetworkContext
 from fastnet.network.execution_plan import Handling, Setting
 from fastnet.network.plan_cache import PlanCache
-from fastnet.network.torch.runner import TorchRunner, move_optimizer
+from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.updates import warn_of_untrained
 from fastnet.schedule import get_current_items
@@ -30,7 +29,7 @@ from fastnet.util import get_device, to_list
 from fastnet.util.devices import resolve_device, stream_synchronizer
 
 if TYPE_CHECKING:
-    from fastnet.network.torch.captured.step import CapturedStep
+    pass
 
 __all__ = ["TorchNetwork"]
 
@@ -217,35 +216,7 @@ class TorchNetwork(BaseNetwork):
         release = NestMap(torch.Tensor, release_to_cpu)
         return handling._replace(release=release, wait=wait)
 
-    def _make_runner(self, context: NetworkContext) -> TorchRunner:
-        return TorchRunner(
-            context,
-            self.device,
-            self.mixed_precision,
-            self.models,
-            self._keeps_on_device,
-            self._plans.handling.wait,
-            None if self._options is None else self._captured(context),
-        )
-
-    def _captured(self, context: NetworkContext) -> CapturedStep | None:
-        """Find what calls the compiled steps of an opening; None where there are none."""
-        if context.state["eager"] or not context.plan.ops:
-            return None
-        # what it takes of torch is not imported without need
-        from fastnet.network.torch.captured.step import CapturedStep
-
-        if self._records is None:
-            self._records = Records("op by op")
-        assert self._options is not None
-        programs, key = context.plan.programs, ("captured", bool(context.state["warmup"]))
-        found: CapturedStep | None = programs.get(key)
-        if found is None:
-            found = CapturedStep(
-                context.plan, self._options, self._records, self._plans.handling, self.device
-            )
-            programs[key] = found
-        return found
+    _make_runner = make_runner
 
 
 def _no_gradients(gradients: bool) -> Setting | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.metering import Around, StepMeter, titles
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
+from fastnet.network.trace_records import Records
 from fastnet.types import Model, RunStep, State
 from fastnet.util import NonContext
 from fastnet.util.devices import has_accelerator
@@ -28,7 +29,7 @@ from fastnet.util.devices import has_accelerator
 if TYPE_CHECKING:
     from fastnet.network.torch.captured.step import CapturedStep
 
-__all__ = ["TorchRunner"]
+__all__ = ["TorchRunner", "make_runner", "move_optimizer"]
 
 
 # Ops written for FastEstimator enter the tape of a step, of which PyTorch has none.
@@ -36,41 +37,26 @@ _NO_TAPE = NonContext()
 
 
 class TorchRunner(Runner):
-    """Runs the steps of an opening in PyTorch.
+    """Runs the steps of a context in PyTorch.
 
     Args:
+        network: The network.
         context: The context.
-        device: Where ops run.
-        mixed_precision: Whether they run under autocast, and in which type: True for what is usual
-            on the device.
-        models: All models of the network, active or not.
-        keeps: Whether models stay on the device when the opening ends.
-        wait: What waits for the copies that a step has queued, or None where it queues none.
-        captured: What calls compiled steps, or None where they all run op by op.
     """
 
     # Whether other processes take part; set by `open`.
     _is_spread = False
 
-    def __init__(
-        self,
-        context: NetworkContext,
-        device: torch.device,
-        mixed_precision: Precision,
-        models: Iterable[Model],
-        keeps: bool,
-        wait: Callable[[], None] | None,
-        captured: CapturedStep | None = None,
-    ) -> None:
+    def __init__(self, network: Any, context: NetworkContext) -> None:
         super().__init__(context)
-        self._captured = captured
-        self._keeps = keeps
-        self._wait = wait
-        self._device = device
-        self._models = models
-        self._mixed_precision = mixed_precision
-        if mixed_precision:
+        self._keeps: bool = network._keeps_on_device
+        self._wait: Callable[[], None] | None = network._plans.handling.wait
+        self._device: torch.device = network.device
+        self._models: list[Model] = network.models
+        self._mixed_precision: Precision = network.mixed_precision
+        if self._mixed_precision:
             self.around = "autocast", "autocast"
+        self._captured = None if network._options is None else _captured_step(network, context)
 
     def open(self) -> None:
         """Move the active models and their optimizer state to the device.
@@ -207,6 +193,33 @@ def _translate(indices: Sequence[int] | None, call: Around) -> Around:
     if indices is None or call is None:
         return call
     return lambda index: call(indices[index])
+
+
+def make_runner(network: Any, context: NetworkContext) -> TorchRunner:
+    """Create what runs the steps of a context; a method of `TorchNetwork`."""
+    return TorchRunner(network, context)
+
+
+def _captured_step(network: Any, context: NetworkContext) -> CapturedStep | None:
+    """Return what calls the compiled steps of a context, or None if its steps run eagerly."""
+    if context.state["eager"] or not context.plan.ops:
+        return None
+    # The parts of torch that it needs are imported only here.
+    from fastnet.network.torch.captured.step import CapturedStep
+
+    if network._records is None:
+        network._records = Records("op by op")
+    programs, key = context.plan.programs, ("captured", bool(context.state["warmup"]))
+    if key not in programs:
+        programs[key] = CapturedStep(
+            context.plan,
+            network._options,
+            network._records,
+            network._plans.handling,
+            network.device,
+        )
+    found: CapturedStep = programs[key]
+    return found
 
 
 def _is_on_cpu(model: torch.nn.Module) -> bool:
