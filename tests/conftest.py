@@ -30,7 +30,6 @@ LONGEST = (
     "network/torch/captured/test_inductor.py",
     "network/tf/compiled/test_pieces.py",
     "network/tf/compiled/test_training.py",
-    "network/torch/captured/test_budget.py",
     "network/torch/captured/test_sizes.py",
     "differential/test_tf_programs.py",
     "network/tf/test_fingerprint.py",
