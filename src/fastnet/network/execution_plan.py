@@ -46,7 +46,7 @@ class ExecutionPlan:
     """The active items of a network in one mode, epoch and dataset, and what follows from them.
 
     Attributes:
-        kernel: The ops laid out for the kernel.
+        kernel: The kernel's plan of the ops.
         ops: The active ops, in order.
         postprocessing: The active postprocessing ops, in order.
         slicers: The active slicers.
@@ -58,7 +58,7 @@ class ExecutionPlan:
         table: The table of the keys.
         forwards: What the kernel calls for each op.
         resolved_with: The arguments of `resolve` besides the table and the specs of the ops.
-        handling: The arguments of `Plan` besides what is laid out.
+        handling: The arguments of `Plan` that process values and settings.
         on_exit: Called when a network that runs this plan is left without an error.
         programs: What a framework has traced or compiled of this plan.
     """
@@ -84,27 +84,16 @@ class ExecutionPlan:
         """The specs of the ops."""
         return self.selected[0]
 
-    def index_of(self, index: int) -> int:
-        """Return the index in the context that an op of this plan, perhaps a part of it, has."""
-        return index if self.kernel.op_indices is None else self.kernel.op_indices[index]
-
     def describe(self, index: int) -> str:
         """Describe an op the way every error does."""
-        return describe_op(self.ops[index], self.index_of(index))
+        return describe_op(self.ops[index], index)
 
-    def kernel_with(
-        self, wrap: Callable[[Any, int, Forward], Forward], handles: bool = False
-    ) -> Plan:
-        """Lay the ops out again, with `wrap(op, index, forward)` in the place of each forward.
-
-        `handles` says whether values are moved in and out, as the plan itself does.
-        """
+    def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
+        """Build a kernel plan with `wrap(op, index, forward)` as each forward, and no handling."""
         wrapped = [
             wrap(op, index, forward)
             for index, (op, forward) in enumerate(zip(self.ops, self.forwards, strict=True))
         ]
-        handling = self.handling if handles else ()
-        kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution, *handling)
+        kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution)
         kernel.find_inactive_writer = self.kernel.find_inactive_writer
-        kernel.op_indices = self.kernel.op_indices
         return kernel

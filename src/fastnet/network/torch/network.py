@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -28,13 +28,10 @@ from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list
 from fastnet.util.devices import resolve_device, stream_synchronizer
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["TorchNetwork"]
 
 _RETURNS = ("cpu", "device", None)
-# wanted in the place of keys where none is, as no key stands for all
+# The only desired key where no outputs are wanted, because an empty set stands for all of them.
 _NOTHING = "\0"
 
 
@@ -42,27 +39,27 @@ class TorchNetwork(BaseNetwork):
     """A network whose ops run in PyTorch.
 
     Args:
-        ops: The ops, in order; None, and schedulers of ops, may be among them.
-        postprocessing: Ops on numpy arrays, for whole batches, which run on the CPU after the rest.
-        slicers: What cuts a batch into minibatches and joins their results.
-        device: Where ops run: a `torch.device`, its name, an index among the devices of the best
-            kind, or None for where `build` has put the models, and else for what
-            `fastnet.util.get_device` chooses.
-        keep_on_device: Whether models and what their optimizers keep stay on the device between
-            openings. False to bring them to the CPU at each close, as FastEstimator does, which
-            frees the device for others and costs two copies of all weights each time.
-        returns: Where a step's outputs are returned: on the "cpu"; on the "device", where a step of
-            a GPU is only queued when it returns; or None for no outputs but those that
-            `desired_output_keys` names.
-        compile: Whether steps run as one compiled program each, from the batch to the updated
-            weights, or the `CompileOptions` to do that by. What cannot be captured runs op by op,
-            and `traces` says why.
+        ops: The ops, in order; None and schedulers of ops are allowed.
+        postprocessing: Postprocessing ops, which run on batches of numpy arrays after the other
+            ops.
+        slicers: Slicers, which cut a batch into minibatches and join their results.
+        device: The device that ops run on: a `torch.device`, its name, or an index among the
+            devices of the best kind. None for the device that the models were built on, or else
+            `fastnet.util.get_device()`.
+        keep_on_device: Whether models and optimizer state stay on the device while the network is
+            not open. With False they are moved to the CPU when it is left, as in FastEstimator,
+            which frees memory and copies all weights twice each time.
+        returns: The device of a step's outputs: "cpu"; "device", where a step on a GPU is only
+            queued when it returns; or None to return only the keys in `desired_output_keys`.
+        compile: Whether to compile each step to one program, from the batch to the updated weights,
+            or the `CompileOptions` for it. Steps that cannot be captured run eagerly, and `traces`
+            has the reason.
 
     Raises:
-        AssertionError: If something is no op, postprocessing op or slicer.
+        AssertionError: If an item is not an op, postprocessing op or slicer.
         ValueError: If only some models have mixed precision, a postprocessing op would drop or make
-            batches, there is no such device, or models were built on different ones.
-        TypeError: If `device`, or `compile`, is something else.
+            batches, there is no such device, or models were built on different devices.
+        TypeError: If `device` or `compile` has the wrong type.
 
     >>> import torch
     >>> from fastnet.op.tensorop import LambdaOp
@@ -121,7 +118,7 @@ class TorchNetwork(BaseNetwork):
         except ValueError:  # another machine than the one that the network comes from
             device = self._choose_device()
         if device != self.device:
-            self._settle_on(device)
+            self._use_device(device)
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
         other = None if device is None else resolve_device(device)
@@ -135,26 +132,26 @@ class TorchNetwork(BaseNetwork):
                 f"transform is to run on {other}, but the models {spread} are spread over "
                 f"devices, and were built on {self.device}. Leave its device out."
             )
-        return self._elsewhere(other)
+        return self._moved_to(other)
 
     @contextmanager
-    def _elsewhere(self, device: torch.device) -> Iterator[None]:
+    def _moved_to(self, device: torch.device) -> Iterator[None]:
         """Run on another device for a while, with the models there meanwhile."""
         own, plans = self.device, self._plans
         firsts = [(model, next(model.parameters(), None)) for model in self.models]
-        places = [(model, first.device) for model, first in firsts if first is not None]
+        devices = [(model, first.device) for model, first in firsts if first is not None]
         try:
-            self._settle_on(device)
+            self._use_device(device)
             self._plans = PlanCache(self)
             yield
         finally:
             self._plans = plans
-            self._settle_on(own)
-            for model, place in places:
-                model.to(place)
-                move_optimizer(get_metadata(model, "current_optimizer"), place)
+            self._use_device(own)
+            for model, before in devices:
+                model.to(before)
+                move_optimizer(get_metadata(model, "current_optimizer"), before)
 
-    def _settle_on(self, device: torch.device) -> None:
+    def _use_device(self, device: torch.device) -> None:
         self.device = device
         for op in get_current_items(self.ops):
             self._build(op)

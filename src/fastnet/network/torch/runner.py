@@ -62,7 +62,7 @@ class TorchRunner(Runner):
         """Move the active models and their optimizer state to the device.
 
         Raises:
-            ValueError: If a model would be updated that nothing keeps the same in all processes.
+            ValueError: If a model would be updated that is not synchronized between processes.
         """
         self.context.state["tape"] = _NO_TAPE
         models = self.context.plan.models
@@ -82,7 +82,7 @@ class TorchRunner(Runner):
                 self._move(model, self._device)
 
     def close(self) -> None:
-        """Bring them back to the CPU, unless they stay on the device."""
+        """Move the models back to the CPU, unless they stay on the device."""
         try:
             if not self._keeps and self._device.type != "cpu":
                 for model in self.context.plan.models:
@@ -103,18 +103,11 @@ class TorchRunner(Runner):
         if not precision:
             return None
         dtype = None if precision is True else getattr(torch, str(precision))
-        # one for each step: it keeps what to go back to, and steps may be inside of each other
+        # Each step enters its own, which stores the state to restore, because steps may be nested.
         return partial(torch.autocast, self._device.type, dtype)
 
     def step(self, meter: StepMeter | None) -> RunStep:
-        """Return the function that runs a minibatch.
-
-        Args:
-            meter: What takes the times of its parts, or None.
-
-        Returns:
-            The function.
-        """
+        """Return the function that runs a minibatch, timed by `meter` if there is one."""
         captured = self._captured
         if captured is None:
             return super().step(meter)
@@ -124,12 +117,12 @@ class TorchRunner(Runner):
             reason = never_captured(self.context.plan, self._device, self._is_spread)
             if reason is not None:
                 captured.refuse(reason, self.context.state)
-        called = told = None
+        called = on_trace = None
         if meter is not None:
             called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
-            told = meter.trace_stamper(meter.row("rest", "the rest"))
+            on_trace = meter.trace_stamper(meter.row("rest", "the rest"))
         return captured.step(
-            partial(self._step_of, meter), self.bound, self._autocast(), called, told
+            partial(self._step_of, meter), self.bound, self._autocast(), called, on_trace
         )
 
     def _step_of(self, meter: StepMeter | None, bound: BoundPlan, timed_as: Plan) -> RunStep:
@@ -165,14 +158,14 @@ class TorchRunner(Runner):
 
     def synchronizer(self) -> Callable[[], None] | None:
         """Return the function that waits for the stream of the caller; None without copies."""
-        # what postprocessing reads and then deletes is copied, too
+        # Keys that only postprocessing reads are copied, too.
         return self._wait if self.context.plan.kernel.resolution.returned else None
 
     def _state(self) -> State:
         plan, state = self.context.plan, self.context.state
         if not plan.takes_gradients:
             return state
-        # those of other epochs too: a gradient that is left on one would count there
+        # Models of other epochs are included, because a gradient left on one would count later.
         models = {id(model): model for model in (*self._models, *plan.models)}
         trained = [one for one in models.values() if get_metadata(one, "optimizer") is not None]
         exchanges = exchanges_of(plan, trained) if self._is_spread else None
@@ -182,7 +175,7 @@ class TorchRunner(Runner):
 
     def _move(self, model: Model, device: torch.device) -> None:
         if engine_of(model) in ("ddp", "fsdp"):
-            return  # it is where its engine runs it
+            return  # The engine has placed it.
         model.to(device)
         if self.context.state["mode"] == "train":
             move_optimizer(get_metadata(model, "current_optimizer"), device)
