@@ -147,19 +147,24 @@ def meta_cases(lam: Any, metas: Any) -> list[Case]:
 
     others = [times(5, lam), times(7, lam)]
     return [
-        Case(metas.Fuse, fuse, {"ops": [others]}),
-        Case(metas.OneOf, one_of, {"ops": [others], "probs": [[1.0, 0.0], [0.5, 0.6]]}),
+        Case(metas.Fuse, fuse, {"ops": [others]}, ("retain_graph",)),
+        Case(
+            metas.OneOf,
+            one_of,
+            {"ops": [others], "probs": [[1.0, 0.0], [0.5, 0.6]]},
+            ("retain_graph",),
+        ),
         Case(
             metas.Repeat,
             repeat,
             {"op": others[:1], "repeat": [3, 0, "often"], "max_iter": [2, 0]},
-            ("repeat_inputs", "ops"),
+            ("repeat_inputs", "ops", "retain_graph"),
         ),
         Case(
             metas.Sometimes,
             sometimes,
             {"op": others[:1], "prob": [1.0, 2.0]},
-            ("extra_inputs", "ops"),
+            ("extra_inputs", "ops", "retain_graph"),
         ),
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from types import MemberDescriptorType
+from importlib import import_module
+from types import MemberDescriptorType, ModuleType
 from typing import Any, TypeVar
 
 __all__ = ["default_deepcopy", "get_state", "set_state", "shallow_copy"]
@@ -36,21 +37,52 @@ def default_deepcopy(item: T, memo: dict[int, Any]) -> T:
     return copied
 
 
+class _ModuleReference:
+    """Replaces a module, which cannot be pickled, and unpickles as that module."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return import_module, (self.module.__name__,)
+
+
 def get_state(item: object) -> dict[str, Any]:
-    """Return an object's attributes and slots."""
+    """Return an object's attributes and slots, with modules in a form that can be pickled."""
     slots = {
         name: getattr(item, name)
         for base in type(item).__mro__
         for name, member in vars(base).items()
         if isinstance(member, MemberDescriptorType) and name != "__dict__" and hasattr(item, name)
     }
-    return {**slots, **vars(item)}
+    return {name: _replace_modules(value) for name, value in {**slots, **vars(item)}.items()}
 
 
 def set_state(item: object, state: Mapping[str, Any]) -> None:
-    """Set the attributes that `get_state` returned, without calling `__setattr__`."""
+    """Set the attributes that `get_state` returned, without calling `__setattr__`.
+
+    >>> import sys, types
+    >>> one, other = types.SimpleNamespace(library=sys, size=3), types.SimpleNamespace()
+    >>> set_state(other, get_state(one))
+    >>> other
+    namespace(library=<module 'sys' (built-in)>, size=3)
+    """
     for name, value in state.items():
+        # A shallow copy does not unpickle, so that its state still has the references.
+        value = _restore_modules(value)
         if isinstance(getattr(type(item), name, None), MemberDescriptorType):
             object.__setattr__(item, name, value)
         else:
             vars(item)[name] = value
+
+
+def _replace_modules(value: Any) -> Any:
+    if type(value) is tuple and any(isinstance(part, ModuleType) for part in value):
+        return tuple(map(_replace_modules, value))
+    return _ModuleReference(value) if isinstance(value, ModuleType) else value
+
+
+def _restore_modules(value: Any) -> Any:
+    if type(value) is tuple and any(isinstance(part, _ModuleReference) for part in value):
+        return tuple(map(_restore_modules, value))
+    return value.module if isinstance(value, _ModuleReference) else value

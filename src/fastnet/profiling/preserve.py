@@ -25,6 +25,9 @@ def preserved(network: BaseNetwork) -> Iterator[None]:
     Restored are weights, gradients and buffers of models; state and settings of optimizers, also of
     other epochs; gradients merged by `UpdateOp`; the state of ops that follow updates; and the
     generators of Python, numpy and the framework.
+
+    Raises:
+        ValueError: If the first call of a model would create variables, which cannot be undone.
     """
     optimizers = {
         id(one): one
@@ -33,6 +36,7 @@ def preserved(network: BaseNetwork) -> Iterator[None]:
         for one in _values(held)
     }
     module = backend_module(network.target_type, "preserve_state")
+    module.require_variables(network.models)
     state_before = module.PreservedState(network.models, list(optimizers.values()))
     ops = list(_each_op(network.ops))
     updates = [(op._update, op._update.merged()) for op in ops if _merges(op)]

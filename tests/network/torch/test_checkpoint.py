@@ -336,7 +336,7 @@ UNFIT = {
     "the current optimizer": (set_at("current.net", 5), "does not fit the network"),
     "the class of an op": (set_at("states.ops/0/0.class", "Falling"), "['ops/0/0 (Falling)']"),
     "an op's own error": (set_at("states.ops/0/0.state.steps", -1), "the state is half loaded"),
-    "merged gradients": (set_at("states.ops/3.state.merged", 3), "is of 3 merged steps"),
+    "merged gradients": (set_at("states.ops/3.state.merged", -1), "-1 merged steps"),
     "Python's numbers": (set_at("random.python", (3, (1, 2), None)), "does not fit the network"),
     "numpy's numbers": (set_at("random.numpy.state.pos", 10**9), "numpy's random numbers"),
     "torch's numbers": (

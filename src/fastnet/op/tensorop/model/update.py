@@ -169,10 +169,10 @@ class UpdateOp(HoldsModel):
         before, now = self._resolved, self._settings()
         if before == now:
             return
-        self._check_settings()
         if any(before[name] != now[name] for name in ("loss_name", "gradients")):
             inputs = self.loss_name if self.gradients is None else self.gradients
             self._put_names(inputs, self.outputs, self.mode, self.ds_id)
+        self._check_settings()
         former, self._update = self._update, _make_update(self, self._reports)
         if before["model"] == now["model"]:
             self._update.continue_from(former)
