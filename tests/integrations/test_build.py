@@ -139,7 +139,7 @@ def test_weights_of_another_model(sides: Sides, tmp_path: Path) -> None:
     path = str(tmp_path / "weights.pt")
     torch.save(torch.nn.Linear(3, 3).state_dict(), path)
     refused(sides.fastestimator, RuntimeError, mlp, "sgd", weights_path=path)
-    with pytest.raises(ValueError, match="another model"):
+    with pytest.raises(ValueError, match="does not fit the model"):
         sides.fastnet.build(mlp, "sgd", weights_path=path)
 
 

@@ -42,21 +42,22 @@ class PlanCache:
 
     Args:
         network: The network.
+        is_resolved: Whether the settings of all ops were just resolved. Those of a copied or
+            unpickled network may not be.
 
     Attributes:
         handling: What is done to values on their way, and around ops.
         built: How many plans were built so far.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, is_resolved: bool = False) -> None:
         self.handling = network._handling()
         self.built = 0
         self._network = network
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
         self._items = _Items(_lists(network))
-        # Ops of a copied or unpickled network may have settings that were not resolved yet.
-        self._is_stale = not self._items.are_resolved()
+        self._is_stale = not is_resolved and not self._items.are_resolved()
 
     def find(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]

@@ -12,3 +12,6 @@ from fastnet.backend.tf.reductions import *
 from fastnet.backend.tf.super_loss import *
 from fastnet.backend.tf.taking import *
 from fastnet.backend.tf.tensors import *
+
+# FastEstimator does not trace the contents of an object with this attribute.
+_fe_state_whitelist = ()

@@ -12,3 +12,6 @@ from fastnet.backend.torch.reductions import *
 from fastnet.backend.torch.super_loss import *
 from fastnet.backend.torch.taking import *
 from fastnet.backend.torch.tensors import *
+
+# FastEstimator does not trace the contents of an object with this attribute.
+_fe_state_whitelist = ()
