@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from fastnet.backend.dispatch import framework_of
 from fastnet.backend.model_metadata import every_optimizer_of, is_built, name_of
 from fastnet.errors import describe_op
 from fastnet.op.op import bind_forward
@@ -76,12 +77,13 @@ def warn_of_untrained(
     if not any(isinstance(op, UpdateOp) for _, op in indexed):
         return
     held = [(index, op, name, value) for index, op in indexed for name, value in _held_by(op)]
-    models = [value for _, _, _, value in held if is_built(value)]
+    # Attributes of other objects are not asked for: those of a distributed variable may raise.
+    models = [value for _, _, _, value in held if framework_of(value) and is_built(value)]
     for _, op in indexed:
         models += op.get_fe_models() if hasattr(op, "get_fe_models") else ()
     trained = {id(one) for model in models for _, one in trainable_in(model)}
     optimizers = [one for model in models for one in every_optimizer_of(model)]
-    optimizers += [value for _, _, _, value in held if hasattr(value, "param_groups")]
+    optimizers += [value for _, _, _, value in held if "param_groups" in _attributes(value)]
     trained.update(id(one) for optimizer in optimizers for _, one in trainable_in(optimizer))
     untrained: dict[int, list[str]] = {}
     described: dict[int, str] = {}
@@ -117,13 +119,18 @@ def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an op that runs in training, and the items of containers in them."""
     if op.mode and "train" not in op.mode:
         return
-    for name, value in getattr(op, "__dict__", {}).items():
+    for name, value in _attributes(op).items():
         if isinstance(value, dict):
             yield from ((f"{name}.{key}", one) for key, one in value.items())
         elif isinstance(value, (list, tuple)):
             yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
         else:
             yield name, value
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    own: dict[str, Any] = getattr(value, "__dict__", {})
+    return own
 
 
 def _followers_of(ops: Sequence[Any], taking: Sequence[Any]) -> dict[int, list[Follow]]:

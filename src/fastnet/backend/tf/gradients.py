@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -137,13 +138,13 @@ def trainable(model: Any) -> list[Any]:
 
 def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the trainable variables of a layer or a model, or a variable, with their names."""
-    if isinstance(value, tf.Variable) or hasattr(value, "__tf_tensor__"):
+    found = []
+    if isinstance(value, tf.Variable) or hasattr(type(value), "__tf_tensor__"):
         found = [value]
-    else:
-        try:
-            found = list(getattr(value, "trainable_variables", ()))
-        except (TypeError, ValueError):  # Keras 2 does not know the variables of an unbuilt model.
-            found = []
+    elif hasattr(type(value), "trainable_variables"):
+        # Keras 2 does not know the variables of an unbuilt model.
+        with contextlib.suppress(TypeError, ValueError):
+            found = list(value.trainable_variables)
     for one in found:
         if getattr(one, "trainable", False):
             # A variable of Keras 3 has a tf.Variable inside; `value` of a tf.Variable is a method.

@@ -639,8 +639,10 @@ def trainable_in(value: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
         found: Iterable[tuple[str, torch.nn.Parameter]] = [("", value)]
     elif isinstance(value, torch.nn.Module):
         found = value.named_parameters()
+    elif "param_groups" in getattr(value, "__dict__", {}):
+        found = [("", one) for one in parameters_in(value)]
     else:
-        found = [("", one) for one in parameters_in(value)] if hasattr(value, "step") else ()
+        found = ()
     yield from ((name, one) for name, one in found if one.requires_grad)
 
 
