@@ -148,7 +148,7 @@ def test_batches_of_a_module(place: str, shapes: list[tuple[int, int]], folder: 
     assert [tuple(batch["x"].shape) for batch in batches] == shapes
     assert all(isinstance(batch["x"], torch.Tensor) for batch in batches)
     if place == "networks:batch":
-        # what is no array is not touched
+        # Other values than arrays are unchanged.
         assert (batches[0]["name"], batches[0]["epoch"]) == ("a string", 3)
     if place == "networks:endless":
         assert [float(batch["x"][0, 0]) for batch in batches] == [1, 2, 3, 4, 5]

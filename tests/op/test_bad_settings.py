@@ -1,4 +1,4 @@
-"""What ops refuse: the class of the error, and that it names the op, the setting and the value."""
+"""Errors for bad settings: their class, and that they name the op, the setting and the value."""
 
 from __future__ import annotations
 

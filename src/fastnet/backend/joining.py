@@ -21,7 +21,7 @@ class TensorKind(NamedTuple):
         has_rows: Whether a tensor has a first axis.
         is_number: Whether a tensor is a real scalar.
         concatenate: Concatenates tensors along the first axis.
-        mean_like: Converts a mean to a tensor of the dtype of another one, or float64 for integers.
+        mean_like: Converts a mean to the dtype of a given tensor, or to float64 for integers.
         errors: What `concatenate`, or numpy's, raises for incompatible shapes.
     """
 

@@ -22,7 +22,7 @@ VERSION = 2
 
 
 class Explanation(Contents):
-    """What a step of a network would run, and why: the result of `network.explain`.
+    """An explanation of what a step would run, and why: the result of `network.explain`.
 
     `print` shows it as text.
 

@@ -34,7 +34,7 @@ _VERSION = 1
 
 
 class Checkpoint(NamedTuple):
-    """What a program gave to `save_checkpoint`."""
+    """The epoch, the step and the values that `load_checkpoint` returns from a checkpoint."""
 
     epoch: int
     """The epoch."""

@@ -20,7 +20,7 @@ from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.ranges import OpRanges
 from fastnet.errors import nearest_name, shorten, unwritten_key
 from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import StepMeter
+from fastnet.network.metering import Around, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
 from fastnet.types import Model, RunStep, State
 from fastnet.util.warnings import warn
@@ -347,13 +347,27 @@ class Runner:
 
     def step(self, meter: StepMeter | None) -> RunStep:
         """Return the function that runs a minibatch, timed by `meter` if there is one."""
-        bound = self.bound
+        return self.step_by(meter, self.bound)
+
+    def step_by(self, meter: StepMeter | None, bound: BoundPlan) -> RunStep:
+        """Return the function that runs a minibatch by a bound plan, timed by `meter`."""
         if meter is None:
             return bound.step
         first, log = meter.plan_rows(bound.plan), meter.log
         around = -1 if self.around is None else meter.row(*self.around)
+        indices = bound.plan.op_indices
+        # Deferred updates come after the last op.
+        ops = None if indices is None else [*indices, len(self.context.plan.ops)]
 
         def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            return bound.step_timed(batch, log, first, meter.before, meter.after, around)
+            before, after = _translate(ops, meter.before), _translate(ops, meter.after)
+            return bound.step_timed(batch, log, first, before, after, around)
 
         return run
+
+
+def _translate(indices: Sequence[int] | None, call: Around) -> Around:
+    """Return `call` for the indices of a plan in which one op stands for several."""
+    if indices is None or call is None:
+        return call
+    return lambda index: call(indices[index])

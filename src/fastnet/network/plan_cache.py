@@ -380,7 +380,7 @@ def resolve_settings(
 
 
 class _Resolved:
-    """What the state that an op derives from its settings was last derived from.
+    """The settings of an op that the state derived from them was last resolved from.
 
     It is kept by the op, as that state is, since several networks may share the op.
     """

@@ -22,8 +22,8 @@ ENDS = {
 # up to where `series` has so many binary digits
 NEAR = {24: 0.1, 53: 4e-3}
 
-# SuperLoss cuts its argument off slightly above the end of the branch, -2 / e, where the logarithm
-# of the confidence is `LEAST_LOG`.
+# SuperLoss clips its argument slightly above the end of the branch, -2 / e. The logarithm of the
+# confidence is `LEAST_LOG` there.
 LEAST = -1.9999998 / math.e
 LEAST_LOG = 0.9995528530578068
 

@@ -74,14 +74,14 @@ def squeeze(tensor: Tensor, axis: int | None) -> Tensor:
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    """Convert an array to a tensor on the device of another one, to be used in later steps too."""
+    """Convert an array to a tensor on the device of a given tensor, for use in several steps."""
     # Autograd cannot use tensors that were created in inference mode.
     with torch.inference_mode(False):
         return torch.from_numpy(array).to(like.device)
 
 
 def from_numpy(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    """Convert an array to a tensor on the device of another one."""
+    """Convert an array to a tensor on the device of a given tensor."""
     return torch.from_numpy(array).to(like.device)
 
 

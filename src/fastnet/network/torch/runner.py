@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from fastnet._execute import BoundPlan, Plan
+from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.precision import Precision
@@ -18,7 +18,7 @@ from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.backend.torch.update import TRAINED
 from fastnet.network.context import NetworkContext, Runner
-from fastnet.network.metering import Around, StepMeter, titles
+from fastnet.network.metering import StepMeter, titles
 from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
 from fastnet.network.torch.ranks import ranks_of
 from fastnet.network.trace_records import Records
@@ -122,24 +122,8 @@ class TorchRunner(Runner):
             called = partial(meter.log.stamp, meter.row("graph", "compiled step"))
             on_trace = meter.trace_stamper(meter.row("rest", "the rest"))
         return captured.step(
-            partial(self._step_of, meter), self.bound, self._autocast(), called, on_trace
+            partial(self.step_by, meter), self.bound, self._autocast(), called, on_trace
         )
-
-    def _step_of(self, meter: StepMeter | None, bound: BoundPlan, timed_as: Plan) -> RunStep:
-        """Return the function that runs a minibatch by `bound`, timed as the rows of `timed_as`."""
-        if meter is None:
-            return bound.step
-        first, log = meter.plan_rows(timed_as), meter.log
-        around = -1 if self.around is None else meter.row(*self.around)
-        indices = bound.plan.op_indices
-        # Deferred updates come after the last op.
-        ops = None if indices is None else [*indices, len(self.context.plan.ops)]
-
-        def run(batch: Mapping[str, Any]) -> dict[str, Any]:
-            before, after = _translate(ops, meter.before), _translate(ops, meter.after)
-            return bound.step_timed(batch, log, first, before, after, around)
-
-        return run
 
     def is_profiled(self) -> bool:
         """Return whether torch's profiler is on."""
@@ -179,13 +163,6 @@ class TorchRunner(Runner):
         model.to(device)
         if self.context.state["mode"] == "train":
             move_optimizer(get_metadata(model, "current_optimizer"), device)
-
-
-def _translate(indices: Sequence[int] | None, call: Around) -> Around:
-    """Return `call` for the indices of a plan that is a part of a context's ops."""
-    if indices is None or call is None:
-        return call
-    return lambda index: call(indices[index])
 
 
 def make_runner(network: Any, context: NetworkContext) -> TorchRunner:

@@ -1,4 +1,4 @@
-"""What gradient ops refuse to be made of, and what they say."""
+"""Errors for bad arguments of gradient ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What meta ops refuse to be made of, and what they say."""
+"""Errors for bad arguments of meta ops."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["Merging", "Phase"]
 
 
 class _Kind(NamedTuple):
-    """What a step depends on: how many steps it averages in an update, and what there are sums of.
+    """The phase of gradient merging: how many steps an update averages, and which sums exist.
 
     A step that does not update averages 0. More than `merge_grad` are averaged if it was lowered.
     """

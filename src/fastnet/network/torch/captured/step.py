@@ -131,7 +131,7 @@ class CapturedStep:
         self._misses = 0
         self._bound: BoundPlan | None = None
         self._make: Callable[[], Any] | None = None
-        self._step_of: Callable[[BoundPlan, Plan], RunStep] | None = None
+        self._step_of: Callable[[BoundPlan], RunStep] | None = None
         # Set if the last ops run eagerly after a program of the first ones.
         self._first: CompiledOps | None = None
         self._split: Plan | None = None
@@ -160,7 +160,7 @@ class CapturedStep:
 
     def step(
         self,
-        step_of: Callable[[BoundPlan, Plan], RunStep],
+        step_of: Callable[[BoundPlan], RunStep],
         bound: BoundPlan,
         make: Callable[[], Any] | None,
         called: Callable[[], None] | None = None,
@@ -169,7 +169,7 @@ class CapturedStep:
         """Return the function that runs the steps of a context.
 
         Args:
-            step_of: Returns the function that runs steps by a plan, timed as those of another plan.
+            step_of: Returns the function that runs steps by a bound plan.
             bound: The plan that runs the ops eagerly.
             make: Makes what is entered around the ops of each step, or None.
             called: Called after a program has run, or None.
@@ -181,7 +181,7 @@ class CapturedStep:
             self._merging = merging if merging.updates else None
         # an opening has its own context: what ops find out of it in its first step they find then
         self._current = None
-        eager = step_of(bound, bound.plan)
+        eager = step_of(bound)
         self._run_split = None
         if self._first is not None:
             self._open_split()
@@ -421,7 +421,7 @@ class CapturedStep:
         assert self._bound is not None
         assert self._step_of is not None
         self._first.open(self._bound.state)
-        self._run_split = self._step_of(BoundPlan(self._split, self._bound.state), self._split)
+        self._run_split = self._step_of(BoundPlan(self._split, self._bound.state))
 
     def _rows(self, batch: Mapping[str, Any], values: list[Any]) -> Rows | None:
         """Find the rows of a batch of which its program is to take more and fewer, if any."""

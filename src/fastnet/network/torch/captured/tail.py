@@ -19,9 +19,7 @@ __all__ = ["CompiledOps", "can_split", "split_kernel"]
 class Steps(Protocol):
     """Runs the steps of a plan, compiled where that is possible."""
 
-    def step(
-        self, step_of: Callable[[BoundPlan, Plan], RunStep], bound: BoundPlan, make: Any
-    ) -> RunStep:
+    def step(self, step_of: Callable[[BoundPlan], RunStep], bound: BoundPlan, make: Any) -> RunStep:
         """Return the function that runs the steps of a context."""
 
 
@@ -74,7 +72,7 @@ class CompiledOps(TensorOp):
     def open(self, state: State) -> None:
         """Prepare the steps of a context."""
         bound = BoundPlan(self._plan.kernel, state)
-        self._run = self._steps.step(lambda bound, _: bound.run, bound, None)
+        self._run = self._steps.step(lambda bound: bound.run, bound, None)
 
     def forward(self, data: list[Any], state: State) -> list[Any]:
         """Run the ops."""

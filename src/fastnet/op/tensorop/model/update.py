@@ -301,7 +301,7 @@ class UpdateOp(HoldsModel):
         """Continue from the state that `state_dict` returned.
 
         Args:
-            state: The state of this op or another one like it; arrays may stand for tensors.
+            state: The state of this op or of an equal one; arrays are accepted for tensors.
 
         Raises:
             ValueError: If it is not such a state, has not one gradient of the same shape for each
