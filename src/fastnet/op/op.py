@@ -14,6 +14,7 @@ from fastnet.util.names import check_ds_id, check_io_names, parse_modes
 
 __all__ = [
     "Op",
+    "PerInput",
     "bind_forward",
     "get_inputs_by_op",
     "is_delete",
@@ -171,6 +172,29 @@ class Op:
         for name, value in vars(made).items():
             if name in settings or name.startswith("_"):
                 vars(self)[name] = value
+
+
+class PerInput(Op):
+    """An op that applies the same function to each input; see `PerTensor` and `PerArray`."""
+
+    n_inputs = "+"
+    n_outputs = "same"
+
+    def __init__(
+        self, inputs: Keys, outputs: Keys, mode: Names = None, ds_id: Names = None
+    ) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
+        self.in_list = self.out_list = True
+
+    def apply(self, data: Any) -> Any:
+        """Return the output for one input."""
+        raise NotImplementedError(f"{type(self).__name__} must define apply.")
+
+    def forward(self, data: list[Any], state: State) -> list[Any]:
+        """Apply the function to each input."""
+        if len(data) == 1:
+            return [self.apply(data[0])]
+        return [self.apply(each) for each in data]
 
 
 def _count(number: int | str | None, noun: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastnet.backend.dispatch import BY_VALUE, backend_of, framework_of, get_backend
 from fastnet.op.checks import require_arguments, require_function
 from fastnet.op.copies import default_deepcopy
-from fastnet.op.op import Op
+from fastnet.op.op import Op, PerInput
 from fastnet.types import Keys, Model, Names, State, Tensor
 from fastnet.util.lazy import import_module
 
@@ -194,7 +194,7 @@ class Delete(TensorOp):
         """Do nothing: the network drops the values."""
 
 
-class PerTensor(TensorOp):
+class PerTensor(PerInput, TensorOp):
     """An op that applies the same function to each input. Derive from it and define `apply`.
 
     Its `forward` takes and returns lists. See `TensorOp` for `mode` and `ds_id`.
@@ -206,22 +206,3 @@ class PerTensor(TensorOp):
     Raises:
         ValueError: In a network, if there is no input, or the number of outputs differs.
     """
-
-    n_inputs = "+"
-    n_outputs = "same"
-
-    def __init__(
-        self, inputs: Keys, outputs: Keys, mode: Names = None, ds_id: Names = None
-    ) -> None:
-        super().__init__(inputs=inputs, outputs=outputs, mode=mode, ds_id=ds_id)
-        self.in_list = self.out_list = True
-
-    def apply(self, tensor: Tensor) -> Tensor:
-        """Return the output for one input."""
-        raise NotImplementedError(f"{type(self).__name__} must define apply.")
-
-    def forward(self, data: list[Tensor], state: State) -> list[Tensor]:
-        """Apply the function to each input."""
-        if len(data) == 1:
-            return [self.apply(data[0])]
-        return [self.apply(tensor) for tensor in data]
