@@ -62,7 +62,7 @@ def test_values_are_those_of_entered_networks() -> None:
 
 
 def test_values_of_each_scheduler() -> None:
-    optimizer, shown, slicer = network_of().explain("train", 3).schedules
+    shown, slicer, optimizer = network_of().explain("train", 3).schedules
     assert (optimizer.where, optimizer.name) == ("optimizer of 'line'", "EpochScheduler")
     assert optimizer.values == (
         (1, "SGD (learning rate 0.01)"),

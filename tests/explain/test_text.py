@@ -32,19 +32,14 @@ Postprocessing (1 active)
   0  LambdaOp  y -> label
 
 Keys
-  key    from    read by             until                in the result
-  t      batch   op 3                op 3                 the batch's own
-  x      batch   op 0                overwritten by op 0
-         op 0    op 1                op 1                 the batch's own
-  y      op 1    op 2, op 3, post 0                       yes
-  heat   op 2    nothing             op 2                 -
-  loss   op 3    op 4                                     yes
+  key    from    read by             end                  in the result
+  t      batch   op 3                dropped at op 3      from batch
+  x      batch   op 0                overwritten at op 0
+         op 0    op 1                dropped at op 1      from batch
+  y      op 1    op 2, op 3, post 0  returned             from ops
+  heat   op 2    nothing             dropped at op 2      -
+  loss   op 3    op 4                returned             from ops
   label  post 0                                           from postprocessing
-
-  required of the batch  t, x
-  read by ops            t, x
-  returned by ops        loss, y
-  returned unchanged     t, x
   Other keys of the batch are returned unchanged.
 
 Schedules

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from fastnet.explain.contents import Contents
-from fastnet.explain.findings import find_unneeded, list_findings
-from fastnet.explain.graph import draw, to_dot, to_mermaid
-from fastnet.explain.items import find_items
-from fastnet.explain.keys import find_keys
-from fastnet.explain.schedules import current_optimizers, find_schedules, format_optimizer
-from fastnet.explain.subject import Subject
+from fastnet._execute import Plan
+from fastnet.explain.findings import Finding, list_findings, mark_unneeded
+from fastnet.explain.graph import to_dot, to_mermaid
+from fastnet.explain.items import Item, find_items
+from fastnet.explain.keys import Key, find_keys
+from fastnet.explain.schedules import (
+    Schedule,
+    current_optimizers,
+    find_schedules,
+    format_optimizer,
+)
 from fastnet.explain.text import format_text
 
-__all__ = ["Explanation", "explain_subject"]
-
-VERSION = 2
+__all__ = ["Explanation", "make_explanation"]
 
 
-class Explanation(Contents):
+@dataclass(frozen=True, repr=False)
+class Explanation:
     """An explanation of what a step would run, and why: the result of `network.explain`.
 
     `print` shows it as text.
@@ -44,9 +51,6 @@ class Explanation(Contents):
         models: The models of active ops, each with its optimizer in this epoch.
         keys: The keys of a step, with their lifetimes.
         outputs: The keys that the ops write, as `network.ctx_outputs` lists them.
-        unneeded: The indices of the ops that the result does not need.
-        unneeded_postprocessing: The indices of the postprocessing ops that the result does not
-            need.
         schedules: The values of each scheduler.
         findings: Likely mistakes, and work whose result nothing uses.
         parallelism: How models are distributed over processes or devices, by name.
@@ -58,8 +62,54 @@ class Explanation(Contents):
     >>> network = fastnet.TorchNetwork([LambdaOp(abs, "x", "y"), LambdaOp(abs, "x", "z")])
     >>> explanation = network.explain("infer", desired_output_keys=["y"])
     >>> explanation.unneeded
-    frozenset({1})
+    {1}
     """
+
+    network: str
+    framework: str
+    device: str
+    mode: str
+    epoch: int
+    ds_id: str | None
+    desired: tuple[str, ...]
+    returns_all: bool
+    error: str | None
+    ops: tuple[Item, ...]
+    postprocessing: tuple[Item, ...]
+    slicers: tuple[Item, ...]
+    inactive: dict[str, tuple[Item, ...]]
+    models: dict[str, str]
+    keys: tuple[Key, ...]
+    outputs: tuple[str, ...]
+    schedules: tuple[Schedule, ...]
+    findings: tuple[Finding, ...]
+    parallelism: dict[str, str]
+    compiled: str
+
+    @property
+    def unneeded(self) -> set[int]:
+        """The indices of the ops that the result does not need."""
+        return {index for index, item in enumerate(self.ops) if item.unneeded}
+
+    @property
+    def inputs(self) -> set[str]:
+        """The keys that the batch must have."""
+        return {key.name for key in self.keys if key.required}
+
+    @property
+    def device_inputs(self) -> set[str]:
+        """The keys of the batch that are moved to the device."""
+        return {key.name for key in self.keys if key.to_device}
+
+    @property
+    def returned(self) -> set[str]:
+        """The keys that the ops return, to postprocessing or to the caller."""
+        return {key.name for key in self.keys if key.returned}
+
+    @property
+    def untouched(self) -> set[str]:
+        """The required keys of the batch that are returned unchanged."""
+        return {key.name for key in self.keys if key.result == "batch" and not key.unsliced_by}
 
     def __repr__(self) -> str:
         return (
@@ -80,9 +130,9 @@ class Explanation(Contents):
         Returns:
             The attributes and properties by name. "version" changes when their structure does.
         """
-        sets = ("inputs", "device_inputs", "returned", "untouched")
-        data = {**asdict(self), **{name: getattr(self, name) for name in sets}}
-        return {"version": VERSION, **_to_plain(data)}
+        sets = ("unneeded", "inputs", "device_inputs", "returned", "untouched")
+        data = {"version": 3, **asdict(self), **{name: getattr(self, name) for name in sets}}
+        return dict(json.loads(json.dumps(data, default=sorted)))
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart of ops and keys, which GitHub and many editors draw."""
@@ -101,55 +151,69 @@ class Explanation(Contents):
         Raises:
             RuntimeError: If Graphviz's program `dot` is not installed, or fails.
         """
-        draw(self, Path(to_file))
+        path = Path(to_file)
+        program = shutil.which("dot")
+        if program is None:
+            raise RuntimeError(
+                "A picture of an explanation needs Graphviz, whose program 'dot' was not found. "
+                "Install it from https://graphviz.org/download, or use to_mermaid()."
+            )
+        command = [program, f"-T{path.suffix[1:]}", "-o", str(path)]
+        result = subprocess.run(command, input=self.to_dot().encode(), capture_output=True)
+        if result.returncode:
+            raise RuntimeError(f"Graphviz cannot write {path}: {result.stderr.decode().strip()}")
 
 
-def explain_subject(subject: Subject) -> Explanation:
-    """Explain a context of a network."""
-    parts = {part: find_items(subject, part) for part in ("ops", "postprocessing", "slicers")}
-    ops, postprocessing, slicers = (active for active, _ in parts.values())
-    keys = find_keys(subject, ops, postprocessing, slicers)
-    unneeded = find_unneeded(subject, ops, postprocessing)
-    inactive = [*parts["ops"][1], *parts["postprocessing"][1]]
-    schedules = find_schedules(subject)
-    active = {name for item in ops for name in item.models}
-    optimizers = {
-        name: found for name, found in current_optimizers(subject).items() if name in active
+def make_explanation(
+    network: Any,
+    plan: Plan | None,
+    *,
+    mode: str,
+    epoch: int,
+    ds_id: str | None,
+    desired: frozenset[str],
+    error: str | None,
+    first_deferred: int,
+    parallelism: Mapping[str, str],
+    compiled: str,
+) -> Explanation:
+    """Explain a plan of a network.
+
+    `plan` is None where the kernel refuses the ops or the context cannot be entered, which `error`
+    explains. Updates from the op `first_deferred` on run after the last op.
+    """
+    found = {
+        part: find_items(network, part, mode, epoch, ds_id, plan)
+        for part in ("ops", "postprocessing", "slicers")
     }
-    plan = subject.plan
+    ops, postprocessing, slicers = (items for items, _ in found.values())
+    ops[first_deferred:] = [replace(item, deferred=True) for item in ops[first_deferred:]]
+    returns_all = not desired and not network._wanted
+    mark_unneeded(None if returns_all else desired, ops, postprocessing)
+    keys = find_keys(plan, ops, postprocessing, slicers)
+    active = {name for item in ops for name in item.models}
+    optimizers = current_optimizers(network.models, active, epoch)
+    inactive = {part: tuple(items) for part, (_, items) in found.items()}
+    findings = list_findings(mode, desired, ops, postprocessing, inactive, keys, optimizers)
     return Explanation(
-        network=subject.network,
-        framework=subject.framework,
-        device=subject.device,
-        mode=subject.mode,
-        epoch=subject.epoch,
-        ds_id=subject.ds_id,
-        desired=tuple(sorted(subject.desired)),
-        returns_all=subject.returns_all,
-        error=subject.error,
+        network=type(network).__name__,
+        framework=network.target_type,
+        device="" if network.device is None else str(network.device),
+        mode=mode,
+        epoch=epoch,
+        ds_id=ds_id,
+        desired=tuple(sorted(desired)),
+        returns_all=returns_all,
+        error=error,
         ops=tuple(ops),
         postprocessing=tuple(postprocessing),
         slicers=tuple(slicers),
-        inactive={part: tuple(items) for part, (_, items) in parts.items()},
-        models={name: format_optimizer(found) for name, (_, found) in optimizers.items()},
+        inactive=inactive,
+        models={name: format_optimizer(optimizer) for name, (_, optimizer) in optimizers.items()},
         keys=tuple(keys),
         outputs=() if plan is None else tuple(sorted(plan.resolution.outputs.names())),
-        unneeded=unneeded[0],
-        unneeded_postprocessing=unneeded[1],
-        schedules=tuple(schedules),
-        findings=tuple(
-            list_findings(
-                subject, ops, inactive, postprocessing, keys, unneeded, schedules, optimizers
-            )
-        ),
-        parallelism={name: how for name, how in subject.parallelism.items() if name in active},
-        compiled=subject.compiled,
+        schedules=tuple(find_schedules(network, mode)),
+        findings=tuple(findings),
+        parallelism={name: how for name, how in parallelism.items() if name in active},
+        compiled=compiled,
     )
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _to_plain(one) for key, one in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    return [_to_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

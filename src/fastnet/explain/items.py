@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastnet._execute import Plan
 from fastnet._resolve import OpSpec, Spec
 from fastnet.backend.model_metadata import name_of
 from fastnet.errors import op_name
-from fastnet.explain.subject import Subject
 from fastnet.op.op import is_delete
 from fastnet.types import is_given, is_scheduler
 from fastnet.util.formatting import format_ds_ids, format_modes
-from fastnet.util.names import MODES
 
-__all__ = ["Item", "find_items", "format_op", "model_names"]
+__all__ = ["Item", "describe", "find_items"]
 
 _META_SETTINGS = ("prob", "probs", "repeat", "max_iter")
 
@@ -26,7 +25,6 @@ class Item:
 
     Attributes:
         index: Its index among the active ones, or None if it is inactive.
-        list_index: Its index in the network's list, where a scheduler is one entry.
         name: Its class, and the function it calls.
         inputs: The keys it reads, or slices.
         outputs: The keys it writes, or un-slices.
@@ -34,7 +32,6 @@ class Item:
         ds_ids: The dataset ids it runs for, or with "!" does not run for; empty for all.
         models: The names of its models.
         takes_gradients: Whether it computes gradients.
-        updates: Whether it updates a model.
         deferred: Whether its update waits until after the last op.
         deletes: Whether it deletes its inputs.
         has_effects: Whether it does more than write its outputs: it updates a model, has no
@@ -42,11 +39,11 @@ class Item:
         scheduler: The class of the scheduler it comes from, or None.
         setting: A description of its settings, such as the probability of `Sometimes`.
         ops: The ops inside a meta op.
+        unneeded: Whether the result does not need it.
         reason: Why it is inactive, or None if it is active.
     """
 
     index: int | None
-    list_index: int
     name: str
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -54,113 +51,102 @@ class Item:
     ds_ids: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     takes_gradients: bool = False
-    updates: bool = False
     deferred: bool = False
     deletes: bool = False
     has_effects: bool = False
     scheduler: str | None = None
     setting: str = ""
     ops: tuple[Item, ...] = ()
+    unneeded: bool = False
     reason: str | None = None
 
     def format_keys(self) -> str:
         """Return the inputs and outputs, such as ``"x, t -> loss"``."""
         return f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}".strip()
 
+    def format(self) -> str:
+        """Return the name and the keys, such as ``"CrossEntropy (x, t -> loss)"``."""
+        return f"{self.name} ({self.format_keys()})"
 
-def find_items(subject: Subject, part: str) -> tuple[list[Item], list[Item]]:
+
+def find_items(
+    network: Any, part: str, mode: str, epoch: int, ds_id: str | None, plan: Plan | None
+) -> tuple[list[Item], list[Item]]:
     """Return the active and the inactive items of "ops", "postprocessing" or "slicers"."""
     # Only the plan knows the keys that the network has resolved.
-    flow = subject.plan.flow if part == "ops" and subject.plan is not None else ()
+    flow = plan.flow if part == "ops" and plan is not None else ()
     active: list[Item] = []
     inactive: list[Item] = []
-    for list_index, entry in enumerate(getattr(subject, part)):
-        for item in _read_entry(subject, list_index, entry):
+    for entry in getattr(network, part):
+        scheduler = type(entry).__name__ if is_scheduler(entry) else None
+        for value, reason in _values_of(entry, epoch):
+            if reason is None:
+                item = _read_item(network, value, mode, ds_id)
+            else:
+                item = replace(describe(value), reason=reason)
+            item = replace(item, scheduler=scheduler)
             if item.reason is not None:
                 inactive.append(item)
                 continue
             index = len(active)
-            item = replace(item, index=index)
             if index < len(flow):
                 item = replace(item, inputs=flow[index][0], outputs=flow[index][1])
-            if part == "ops" and index >= subject.first_deferred:
-                item = replace(item, deferred=True)
-            active.append(item)
+            active.append(replace(item, index=index))
     return active, inactive
 
 
-def format_op(item: Item) -> str:
-    """Return the name of an active op in a sentence: ``"op 2, CrossEntropy (y, t -> loss)"``."""
-    return f"op {item.index}, {item.name} ({item.format_keys()})"
-
-
-def model_names(models: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of models, in order."""
-    return tuple(sorted(name_of(model) for model in models))
-
-
-def _read_entry(subject: Subject, list_index: int, entry: Any) -> Iterator[Item]:
-    """Return the item of an entry, or the items of all values of a scheduler."""
+def _values_of(entry: Any, epoch: int) -> Iterator[tuple[Any, str | None]]:
+    """Return the value of an entry, and those that its scheduler gives in other epochs."""
     if not is_scheduler(entry):
-        yield _read_item(subject, list_index, entry, None)
+        yield entry, None
         return
-    scheduler = type(entry).__name__
     try:
-        current = entry.get_current_value(subject.epoch)
+        current = entry.get_current_value(epoch)
         given = op_name(current) if is_given(current) else "nothing"
     except Exception as error:
         current = None
         given = f"an error ({type(error).__name__})"
-    if is_given(current):
-        yield _read_item(subject, list_index, current, scheduler)
-    reason = f"{scheduler} gives {given} in epoch {subject.epoch}"
     # Hold the values: a scheduler may create them for this call, and ids of freed objects recur.
-    seen = {id(current): current}
-    for value in entry.get_all_values():
-        if is_given(value) and id(value) not in seen:
-            seen[id(value)] = value
-            yield replace(_describe(value, list_index), scheduler=scheduler, reason=reason)
+    values = {id(value): value for value in [current, *entry.get_all_values()] if is_given(value)}
+    for value in values.values():
+        reason = f"{type(entry).__name__} gives {given} in epoch {epoch}"
+        yield value, None if value is current else reason
 
 
-def _read_item(subject: Subject, list_index: int, value: Any, scheduler: str | None) -> Item:
+def _read_item(network: Any, value: Any, mode: str, ds_id: str | None) -> Item:
     try:
-        spec: Spec = subject.read(value)
+        spec: Spec = network._plans.read(value)
     except Exception as error:
         reason = f"it cannot be read: {type(error).__name__}: {error}"
         name = value.__name__ if isinstance(value, type) else op_name(value)
-        return Item(None, list_index, name, scheduler=scheduler, reason=reason)
-    item = replace(_describe(value, list_index), scheduler=scheduler)
+        return Item(None, name, reason=reason)
+    item = describe(value)
     if isinstance(spec, OpSpec):
-        item = replace(
-            item,
-            models=model_names(spec.models),
-            takes_gradients=spec.takes_gradients,
-            deletes=spec.deletes,
-        )
-    if not spec.runs_in(subject.mode, None):
+        models, takes_gradients = _model_names(spec.models), spec.takes_gradients
+        item = replace(item, models=models, takes_gradients=takes_gradients, deletes=spec.deletes)
+    if not spec.runs_in(mode, None):
         return replace(item, reason=format_modes(item.modes))
-    if not spec.runs_in(subject.mode, subject.ds_id):
+    if not spec.runs_in(mode, ds_id):
         return replace(item, reason=format_ds_ids(item.ds_ids))
     return item
 
 
-def _describe(value: Any, list_index: int) -> Item:
+def describe(value: Any, index: int | None = None) -> Item:
+    """Return the item of an op or slicer by its attributes alone."""
     is_slicer = hasattr(value, "slice_inputs")
-    inner = tuple(_describe(op, index) for index, op in enumerate(_inner_ops(value)))
+    inner = tuple(describe(op, index) for index, op in enumerate(_inner_ops(value)))
     outputs = _strings(value, "unslice_inputs" if is_slicer else "outputs")
     deletes = not is_slicer and is_delete(value)
     updates = bool(_call(value, "get_fe_loss_keys", ()))
     return Item(
-        index=None,
-        list_index=list_index,
+        index=index,
         name=op_name(value),
         inputs=_strings(value, "slice_inputs" if is_slicer else "inputs"),
         outputs=outputs,
-        modes=tuple(sorted(_strings(value, "mode"), key=_mode_order)),
+        modes=tuple(sorted(_strings(value, "mode"))),
         ds_ids=tuple(sorted(_strings(value, "ds_id"))),
-        models=model_names(_call(value, "get_fe_models", ())),
+        models=_model_names(_call(value, "get_fe_models", ())),
         takes_gradients=_call(value, "fe_retain_graph", None) is not None,
-        updates=updates,
         deferred=bool(getattr(value, "defer", False)),
         deletes=deletes,
         has_effects=updates or not (outputs or deletes) or any(op.has_effects for op in inner),
@@ -169,8 +155,8 @@ def _describe(value: Any, list_index: int) -> Item:
     )
 
 
-def _mode_order(mode: str) -> tuple[int, str]:
-    return MODES.index(mode) if mode in MODES else len(MODES), mode
+def _model_names(models: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(sorted(name_of(model) for model in models))
 
 
 def _strings(value: Any, attribute: str) -> tuple[str, ...]:
@@ -187,10 +173,8 @@ def _call(value: Any, method: str, default: Any) -> Any:
 def _inner_ops(value: Any) -> list[Any]:
     """Return the ops of any meta op: several in `ops`, or one in `op`."""
     ops = getattr(value, "ops", None)
-    if isinstance(ops, (list, tuple)):
-        return [op for op in ops if hasattr(op, "forward")]
-    op = getattr(value, "op", None)
-    return [op] if hasattr(op, "forward") else []
+    found = ops if isinstance(ops, (list, tuple)) else [getattr(value, "op", None)]
+    return [op for op in found if hasattr(op, "forward")]
 
 
 def _format_settings(value: Any) -> str:

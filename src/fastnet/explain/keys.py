@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from fastnet._execute import Plan
 from fastnet.explain.items import Item
-from fastnet.explain.subject import Subject
 
 __all__ = ["Key", "Lifetime", "find_keys"]
 
@@ -70,49 +70,54 @@ class Key:
 
 
 def find_keys(
-    subject: Subject, ops: list[Item], postprocessing: list[Item], slicers: list[Item]
+    plan: Plan | None, ops: list[Item], postprocessing: list[Item], slicers: list[Item]
 ) -> list[Key]:
     """Return the keys of a step: first those of the batch, then the others as they are written."""
-    plan = subject.plan
     sliced_by = {key: item.name for item in slicers for key in item.inputs}
     unsliced_by = {key: item.name for item in slicers for key in item.outputs}
-    lifetimes = _find_lifetimes(subject, ops)
+    lifetimes = _find_lifetimes(plan, ops)
     if plan is None:
         to_device = {key for key, values in lifetimes.items() if values[0].writer is None}
         required, returned = to_device | set(sliced_by), set[str]()
     else:
         to_device = plan.resolution.device_inputs.names()
         required = plan.resolution.inputs.names() | set(sliced_by)
-        returned = {key for key in lifetimes if key in plan.resolution.returned}
-    readers, writers, results = _follow_postprocessing(postprocessing)
-    keys = []
-    for name in dict.fromkeys([*sorted(required), *lifetimes, *unsliced_by, *readers, *writers]):
-        own = tuple(lifetimes.get(name, ()))
-        is_returned = name in returned and any(life.end == "returned" for life in own)
-        before = "ops" if is_returned else "batch" if name in required else None
-        keys.append(
-            Key(
-                name=name,
-                required=name in required,
-                to_device=name in to_device,
-                lifetimes=own,
-                sliced_by=sliced_by.get(name),
-                unsliced_by=unsliced_by.get(name),
-                returned=is_returned,
-                postprocessing_readers=tuple(readers.get(name, ())),
-                postprocessing_writers=tuple(writers.get(name, ())),
-                result=results.get(name, before),
-            )
+        returned = {key for key, values in lifetimes.items() if values[-1].end == "returned"}
+        returned &= plan.resolution.returned.names()
+    results: dict[str, str | None] = {
+        **dict.fromkeys(required, "batch"),
+        **dict.fromkeys(returned, "ops"),
+    }
+    readers, writers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    for index, item in enumerate(postprocessing):
+        for key in dict.fromkeys(item.inputs):
+            readers[key].append(index)
+            if item.deletes:
+                results[key] = None
+        for key in dict.fromkeys(item.outputs):
+            writers[key].append(index)
+            results[key] = "postprocessing"
+    names = dict.fromkeys([*sorted(required), *lifetimes, *unsliced_by, *readers, *writers])
+    return [
+        Key(
+            name=name,
+            required=name in required,
+            to_device=name in to_device,
+            lifetimes=tuple(lifetimes.get(name, ())),
+            sliced_by=sliced_by.get(name),
+            unsliced_by=unsliced_by.get(name),
+            returned=name in returned,
+            postprocessing_readers=tuple(readers.get(name, ())),
+            postprocessing_writers=tuple(writers.get(name, ())),
+            result=results.get(name),
         )
-    return keys
+        for name in names
+    ]
 
 
-def _find_lifetimes(subject: Subject, ops: list[Item]) -> dict[str, list[Lifetime]]:
+def _find_lifetimes(plan: Plan | None, ops: list[Item]) -> dict[str, list[Lifetime]]:
     """Follow values through the ops, by the keys that the kernel drops after each op."""
-    if subject.plan is not None:
-        flow = subject.plan.flow
-    else:
-        flow = tuple((item.inputs, item.outputs, ()) for item in ops)
+    flow = [(item.inputs, item.outputs, ()) for item in ops] if plan is None else plan.flow
     lifetimes: dict[str, list[Lifetime]] = {}
     current: dict[str, tuple[int | None, list[int]]] = {}
 
@@ -133,22 +138,5 @@ def _find_lifetimes(subject: Subject, ops: list[Item]) -> dict[str, list[Lifetim
             if key in current:
                 end(key, "deleted" if item.deletes else "dropped", index)
     for key in list(current):
-        end(key, "unknown" if subject.plan is None else "returned", None)
+        end(key, "unknown" if plan is None else "returned", None)
     return lifetimes
-
-
-def _follow_postprocessing(
-    postprocessing: list[Item],
-) -> tuple[dict[str, list[int]], dict[str, list[int]], dict[str, str | None]]:
-    """Return by key the postprocessing ops that read and write it, and the result's source."""
-    readers, writers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
-    results: dict[str, str | None] = {}
-    for index, item in enumerate(postprocessing):
-        for key in dict.fromkeys(item.inputs):
-            readers[key].append(index)
-            if item.deletes:
-                results[key] = None
-        for key in dict.fromkeys(item.outputs):
-            writers[key].append(index)
-            results[key] = "postprocessing"
-    return readers, writers, results

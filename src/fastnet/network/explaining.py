@@ -8,8 +8,7 @@ from typing import Any
 
 from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.explain.explanation import Explanation, explain_subject
-from fastnet.explain.subject import Subject
+from fastnet.explain.explanation import Explanation, make_explanation
 from fastnet.network.context import check_request
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import is_scheduler
@@ -49,27 +48,17 @@ def explain(
         with contextlib.suppress(Exception):
             plan = plans.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
     ops = network.ops if plan is None else plan.ops
-    return explain_subject(
-        Subject(
-            network=type(network).__name__,
-            framework=network.target_type,
-            device="" if network.device is None else str(network.device),
-            mode=mode,
-            epoch=epoch,
-            ds_id=ds_id,
-            desired=desired,
-            returns_all=not desired and not network._wanted,
-            ops=network.ops,
-            postprocessing=network.postprocessing,
-            slicers=network.slicers,
-            models=network.models,
-            read=plans.read,
-            plan=None if plan is None else plan.kernel,
-            first_deferred=len(ops) if plan is None else network._first_deferred(ops),
-            error=error,
-            parallelism=_describe_parallelism(network),
-            compiled=_describe_compilation(network, mode),
-        )
+    return make_explanation(
+        network,
+        None if plan is None else plan.kernel,
+        mode=mode,
+        epoch=epoch,
+        ds_id=ds_id,
+        desired=desired,
+        error=error,
+        first_deferred=len(ops) if plan is None else network._first_deferred(ops),
+        parallelism=_describe_parallelism(network),
+        compiled=_describe_compilation(network, mode),
     )
 
 
