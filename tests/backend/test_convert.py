@@ -92,8 +92,8 @@ class TestToTorch:
         with pytest.raises(TypeError) as caught:
             to_tensor({"x": [value]}, "torch")
         assert str(caught.value) == (
-            f"A value of type {type(value).__name__} has no tensor of its own in torch: numpy "
-            "makes an array of Python objects of it. Convert it to numbers first."
+            f"A value of type {type(value).__name__} cannot be converted to a torch tensor, "
+            "because numpy makes an array of Python objects of it. Convert it to numbers first."
         )
 
     def test_shared_memory(self) -> None:

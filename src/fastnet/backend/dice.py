@@ -120,5 +120,5 @@ def _plan(
     is_half = "float16" in str(dtype)  # or bfloat16
     if not axes:
         return is_half, axes, axes, partial(functions.reduce_sum, keepdims=False)
-    spatial = axes[0] if len(axes) == 1 else functions.settled_axes(axes)
+    spatial = axes[0] if len(axes) == 1 else functions.prepare_axes(axes)
     return is_half, axes, spatial, functions.sum_of

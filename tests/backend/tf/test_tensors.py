@@ -189,8 +189,8 @@ class TestToTensor:
         with pytest.raises(TypeError) as caught:
             backend.to_tensor({"x": [value]}, "tf")
         assert str(caught.value) == (
-            f"A value of type {type(value).__name__} has no tensor of its own in TensorFlow: numpy "
-            "makes an array of Python objects of it. Convert it to numbers first."
+            f"A value of type {type(value).__name__} cannot be converted to a TensorFlow tensor, "
+            "because numpy makes an array of Python objects of it. Convert it to numbers first."
         )
 
     def test_torch_tensors(self) -> None:

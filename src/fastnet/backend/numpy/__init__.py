@@ -29,7 +29,7 @@ add, multiply, divide = add, mul, truediv
 shape_of = get_shape = attrgetter("shape")
 mean_of = mean_of_losses = np.mean
 sum_of = np.sum
-settled_axes: Any = tuple
+prepare_axes: Any = tuple
 
 abs, exp, sign, tensor_round, tensor_sqrt = np.abs, np.exp, np.sign, np.round, np.sqrt
 matmul, maximum, pow = np.matmul, np.maximum, np.power

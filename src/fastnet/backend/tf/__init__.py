@@ -1,6 +1,5 @@
 """The tensor functions, in TensorFlow, under the names that ops and `fastnet.backend` call."""
 
-from fastnet.backend.tf.class_losses import *
 from fastnet.backend.tf.control import *
 from fastnet.backend.tf.gradients import *
 from fastnet.backend.tf.images import *

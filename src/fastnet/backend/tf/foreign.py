@@ -1,4 +1,4 @@
-"""Tensors of other frameworks, and arrays, as TensorFlow's."""
+"""Converts tensors of other frameworks, and numpy arrays, to TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _adopt(value: Any) -> tf.Tensor | None:
     array = array_of(value)
     try:
         tensor = _from_dlpack(value) if array is None else tf.convert_to_tensor(array)
-    except Exception:  # an array of objects, of dates
+    except Exception:  # The array holds objects or dates.
         return None
     if str(getattr(value, "dtype", "")).endswith("bfloat16"):
         return tf.cast(tensor, tf.bfloat16)
@@ -26,7 +26,7 @@ def _adopt(value: Any) -> tf.Tensor | None:
 
 
 def _from_dlpack(value: Any) -> tf.Tensor:
-    # a copy: the other framework may write to the memory that it has handed out
+    # Copied, because the other framework may still write to the memory that it shares.
     return tf.constant(tf.experimental.dlpack.from_dlpack(value.__dlpack__()).numpy())
 
 
@@ -38,7 +38,7 @@ _OWN = (
 )
 
 FOREIGN = adopter((*_OWN, *NUMPY), _adopt)
-"""Makes tensors of those of other frameworks."""
+"""Converts tensors of other frameworks."""
 
 ARRAYS = adopter(_OWN, _adopt)
-"""Makes tensors of those of other frameworks, and of numpy's arrays."""
+"""Converts tensors of other frameworks, and numpy arrays."""

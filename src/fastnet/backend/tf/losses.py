@@ -1,7 +1,4 @@
-"""Losses on TensorFlow tensors.
-
-Arguments and results are those of the functions of the same names in `fastnet.backend`.
-"""
+"""Losses on TensorFlow tensors; `fastnet.backend` documents the functions of the same names."""
 
 from __future__ import annotations
 
@@ -18,17 +15,14 @@ __all__ = [
     "ClassWeights",
     "binary_crossentropy",
     "categorical_crossentropy",
-    "class_indices",
     "focal",
     "hinge",
     "huber",
-    "keras_loss",
     "l1_loss",
     "mean_of_losses",
     "mean_squared_error",
     "smooth_l1_loss",
     "sparse_categorical_crossentropy",
-    "weights_of_indices",
 ]
 
 
@@ -40,21 +34,19 @@ def binary_crossentropy(
     class_weights: WeightOfEach | None = None,
     label_smoothing: float = 0.0,
 ) -> tf.Tensor:
-    """Compare yes-or-no predictions with the truth."""
     shape = shape_of(y_pred)
-    if not (_is_known(shape) and shape_of(y_true) == shape):
+    is_known = isinstance(shape, tuple) or shape.is_fully_defined()
+    if not (is_known and shape_of(y_true) == shape):
         y_true = tf.reshape(y_true, tf.shape(y_pred))
-    dtype = y_pred.dtype
-    compare = _entropy_of(dtype, from_logits)
-    truth = _cast(y_true, dtype)
+    labels = _cast(y_true, y_pred.dtype)
     if label_smoothing:
-        truth = tf.add(tf.multiply(truth, 1.0 - label_smoothing), label_smoothing / 2)
-    loss = compare(truth, y_pred, from_logits=from_logits)
+        labels = tf.add(tf.multiply(labels, 1.0 - label_smoothing), label_smoothing / 2)
+    loss = _binary_entropy(labels, y_pred, from_logits)
     if class_weights:
         loss = tf.multiply(loss, _weights_of(y_true, class_weights, loss.dtype))
     rank = rank_of(loss)
     if rank != 1:
-        # the last axis by itself, as Keras does it, so that sums round as Keras's do
+        # The last axis is reduced by itself, so that sums are rounded as in Keras.
         loss = tf.reduce_mean(loss, axis=-1)
         if rank != 2:
             loss = tf.reduce_mean(tf.reshape(loss, [tf.shape(loss)[0], -1]), axis=1)
@@ -67,13 +59,17 @@ def categorical_crossentropy(
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: WeightOfEach | None = None,
+    axis: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> tf.Tensor:
-    """Compare class predictions with one-hot truth."""
-    loss = keras_loss("categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
+    if axis is not None:
+        y_pred, y_true = _with_classes_last(y_pred, axis), _with_classes_last(y_true, axis)
+    loss = _keras_loss("categorical_crossentropy")(
+        y_true, y_pred, from_logits=from_logits, label_smoothing=label_smoothing
+    )
     if class_weights:
         classes, count = tf.argmax(y_true, axis=-1), shape_of(y_true)[-1]
-        weights = weights_of_indices(classes, class_weights, count, loss.dtype)
-        loss = tf.multiply(loss, weights)
+        loss = tf.multiply(loss, _weights_of_indices(classes, class_weights, count, loss.dtype))
     return mean_of_losses(loss) if average_loss else loss
 
 
@@ -83,26 +79,57 @@ def sparse_categorical_crossentropy(
     from_logits: bool = False,
     average_loss: bool = True,
     class_weights: WeightOfEach | None = None,
+    axis: int | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> tf.Tensor:
-    """Compare class predictions with class indices."""
-    y_true = class_indices(y_true)
-    loss = keras_loss("sparse_categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
+    if axis is not None:
+        if rank_of(y_true) == rank_of(y_pred):
+            y_true = tf.squeeze(y_true, axis)
+        y_pred = _with_classes_last(y_pred, axis)
+    y_true = _class_indices(y_true)
+    counts = None
+    if ignore_index is not None:
+        counts = tf.not_equal(y_true, tf.cast(ignore_index, y_true.dtype))
+        y_true = tf.where(counts, y_true, tf.zeros_like(y_true))
+    loss = _keras_loss("sparse_categorical_crossentropy")(y_true, y_pred, from_logits=from_logits)
+    if label_smoothing:
+        # One-hot labels would hide an index that no class has.
+        even = tf.ones_like(y_pred) / tf.cast(tf.shape(y_pred)[-1], y_pred.dtype)
+        uniform = _keras_loss("categorical_crossentropy")(even, y_pred, from_logits=from_logits)
+        loss = tf.add(
+            tf.multiply(loss, 1.0 - label_smoothing), tf.multiply(uniform, float(label_smoothing))
+        )
     if class_weights:
-        classes = y_true
-        rank = rank_of(y_true)
+        rank, classes = rank_of(y_true), y_true
         if rank is None or rank != rank_of(loss):
             classes = tf.reshape(y_true, tf.shape(loss))
-        weights = weights_of_indices(classes, class_weights, shape_of(y_pred)[-1], loss.dtype)
-        loss = tf.multiply(loss, weights)
-    return mean_of_losses(loss) if average_loss else loss
+        count = shape_of(y_pred)[-1]
+        loss = tf.multiply(loss, _weights_of_indices(classes, class_weights, count, loss.dtype))
+    if counts is not None:
+        loss = tf.where(counts, loss, tf.zeros_like(loss))
+    if not average_loss:
+        return loss
+    if counts is None:
+        return mean_of_losses(loss)
+    # The sum of many elements overflows in half precision; no label may count at all.
+    wide = tf.float64 if loss.dtype is tf.float64 else tf.float32
+    total, number = tf.reduce_sum(tf.cast(loss, wide)), tf.reduce_sum(tf.cast(counts, wide))
+    return tf.cast(tf.math.divide_no_nan(total, number), loss.dtype)
 
 
-def class_indices(labels: tf.Tensor) -> tf.Tensor:
+def _with_classes_last(tensor: tf.Tensor, axis: int) -> tf.Tensor:
+    axes = list(range(len(tensor.shape)))
+    if axis == axes[-1]:
+        return tensor
+    return tf.transpose(tensor, [*axes[:axis], *axes[axis + 1 :], axis])
+
+
+def _class_indices(labels: tf.Tensor) -> tf.Tensor:
     """Convert floating point labels to int64.
 
-    Raises:
-        ValueError: If a label has a fraction and TensorFlow executes eagerly. A graph gets an index
-            that no class has, which the loss rejects.
+    A label with a fraction raises an error when TensorFlow executes eagerly. In a graph it becomes
+    an index that no class has, which the loss rejects.
     """
     if not isinstance(labels, tf.Tensor):
         labels = tf.convert_to_tensor(labels)
@@ -124,177 +151,142 @@ def class_indices(labels: tf.Tensor) -> tf.Tensor:
 def mean_squared_error(
     y_true: tf.Tensor, y_pred: tf.Tensor, average_loss: bool = False
 ) -> tf.Tensor:
-    """Average squared differences over the last axis."""
-    loss = keras_loss("MSE")(y_true, y_pred)
+    loss = _keras_loss("MSE")(y_true, y_pred)
     return mean_of_losses(loss) if average_loss else loss
 
 
 def mean_of_losses(losses: tf.Tensor) -> tf.Tensor:
-    """Average losses over all axes."""
     if losses.dtype is not tf.float16:
         return tf.reduce_mean(losses)
-    # TensorFlow's mean adds halves up to a half, and counts them by one: neither goes beyond 65504,
-    # and the mean is infinite, NaN or 0. Where it is roundings away it is what others compute, to
-    # the bit; the gradient is the wide one's.
+    # TensorFlow sums float16 in float16, and counts the elements in it, so that the mean of many is
+    # infinite, NaN or 0. Where both results agree up to rounding, the narrow one is returned, which
+    # equals other programs' bitwise.
     wide = tf.cast(tf.reduce_mean(tf.cast(losses, tf.float32)), tf.float16)
     rest = tf.subtract(tf.reduce_mean(losses), wide)
     rest = tf.where(tf.less_equal(tf.abs(rest), tf.abs(wide) * 2.0**-8), rest, tf.zeros_like(rest))
     return tf.add(wide, tf.stop_gradient(rest))
 
 
-def _entropy_of(dtype: tf.DType, from_logits: bool) -> Callable[..., tf.Tensor]:
-    """Find what compares elements of a type."""
-    # which is not called from here: TensorFlow notes with each of its ops who has called it, and
-    # Keras makes many
-    half = dtype is tf.float16 or dtype is tf.bfloat16
-    if half and not from_logits and _is_keras3() and tf.executing_eagerly():
-        return _wide_entropy
-    return _keras_entropy()
-
-
-@cache
-def _is_keras3() -> bool:
-    return hasattr(tf.keras, "ops")
-
-
-@cache
-def _keras_entropy() -> Callable[..., tf.Tensor]:
-    # TensorFlow looks for its Keras each time that somebody asks for it
-    keras = tf.keras
-    functions = keras.ops if _is_keras3() else keras.backend
-    entropy: Callable[..., tf.Tensor] = functions.binary_crossentropy
-    return entropy
-
-
-@cache
-def keras_loss(name: str) -> Callable[..., tf.Tensor]:
-    """Find a function of `keras.losses` by its name."""
-    loss: Callable[..., tf.Tensor] = getattr(tf.keras.losses, name)
-    return loss
-
-
-def _wide_entropy(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> tf.Tensor:
-    """Compare probabilities of half precision."""
-    # Keras 3 keeps away from 1 by less than half precision can tell. In a graph it sees the logits
-    # that probabilities are made of.
-    wide = tf.keras.ops.binary_crossentropy(
-        tf.cast(y_true, "float32"), tf.cast(y_pred, "float32"), from_logits=from_logits
-    )
-    return tf.cast(wide, y_pred.dtype)
-
-
-def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType) -> tf.Tensor:
-    if not isinstance(class_weights, Mapping):  # a table has a weight for what it lacks, too
-        weights = class_weights.lookup(tf.cast(classes, class_weights.key_dtype))
-        return _cast(weights, dtype)
-    classes = _cast(classes, tf.int64)
-    weights, pairs = _constants_of(class_weights, dtype)
-    for index, weight in pairs:
-        weights = tf.where(tf.equal(classes, index), weight, weights)
-    return weights
-
-
-def _constants_of(
-    class_weights: Mapping[int, float], dtype: tf.DType
-) -> tuple[tf.Tensor, list[tuple[tf.Tensor, tf.Tensor]]]:
-    """Make tensors of the weight that most classes have, and of each class and its weight."""
-    rows: dict[Any, Any] | None = getattr(class_weights, "rows", None)
-    found = None if rows is None else rows.get(dtype)
-    if found is None:
-        with tf.init_scope():  # what is made here outlives a graph
-            pairs = [
-                (tf.constant(index, tf.int64), tf.constant(weight, dtype))
-                for index, weight in class_weights.items()
-            ]
-            found = tf.constant(1.0, dtype), pairs
-        if rows is not None:
-            rows[dtype] = found
-    return found
-
-
-def weights_of_indices(
-    classes: tf.Tensor, class_weights: WeightOfEach, count: int | None, dtype: tf.DType
-) -> tf.Tensor:
-    """Look weights up by indices that a loss has been computed with, of `count` classes."""
-    rows: dict[Any, tf.Tensor] | None = getattr(class_weights, "rows", None)
-    if rows is None or count is None:
-        return _weights_of(classes, class_weights, dtype)
-    row = rows.get((count, dtype))
-    if row is None:
-        with tf.init_scope():  # what is made here outlives a graph
-            weights = [class_weights.get(index, 1.0) for index in range(count)]
-            row = rows[count, dtype] = tf.constant(weights, dtype)
-    dtype = classes.dtype
-    if dtype is not tf.int64 and dtype is not tf.int32:  # what TensorFlow looks things up by
-        classes = tf.cast(classes, tf.int64)
-    return tf.gather(row, classes)
-
-
-class ClassWeights(dict[int, float]):
-    """Weights of classes by index, which are the same in every step.
-
-    Attributes:
-        rows: A tensor of them for each number of classes, and each type, that has been met; and
-            for each type by itself, one for each class.
-    """
-
-    def __init__(self, weights: Mapping[int, float]) -> None:
-        super().__init__(weights)
-        self.rows: dict[Any, Any] = {}
-
-
 def hinge(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Average over the last axis how far predictions are from the right side of the margin."""
     right = tf.multiply(_cast(y_true, y_pred.dtype), y_pred)
     return tf.reduce_mean(tf.maximum(1.0 - right, 0), axis=-1)
 
 
 def l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Average absolute differences over the last axis."""
-    return _mean_of_samples(_gap(y_true, y_pred))
+    return _mean_of_samples(_distance(y_true, y_pred))
 
 
 def smooth_l1_loss(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
-    """Average differences over the last axis, small ones squared and divided by `beta`."""
-    gap = _gap(y_true, y_pred)
-    small = tf.realdiv(tf.multiply(tf.square(gap), 0.5), beta)
-    large = tf.subtract(gap, 0.5 * beta)
-    return tf.reduce_mean(tf.where(tf.less(gap, beta), small, large), axis=-1)
+    distance = _distance(y_true, y_pred)
+    small = tf.realdiv(tf.multiply(tf.square(distance), 0.5), beta)
+    large = tf.subtract(distance, 0.5 * beta)
+    return tf.reduce_mean(tf.where(tf.less(distance, beta), small, large), axis=-1)
 
 
 def huber(y_true: tf.Tensor, y_pred: tf.Tensor, beta: float = 1.0) -> tf.Tensor:
-    """Average differences over the last axis, small ones squared, large ones times `beta`."""
-    gap = _gap(y_true, y_pred)
-    small = tf.multiply(tf.square(gap), 0.5)
-    large = tf.subtract(tf.multiply(gap, beta), 0.5 * beta * beta)
-    return _mean_of_samples(tf.where(tf.less_equal(gap, beta), small, large))
+    distance = _distance(y_true, y_pred)
+    small = tf.multiply(tf.square(distance), 0.5)
+    large = tf.subtract(tf.multiply(distance, beta), 0.5 * beta * beta)
+    return _mean_of_samples(tf.where(tf.less_equal(distance, beta), small, large))
 
 
 def focal(
     y_true: tf.Tensor, y_pred: tf.Tensor, gamma: float, alpha: float, from_logits: bool
 ) -> tf.Tensor:
-    """Compare each yes-or-no prediction with the truth, those nearly right counting less."""
-    compare = _entropy_of(y_pred.dtype, from_logits)
-    entropy = compare(y_true, y_pred, from_logits=from_logits)
+    """Return the focal loss of each element."""
+    entropy = _binary_entropy(y_true, y_pred, from_logits)
     probability = tf.sigmoid(y_pred) if from_logits else y_pred
-    untrue = 1.0 - y_true
-    right = tf.add(tf.multiply(y_true, probability), tf.multiply(untrue, 1.0 - probability))
-    weight = tf.add(tf.multiply(y_true, alpha), tf.multiply(untrue, 1 - alpha))
+    negative = 1.0 - y_true
+    right = tf.add(tf.multiply(y_true, probability), tf.multiply(negative, 1.0 - probability))
+    weight = tf.add(tf.multiply(y_true, alpha), tf.multiply(negative, 1 - alpha))
     return tf.multiply(weight, tf.multiply(tf.pow(1.0 - right, gamma), entropy))
+
+
+class ClassWeights(dict[int, float]):
+    """The weights of classes by index, with tensors of them that are reused in later steps."""
+
+    def __init__(self, weights: Mapping[int, float]) -> None:
+        super().__init__(weights)
+        self._tensors: dict[Any, Any] = {}
+
+    def row(self, count: int, dtype: tf.DType) -> tf.Tensor:
+        """Return the weights of `count` classes."""
+        row = self._tensors.get((count, dtype))
+        if row is None:
+            with tf.init_scope():
+                weights = [self.get(index, 1.0) for index in range(count)]
+                row = self._tensors[count, dtype] = tf.constant(weights, dtype)
+        return row
+
+    def constants(self, dtype: tf.DType) -> tuple[tf.Tensor, list[tuple[tf.Tensor, tf.Tensor]]]:
+        """Return the default weight, and the index and the weight of each class."""
+        constants = self._tensors.get(dtype)
+        if constants is None:
+            with tf.init_scope():
+                pairs = [
+                    (tf.constant(index, tf.int64), tf.constant(weight, dtype))
+                    for index, weight in self.items()
+                ]
+                constants = self._tensors[dtype] = tf.constant(1.0, dtype), pairs
+        found: tuple[tf.Tensor, list[tuple[tf.Tensor, tf.Tensor]]] = constants
+        return found
+
+
+def _weights_of(classes: tf.Tensor, class_weights: WeightOfEach, dtype: tf.DType) -> tf.Tensor:
+    if not isinstance(class_weights, Mapping):
+        weights = class_weights.lookup(tf.cast(classes, class_weights.key_dtype))
+        return _cast(weights, dtype)
+    if not isinstance(class_weights, ClassWeights):
+        class_weights = ClassWeights(class_weights)
+    classes = _cast(classes, tf.int64)
+    weights, pairs = class_weights.constants(dtype)
+    for index, weight in pairs:
+        weights = tf.where(tf.equal(classes, index), weight, weights)
+    return weights
+
+
+def _weights_of_indices(
+    classes: tf.Tensor, class_weights: WeightOfEach, count: int | None, dtype: tf.DType
+) -> tf.Tensor:
+    """Return the weights of the indices of `count` classes, which the loss has validated."""
+    if count is None or not isinstance(class_weights, ClassWeights):
+        return _weights_of(classes, class_weights, dtype)
+    if classes.dtype is not tf.int64 and classes.dtype is not tf.int32:
+        classes = tf.cast(classes, tf.int64)
+    return tf.gather(class_weights.row(count, dtype), classes)
+
+
+@cache
+def _keras_loss(name: str) -> Callable[..., tf.Tensor]:
+    loss: Callable[..., tf.Tensor] = getattr(tf.keras.losses, name)
+    return loss
+
+
+@cache
+def _keras_functions() -> tuple[Any, bool]:
+    """Return the module of Keras's tensor functions, and whether it is Keras 3's."""
+    is_keras3 = hasattr(tf.keras, "ops")
+    return (tf.keras.ops if is_keras3 else tf.keras.backend), is_keras3
+
+
+def _binary_entropy(y_true: tf.Tensor, y_pred: tf.Tensor, from_logits: bool) -> tf.Tensor:
+    keras, is_keras3 = _keras_functions()
+    dtype = y_pred.dtype
+    is_half = dtype is tf.float16 or dtype is tf.bfloat16
+    if is_half and is_keras3 and not from_logits and tf.executing_eagerly():
+        # The distance that Keras 3 keeps from 1 is lost in half precision. In a graph it finds the
+        # logits behind the probabilities.
+        y_true, y_pred = tf.cast(y_true, tf.float32), tf.cast(y_pred, tf.float32)
+    return _cast(keras.binary_crossentropy(y_true, y_pred, from_logits=from_logits), dtype)
 
 
 def _mean_of_samples(losses: tf.Tensor) -> tf.Tensor:
     return losses if rank_of(losses) == 1 else tf.reduce_mean(losses, axis=-1)
 
 
-def _gap(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    # `-` takes longer to come to this
+def _distance(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     return tf.abs(tf.subtract(y_pred, _cast(y_true, y_pred.dtype)))
 
 
 def _cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tensor if tensor.dtype is dtype else tf.cast(tensor, dtype)
-
-
-def _is_known(shape: tuple[int, ...] | tf.TensorShape) -> bool:
-    return isinstance(shape, tuple) or shape.is_fully_defined()

@@ -1,4 +1,4 @@
-"""TensorFlow's own log, kept quiet where it tells what a program has not asked."""
+"""Suppresses messages in TensorFlow's log."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ _before: list[int] = []
 
 @contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Hold back what TensorFlow logs below a level.
-
-    It may be entered by several threads, in any order: the log is as it was when the last of them
-    has left.
-
-    Args:
-        level: The level, of `logging`. A log that is quieter already stays so.
-    """
+    """Suppress messages below a level; threads may enter and leave in any order."""
     logger = tf.get_logger()
     with _lock:
         if not _levels:

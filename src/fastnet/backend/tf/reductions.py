@@ -1,4 +1,4 @@
-"""Sums, means, extremes and percentiles over axes of TensorFlow tensors."""
+"""Reductions of TensorFlow tensors over axes."""
 
 from __future__ import annotations
 
@@ -14,65 +14,54 @@ __all__ = [
     "extremes",
     "mean_of",
     "percentile",
+    "prepare_axes",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
     "reduce_std",
     "reduce_sum",
-    "settled_axes",
     "sum_of",
 ]
 
-# The framework's own functions: like those below, but they must not be called with an empty list
-# of axes.
+# Unlike the functions below, these must not be called with an empty list of axes.
 mean_of, sum_of = tf.reduce_mean, tf.reduce_sum
 
+prepare_axes = list
+"""Converts axes for `sum_of`. Not to a tensor: a graph would sum in another order."""
 
-def settled_axes(axes: Sequence[int]) -> list[int]:
-    """Make of several axes what `sum_of` takes, for all steps."""
-    # no tensor, which a graph adds up by in another order
-    return list(axes)
+reduce_std = tf.math.reduce_std
 
 
 def reduce_mean(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    """Average a tensor over some axes, or over all of them."""
     return tf.reduce_mean(tensor, _axis(axis), keepdims)
 
 
 def reduce_sum(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    """Add a tensor up over some axes, or over all of them."""
     return tf.reduce_sum(tensor, _axis(axis), keepdims)
 
 
-def reduce_std(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    """Find the standard deviation over some axes, or over all of them."""
-    return tf.math.reduce_std(tensor, axis=axis, keepdims=keepdims)
-
-
 def reduce_max(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    """Find the largest values over some axes, or over all of them."""
     return tf.reduce_max(tensor, _axis(axis), keepdims)
 
 
 def reduce_min(tensor: tf.Tensor, axis: Sequence[int] | None, keepdims: bool) -> tf.Tensor:
-    """Find the smallest values over some axes, or over all of them."""
     return tf.reduce_min(tensor, _axis(axis), keepdims)
 
 
 def extremes(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Find the smallest and the largest value."""
+    """Return the minimum and the maximum of a tensor."""
     return tf.reduce_min(tensor), tf.reduce_max(tensor)
 
 
 def _axis(axis: Sequence[int] | None) -> Any:
-    # one axis by itself need not become a tensor
+    # A single axis as an int need not be converted to a tensor.
     return axis[0] if axis is not None and len(axis) == 1 else axis
 
 
 def percentile(
     tensor: tf.Tensor, percentiles: Sequence[float], axis: Sequence[int] | None, keepdims: bool
 ) -> tf.Tensor:
-    """Find values below which given parts of a tensor lie, stacked along a new first axis."""
+    """Return percentiles, rounded down to an element, stacked along a new first axis."""
     lengths = get_shape(tensor)
     count = len(lengths)
     axes = list(range(count)) if axis is None else [each % count for each in axis]
@@ -80,19 +69,19 @@ def percentile(
     rows = tf.transpose(tensor, kept + axes)
     rows = tf.sort(tf.reshape(rows, [*[lengths[each] for each in kept], -1]), axis=-1)
     last = get_shape(rows)[-1] - 1
-    found = [tf.gather(rows, _place(each, last), axis=-1) for each in percentiles]
+    found = [tf.gather(rows, _index(each, last), axis=-1) for each in percentiles]
     if tensor.dtype.is_floating:
-        # which a sort puts nowhere in particular
-        lost = tf.reduce_any(tf.math.is_nan(rows), axis=-1)
-        found = [tf.where(lost, tf.cast(math.nan, tensor.dtype), each) for each in found]
+        # The sorting order of NaN is undefined.
+        is_nan = tf.reduce_any(tf.math.is_nan(rows), axis=-1)
+        found = [tf.where(is_nan, tf.cast(math.nan, tensor.dtype), each) for each in found]
     if keepdims:
         shape = [1 if each in axes else lengths[each] for each in range(count)]
         found = [tf.reshape(each, shape) for each in found]
     return tf.stack(found)
 
 
-def _place(percent: float, last: int | tf.Tensor) -> Any:
-    """Find the place of a percentile in order, or the one below."""
+def _index(percent: float, last: int | tf.Tensor) -> Any:
+    """Return the index of a percentile in a sorted row, rounded down."""
     if isinstance(last, int):
         return math.floor(percent / 100 * last)
     return tf.cast(tf.floor(percent / 100 * tf.cast(last, tf.float64)), tf.int32)

@@ -1,6 +1,5 @@
 """The tensor functions, in PyTorch, under the names that ops and `fastnet.backend` call."""
 
-from fastnet.backend.torch.class_losses import *
 from fastnet.backend.torch.control import *
 from fastnet.backend.torch.gradients import *
 from fastnet.backend.torch.images import *

@@ -30,30 +30,29 @@ __all__ = [
     "zscore",
 ]
 
-# The names that ops call in every framework.
 multiply, divide = mul, truediv
-
-
-def abs(tensor: Tensor) -> Tensor:
-    """Return absolute values."""
-    return tensor.abs()
+abs, exp, sign, tensor_round, tensor_sqrt = (
+    torch.abs,
+    torch.exp,
+    torch.sign,
+    torch.round,
+    torch.sqrt,
+)
+matmul, maximum, pow = torch.matmul, torch.maximum, torch.pow
 
 
 def argmax(tensor: Tensor, axis: int) -> Tensor:
-    """Return the index of the maximum along an axis, the first of several."""
     # `torch.argmax` does not support booleans.
     return tensor.max(axis)[1] if tensor.dtype is torch.bool else tensor.argmax(axis)
 
 
 def check_nan(val: Tensor) -> Tensor:
-    """Return whether any element is NaN or infinite."""
     return val.isfinite().logical_not().any()
 
 
 def clip_by_value(
     tensor: Tensor, min_value: float | Tensor | None, max_value: float | Tensor | None
 ) -> Tensor:
-    """Clip elements to an interval."""
     if isinstance(min_value, Tensor) or isinstance(max_value, Tensor):
         min_value, max_value = _bound(min_value, tensor), _bound(max_value, tensor)
     return tensor.clamp(min_value, max_value)  # type: ignore[arg-type]
@@ -68,43 +67,7 @@ def code_probabilities(tensor: Tensor, codes: Tensor, least: Tensor) -> Tensor:
     return closeness / closeness.sum(-1, keepdim=True)
 
 
-def exp(tensor: Tensor) -> Tensor:
-    """Return e to the power of each element."""
-    return tensor.exp()
-
-
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply matrices, or batches of them."""
-    return a.matmul(b)
-
-
-def maximum(tensor1: Tensor, tensor2: Tensor) -> Tensor:
-    """Return the elementwise maximum of two tensors."""
-    return torch.maximum(tensor1, tensor2)
-
-
-def pow(tensor: Tensor, power: float | Tensor) -> Tensor:
-    """Raise each element to a power."""
-    return tensor.pow(power)
-
-
-def sign(tensor: Tensor) -> Tensor:
-    """Return the sign of each element: -1, 0 or 1."""
-    return tensor.sign()
-
-
-def tensor_round(tensor: Tensor) -> Tensor:
-    """Round each element, halves to even."""
-    return tensor.round()
-
-
-def tensor_sqrt(tensor: Tensor) -> Tensor:
-    """Return square roots."""
-    return tensor.sqrt()
-
-
 def zscore(data: Tensor, epsilon: float) -> Tensor:
-    """Normalize a tensor to mean 0 and standard deviation 1."""
     data = data.float()
     return (data - data.mean()) / data.std(unbiased=False).clamp(min=epsilon)
 

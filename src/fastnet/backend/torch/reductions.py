@@ -13,26 +13,23 @@ __all__ = [
     "extremes",
     "mean_of",
     "percentile",
+    "prepare_axes",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
     "reduce_std",
     "reduce_sum",
-    "settled_axes",
     "sum_of",
 ]
 
 # torch's own functions, which treat an empty list of axes as all axes.
 mean_of, sum_of = torch.mean, torch.sum
 
-
-def settled_axes(axes: Sequence[int]) -> Any:
-    """Return axes as `sum_of` takes them, converted once for all steps."""
-    return tuple(axes)
+prepare_axes: Any = tuple
+"""Converts axes for `sum_of`."""
 
 
 def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Average over axes, or over all of them."""
     if axis is None:
         if not keepdims:
             return tensor.mean()
@@ -47,7 +44,6 @@ def reduce_mean(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> T
 
 
 def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Sum over axes, or over all of them."""
     if axis is None:
         return tensor.sum(dim=list(range(tensor.dim())), keepdim=True) if keepdims else tensor.sum()
     # torch treats an empty list of axes as all axes.
@@ -55,7 +51,6 @@ def reduce_sum(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Te
 
 
 def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Return the population standard deviation over axes, or over all of them."""
     if axis is None:
         if not keepdims:
             return tensor.std(unbiased=False)
@@ -66,12 +61,10 @@ def reduce_std(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Te
 
 
 def reduce_max(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Return the maximum over axes, or over all of them."""
     return _extreme("max", tensor, axis, keepdims)
 
 
 def reduce_min(tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:
-    """Return the minimum over axes, or over all of them."""
     return _extreme("min", tensor, axis, keepdims)
 
 
@@ -98,8 +91,8 @@ def percentile(
 
 def _lower(rows: Tensor, percent: float) -> Tensor:
     """Return the element of each row at a percentile, rounded down."""
-    place = math.floor(percent / 100 * (rows.shape[-1] - 1))
-    return rows.kthvalue(place + 1, dim=-1)[0]
+    index = math.floor(percent / 100 * (rows.shape[-1] - 1))
+    return rows.kthvalue(index + 1, dim=-1)[0]
 
 
 def _extreme(name: str, tensor: Tensor, axis: Sequence[int] | None, keepdims: bool) -> Tensor:

@@ -34,12 +34,12 @@ __all__ = [
     "ones_like",
     "pad_ends",
     "permute",
+    "prepare_permutation",
+    "prepare_shape",
     "random_normal_like",
     "random_uniform_like",
     "reshape",
     "roll",
-    "settled_order",
-    "settled_shape",
     "shape_of",
     "slices_along",
     "squeeze",
@@ -50,58 +50,41 @@ __all__ = [
     "zeros_like",
 ]
 
-shape_of = attrgetter("shape")
+shape_of = get_shape = attrgetter("shape")
+concat, stack, expand_dims, roll = torch.cat, torch.stack, torch.unsqueeze, torch.roll
 
 
-def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Concatenate tensors along an existing axis."""
-    return torch.cat(list(tensors), dim=axis)
+def prepare_shape(shape: Sequence[int]) -> Sequence[int]:
+    """Convert a shape for `reshape`, or a permutation for `permute`, once for all steps."""
+    return shape
 
 
-def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Stack tensors along a new axis."""
-    return torch.stack(list(tensors), dim=axis)
-
-
-def expand_dims(tensor: Tensor, axis: int) -> Tensor:
-    """Insert an axis of length 1."""
-    return tensor.unsqueeze(axis)
+prepare_permutation = prepare_shape
 
 
 def squeeze(tensor: Tensor, axis: int | None) -> Tensor:
-    """Remove an axis of length 1, or all of them."""
     return tensor.squeeze() if axis is None else tensor.squeeze(axis)
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    """Convert an array to a tensor on the device of a given tensor, for use in several steps."""
     # Autograd cannot use tensors that were created in inference mode.
     with torch.inference_mode(False):
         return torch.from_numpy(array).to(like.device)
 
 
 def from_numpy(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    """Convert an array to a tensor on the device of a given tensor."""
     return torch.from_numpy(array).to(like.device)
 
 
-def get_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor."""
-    return tensor.shape
-
-
 def zeros(shape: Sequence[int], like: Tensor, dtype: str | None) -> Tensor:
-    """Return zeros on the device of another tensor, of its dtype unless one is given."""
     return torch.zeros(tuple(shape), dtype=dtype_of(dtype) or like.dtype, device=like.device)
 
 
 def zeros_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:
-    """Return zeros of the shape of a tensor."""
     return torch.zeros_like(tensor, dtype=dtype_of(dtype))
 
 
 def is_integral(tensor: Tensor) -> bool:
-    """Return whether a tensor holds integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -139,8 +122,8 @@ def convert(value: Any, shared_memory: bool = False) -> Any:
             return array
         if array.dtype.kind == "O":
             raise TypeError(
-                f"A value of type {type(value).__name__} has no tensor of its own in torch: numpy "
-                "makes an array of Python objects of it. Convert it to numbers first."
+                f"A value of type {type(value).__name__} cannot be converted to a torch tensor, "
+                "because numpy makes an array of Python objects of it. Convert it to numbers first."
             )
         tensor = torch.from_numpy(array)
     if shared_memory:
@@ -149,7 +132,6 @@ def convert(value: Any, shared_memory: bool = False) -> Any:
 
 
 def cast(tensor: Tensor, dtype: str | torch.dtype) -> Tensor:
-    """Convert a tensor to a dtype."""
     return tensor.to(dtype_of(dtype))
 
 
@@ -161,17 +143,14 @@ def cast_like(value: Any, like: Tensor) -> Tensor:
 
 
 def flip(tensor: Tensor, axis: Sequence[int]) -> Tensor:
-    """Reverse a tensor along axes."""
     return tensor.flip(tuple(axis))
 
 
 def gather(tensor: Tensor, indices: Any) -> Tensor:
-    """Index the first axis of a tensor."""
     return tensor[_indices(indices, tensor)]
 
 
 def gather_from_batch(tensor: Tensor, indices: Any) -> Tensor:
-    """Index the second axis of a tensor, with one index for each element of the first."""
     device = tensor.device
     if not (
         getattr(indices, "dtype", None) is torch.int64
@@ -183,43 +162,23 @@ def gather_from_batch(tensor: Tensor, indices: Any) -> Tensor:
 
 
 def get_image_dims(tensor: Tensor) -> tuple[int, int, int]:
-    """Return the channels, height and width of an image or a batch of images."""
     channels, height, width = tensor.shape[-3:]
     return channels, height, width
 
 
 def ones_like(tensor: Tensor, dtype: str | torch.dtype | None) -> Tensor:
-    """Return ones of the shape of a tensor."""
     return torch.ones_like(tensor, dtype=dtype_of(dtype))
 
 
 def permute(tensor: Tensor, permutation: Sequence[int]) -> Tensor:
-    """Permute the axes of a tensor."""
     return tensor.permute(tuple(permutation))
 
 
 def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Reshape a tensor."""
     return tensor.reshape(tuple(shape))
 
 
-def roll(tensor: Tensor, shift: Any, axis: Any) -> Tensor:
-    """Roll a tensor along its axes."""
-    return tensor.roll(shift, axis)
-
-
-def settled_shape(shape: Sequence[int]) -> Sequence[int]:
-    """Return a shape as `reshape` takes it, converted once for all steps."""
-    return shape
-
-
-def settled_order(permutation: Sequence[int]) -> Sequence[int]:
-    """Return a permutation as `permute` takes it, converted once for all steps."""
-    return permutation
-
-
 def transpose(tensor: Tensor) -> Tensor:
-    """Reverse the order of the axes."""
     # `tensor.T` is deprecated for other tensors than matrices.
     return tensor.permute(tuple(range(tensor.dim() - 1, -1, -1)))
 
@@ -239,7 +198,6 @@ def random_normal_like(
     std: float = 1.0,
     dtype: str | torch.dtype | None = "float32",
 ) -> Tensor:
-    """Sample from a normal distribution, with the shape and device of a tensor."""
     return torch.randn_like(tensor, dtype=dtype_of(dtype)) * std + mean
 
 
@@ -249,7 +207,6 @@ def random_uniform_like(
     maxval: float = 1.0,
     dtype: str | torch.dtype | None = "float32",
 ) -> Tensor:
-    """Sample from a uniform distribution, with the shape and device of a tensor."""
     return torch.rand_like(tensor, dtype=dtype_of(dtype)) * (maxval - minval) + minval
 
 

@@ -57,7 +57,7 @@ class Permute(PerTensor):
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Prepare the permutation; see `TensorOp.build`."""
         super().build(framework, device)
-        self._order = self.backend.settled_order(self.permutation)
+        self._order = self.backend.prepare_permutation(self.permutation)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Return one tensor with its axes permuted."""

@@ -53,7 +53,7 @@ class Reshape(PerTensor):
     def build(self, framework: str, device: torch.device | None = None) -> None:
         """Prepare the shape; see `TensorOp.build`."""
         super().build(framework, device)
-        self._lengths = self.backend.settled_shape(self.shape)
+        self._lengths = self.backend.prepare_shape(self.shape)
 
     def apply(self, tensor: Tensor) -> Tensor:
         """Return one tensor in the new shape."""

@@ -147,7 +147,8 @@ class CrossEntropy(PairLoss):
                 form = form_along(pred, true, self.axis)
             else:
                 form = self._infer_form(y_pred, y_true)
-        classes_last = self._has_classes_last(y_pred)
+        # numpy has no such losses: an array raises an error here.
+        classes_last = self._backend_of(y_pred, "ClassWeights").CHANNEL_AXIS == -1
         problem = shape_problem(form, pred, true, self.axis, classes_last)
         if problem is not None:
             raise ValueError(problem)
@@ -159,12 +160,10 @@ class CrossEntropy(PairLoss):
             return self.backend.binary_crossentropy(y_pred, y_true, *options, smoothing)
         axis = class_axis(len(pred), self.axis, classes_last)
         if form == "sparse":
-            return self.backend.sparse_categorical_crossentropy_along_axis(
-                y_pred, y_true, axis, *options, self.ignore_index, smoothing
+            return self.backend.sparse_categorical_crossentropy(
+                y_pred, y_true, *options, axis, self.ignore_index, smoothing
             )
-        return self.backend.categorical_crossentropy_along_axis(
-            y_pred, y_true, axis, *options, smoothing
-        )
+        return self.backend.categorical_crossentropy(y_pred, y_true, *options, axis, smoothing)
 
     def _infer_form(self, y_pred: Tensor, y_true: Tensor) -> str:
         shape = self.backend.shape_of(y_pred)
