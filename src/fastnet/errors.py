@@ -168,16 +168,6 @@ def missing_key(
     return MissingKeyError(f"{text} Put the key into the batch, or let an earlier op write it.")
 
 
-def unwritten_key(key: str, available: Iterable[Any]) -> str:
-    """Return the warning for a desired output key that will not be in the result."""
-    text = (
-        f"The key '{key}' is in desired_output_keys, but no op writes it and the batch does not "
-        "have it. The result will not contain it."
-    )
-    near = nearest_name(key, sorted(str(name) for name in available))
-    return text if near is None else f"{text} Did you mean '{near}'?"
-
-
 def sliced_not_unsliced(keys: Iterable[str], context: str) -> ValueError:
     """Return the error for keys that are returned but that no slicer un-slices."""
     return ValueError(

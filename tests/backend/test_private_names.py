@@ -25,7 +25,6 @@ ALLOWED = {
     "_build",
     "_check_ops",
     "_collect_models",
-    "_composing",
     "_context",
     "_do_transform",
     "_exit",
@@ -41,6 +40,7 @@ ALLOWED = {
     "_limits",
     "_make_runner",
     "_measure_with",
+    "_mutex",
     "_meter",
     "_move_in",
     "_nodes",
@@ -50,14 +50,12 @@ ALLOWED = {
     "_open_axes",
     "_options",
     "_part",
-    "_plan",
     "_plans",
     "_programs",
     "_replace",
     "_records",
     "_repr_html_",
     "_run_ops",
-    "_searched",
     "_skip_exit_calls",
     "_stands_for",
     "_start",
@@ -66,7 +64,6 @@ ALLOWED = {
     "_unslice_batch",
     "_update",
     "_wanted",
-    "_warns_of_unwritten",
 }
 # what a pickle of FastEstimator may name
 PICKLED = SOURCE / "integrations" / "fastestimator" / "files.py"

@@ -273,7 +273,6 @@ def test_texts() -> None:
     assert isinstance(errors.missing_key(op, "x", [], 0), errors.MissingKeyError)
     assert "got int" in str(errors.not_a_batch(3))
     assert "['x']" in str(errors.sliced_not_unsliced(["x"], ""))
-    assert "'los'" in errors.unwritten_key("los", ["loss"])
     assert issubclass(errors.UnknownNameError, ValueError)
     assert issubclass(errors.WrongOptimizerError, ValueError)
     noted = ValueError("text")

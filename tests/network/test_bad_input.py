@@ -80,17 +80,12 @@ class TestOps:
         assert run(TorchNetwork([op]), {"x": 1})["y"] == 1
 
 
-class Four:
-    def __index__(self) -> int:
-        return 4
-
-
 class TestEpoch:
     @pytest.mark.parametrize(
         ("epoch", "error", "text"),
         [
-            (0, ValueError, "0"),
-            (np.int64(-3), ValueError, "-3"),
+            (0, ValueError, "0 of type int"),
+            (np.int64(-3), ValueError, f"{np.int64(-3)!r} of type int64"),
             (1.0, TypeError, "1.0 of type float"),
             ("2", TypeError, "'2' of type str"),
             (True, TypeError, "True of type bool"),
@@ -118,7 +113,7 @@ class TestEpoch:
         assert is_free(network)
         assert is_free(older)
 
-    @pytest.mark.parametrize("epoch", [4, np.int32(4), np.uint8(4), Four(), torch.tensor(4)])
+    @pytest.mark.parametrize("epoch", [4, np.int32(4), np.uint8(4)])
     def test_is_a_plain_int_from_then_on(self, epoch: Any) -> None:
         seen: list[Any] = []
 

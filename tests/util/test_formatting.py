@@ -73,7 +73,7 @@ def test_values(value: Any, text: str) -> None:
 
 class TestNetworks:
     def test_ops_alone(self) -> None:
-        assert repr(TorchNetwork([], device="cpu")) == "TorchNetwork(0 ops, on cpu)"
+        assert repr(TorchNetwork([], device="cpu")) == "TorchNetwork(device='cpu')"
 
     def test_everything(self) -> None:
         model = fastnet.build(lambda: torch.nn.Linear(2, 1), "sgd", model_name="net", device="cpu")
@@ -82,10 +82,10 @@ class TestNetworks:
             [Delete("x"), Delete("y")],
             AxisSlicer(axis=0, slice="x", unslice="y"),
         )
-        closed = "2 ops, 2 postprocessing ops, 1 slicer, model 'net', on cpu"
+        closed = "ops=2, postprocessing=2, slicers=1, models=['net'], device='cpu'"
         assert repr(network) == f"TorchNetwork({closed})"
         with network("eval", 3):
-            assert repr(network) == f"TorchNetwork({closed}, open in mode 'eval')"
+            assert repr(network) == f"TorchNetwork({closed}, mode='eval')"
         assert repr(network) == f"TorchNetwork({closed})"
 
     def test_in_a_notebook(self) -> None:

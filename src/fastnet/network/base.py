@@ -1,14 +1,16 @@
-"""The base class of networks: opening, stepping, transforming."""
+"""The base class of networks."""
 
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fastnet.backend import to_tensor
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision
 from fastnet.network.build import collect_models
@@ -21,20 +23,21 @@ from fastnet.network.context import (
     start_context,
 )
 from fastnet.network.copying import Value
+from fastnet.network.epoch_loop import iter_results
 from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.metering import Meter
 from fastnet.network.plan_cache import PlanCache, resolve_settings
-from fastnet.network.transform import iter_results, split_result, to_batch
 from fastnet.network.validation import (
     agree_on_precision,
+    check_batches,
     check_items,
     check_names,
-    not_batches,
-    not_data,
+    not_a_batch,
 )
 from fastnet.schedule import get_current_items
 from fastnet.types import Mode, Model, State, is_given
 from fastnet.util import to_list
+from fastnet.util.formatting import format_repr
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +74,6 @@ class BaseNetwork(Value):
     """
 
     _first_epoch = 1
-    _warns_of_unwritten = True
     # The keys to return if none are requested. Empty means all outputs.
     _wanted: frozenset[str] = frozenset()
 
@@ -96,19 +98,15 @@ class BaseNetwork(Value):
         self.models: list[Model] = []
         self.mixed_precision: Precision = False
         self._collect_models()
-        self._plans = PlanCache(self, is_resolved=True)
+        self._plans = PlanCache(self)
         self._begin()
 
     def _begin(self) -> None:
-        # Guards the change of `_context`, which is None unless the network is open.
+        # Held while `_context` changes, which is None unless the network is open, or its `run`.
         self._mutex = threading.Lock()
         self._context: NetworkContext | None = None
         # What this thread has configured and not entered yet.
         self._configured = threading.local()
-        # The desired keys that no op writes, and that a batch was searched for.
-        self._searched: set[str] = set()
-        # Held while the function that runs a step is replaced.
-        self._composing = threading.Lock()
         # What times the network while it is profiled.
         self._meter: Meter | None = None
 
@@ -134,12 +132,9 @@ class BaseNetwork(Value):
 
     def _on_device(self, device: Any) -> AbstractContextManager[None]:
         """Run on another device for a while; None for the network's own."""
-        if device is None:
-            return nullcontext()
-        raise TypeError(
-            f"transform got the device {device!r}, which is for torch; this network runs in "
-            f"{self.target_type}. Leave it out."
-        )
+        if device is not None:
+            raise TypeError(f"transform got device={device!r}, which is for torch. Leave it out.")
+        return nullcontext()
 
     def __call__(
         self,
@@ -158,7 +153,7 @@ class BaseNetwork(Value):
             ds_id: The id of the dataset, "" if it has none. None to run the ops of every id.
             desired_output_keys: The keys to return. None or empty for all outputs. Keys that
                 postprocessing reads are returned too, and keys of the batch in any case. A key that
-                no op of the network writes and the batch does not have causes one warning.
+                nothing writes is missing from the result; `explain` reports it.
             warmup: Whether this is a trial run that updates no weights.
             eager: Whether to run eagerly even where a graph, or a compiled step, could be used.
 
@@ -194,13 +189,10 @@ class BaseNetwork(Value):
                     raise self._in_use()
                 self._context = context
             self._start(context)
-        except BaseException:
+        except BaseException as error:
             # An interrupt may come at any point: the network is released if it is this context's.
             if self._context is context:
-                try:
-                    context.runner.close()
-                finally:
-                    self._context = None
+                BaseNetwork.__exit__(self, type(error), error)
             raise
         return self
 
@@ -219,20 +211,15 @@ class BaseNetwork(Value):
             self._context = None
 
     def __repr__(self) -> str:
-        kinds = {"op": self.ops, "postprocessing op": self.postprocessing, "slicer": self.slicers}
-        parts = [
-            f"{len(items)} {kind}{'' if len(items) == 1 else 's'}"
-            for kind, items in kinds.items()
-            if items or kind == "op"
-        ]
-        if self.models:
-            names = ", ".join(repr(name_of(model)) for model in self.models)
-            parts.append(f"model{'' if len(self.models) == 1 else 's'} {names}")
-        if self.device is not None:
-            parts.append(f"on {self.device}")
-        if self._context is not None:
-            parts.append(f"open in mode {self._context.state['mode']!r}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+        parts = {
+            "ops": len(self.ops),
+            "postprocessing": len(self.postprocessing),
+            "slicers": len(self.slicers),
+            "models": list(map(name_of, self.models)),
+            "device": self.device and str(self.device),
+            "mode": self._context and self._context.state["mode"],
+        }
+        return format_repr(self, [f"{name}={value!r}" for name, value in parts.items() if value])
 
     def _repr_html_(self) -> str:
         """Show what a training step would run, for a notebook."""
@@ -330,10 +317,7 @@ class BaseNetwork(Value):
         Raises:
             TypeError: If `data` is not an iterable of batches.
         """
-        if isinstance(data, Mapping):
-            raise not_batches(data, "iter_transform")
-        if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
-            raise not_data(data)
+        check_batches(data, "iter_transform")
         request = mode, epoch, ds_id, desired_output_keys
         return iter_results(self, data, request, progress, device)
 
@@ -471,7 +455,7 @@ class BaseNetwork(Value):
     def _measure_with(self, meter: Meter | None) -> None:
         """Time the network from now on, or no longer; an open network goes on."""
         self._meter = meter
-        with self._composing:
+        with self._mutex:
             if self._context is not None and hasattr(self._context.runner, "bound"):
                 compose_step(self, self._context)
 
@@ -493,8 +477,23 @@ class BaseNetwork(Value):
         )
 
     def _to_batch(self, data: Any) -> dict[str, Any]:
-        return to_batch(data, self.target_type)
+        """Return a copy of a batch of `transform` whose arrays and numbers are tensors."""
+        if not isinstance(data, Mapping):
+            raise not_a_batch(data)
+        return {key: to_tensor(value, self.target_type) for key, value in data.items()}
 
     def _do_transform(self, batch: dict[str, Any]) -> Any:
-        """Run a batch of `transform`, and return what was written over what was read."""
-        return split_result(self, batch, self.run_step(batch))
+        """Run a batch of `transform`; return what was written over what was read."""
+        result = self.run_step(batch)
+        plan = self._plan()
+        if plan is None or plan.slicers:
+            return result
+        outputs = plan.kernel.resolution.outputs
+        # Keys that neither the ops nor the batch have come from postprocessing.
+        written = {key: result[key] for key in result if key in outputs or key not in batch}
+        read = {
+            key: batch[key] if key in written else value
+            for key, value in result.items()
+            if key in batch
+        }
+        return ChainMap(written, read)

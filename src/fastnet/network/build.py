@@ -11,7 +11,7 @@ from fastnet.backend.dispatch import backend_module, framework_of
 from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.errors import shorten
-from fastnet.network.context import note_optimizers
+from fastnet.network.context import note_optimizer
 from fastnet.schedule import get_current_items
 from fastnet.schedule.schedule import map_scheduler
 from fastnet.types import Model, SchedulerLike, is_scheduler
@@ -245,7 +245,7 @@ def _prepare_model(
         optimizer = current = None if source is None else make(source)
     set_metadata(model, "optimizer", optimizer)
     set_metadata(model, "current_optimizer", current)
-    note_optimizers(model)
+    note_optimizer(model)
     set_metadata(model, "model_name", name)
     set_metadata(model, "fe_compiled", True)
     if framework == "tf":

@@ -7,23 +7,21 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-import numpy as np
-
 from fastnet._execute import BoundPlan
 from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
 from fastnet.backend.ranges import OpRanges
-from fastnet.errors import nearest_name, shorten, unwritten_key
+from fastnet.errors import nearest_name, shorten
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import Around, StepMeter
 from fastnet.network.step import postprocessed, sliced, waiting
-from fastnet.types import Model, RunStep, State
-from fastnet.util.warnings import warn
+from fastnet.types import Model, RunStep, State, is_scheduler
 
 __all__ = [
     "NetworkContext",
@@ -31,43 +29,39 @@ __all__ = [
     "check_request",
     "compose_step",
     "note_new_models",
-    "note_optimizers",
+    "note_optimizer",
     "open_context",
     "start_context",
 ]
 
 _MODES = ("train", "eval", "test", "infer")
 
-# The `optimizer` and the `current_optimizer` that each model had when they were last noted.
-_noted: WeakKeyDictionary[Model, tuple[Any, Any]] = WeakKeyDictionary()
+# The optimizer that was last made the `current_optimizer` of each model.
+_current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
 
 
+@dataclass(eq=False, slots=True)
 class NetworkContext:
     """One use of a network, from `network(mode, epoch)` until the network is left.
 
     Attributes:
         plan: The execution plan.
         state: The state that ops are given.
+        run: Runs a step; raises until the network is entered.
         transforms: Whether this is a `transform` of a single batch, which may run eagerly but also
             use existing traces.
         runner: The framework's runner of steps.
-        run: Runs a step.
         bound: The bound plan if `run` is nothing but its step, else None.
         on_exit: Called when the network is left without an error.
     """
 
-    __slots__ = ("bound", "on_exit", "plan", "run", "runner", "state", "transforms")
-
-    runner: Runner
-
-    def __init__(self, plan: ExecutionPlan, state: State, refuse: RunStep) -> None:
-        self.plan = plan
-        self.state = state
-        self.transforms = False
-        # Replaced when the network is entered.
-        self.run = refuse
-        self.bound: BoundPlan | None = None
-        self.on_exit: Sequence[Callable[[], None]] = ()
+    plan: ExecutionPlan
+    state: State
+    run: RunStep
+    transforms: bool = False
+    runner: Runner = field(init=False)
+    bound: BoundPlan | None = None
+    on_exit: Sequence[Callable[[], None]] = ()
 
     def close(self, error: BaseException | None) -> None:
         """Leave the network: run what is due at the end, then release the devices."""
@@ -91,7 +85,12 @@ def open_context(
 ) -> NetworkContext:
     """Validate the arguments, find or build the execution plan, and make the runner."""
     epoch, desired = check_request(mode, epoch, ds_id, desired_output_keys, network._first_epoch)
-    plan = _find_plan(network, mode, epoch, ds_id, desired or network._wanted)
+    plans, started = network._plans, perf_counter()
+    built = plans.built
+    plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired or network._wanted)
+    if network._meter is not None:
+        name = "resolve (worked out)" if plans.built > built else "resolve (found)"
+        network._meter.record(mode, name, perf_counter() - started)
     state: State = {
         "warmup": warmup,
         "mode": mode,
@@ -109,18 +108,6 @@ def open_context(
     return context
 
 
-def _find_plan(
-    network: Any, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
-) -> ExecutionPlan:
-    plans, meter = network._plans, network._meter
-    built, started = plans.built, perf_counter()
-    plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired)
-    if meter is not None:
-        way = "worked out" if plans.built > built else "found"
-        meter.record(mode, f"resolve ({way})", perf_counter() - started)
-    return plan
-
-
 def start_context(network: Any, context: NetworkContext) -> None:
     """Choose the optimizers, prepare the models, and compose the function that runs a step."""
     started = perf_counter()
@@ -131,7 +118,7 @@ def start_context(network: Any, context: NetworkContext) -> None:
     if not context.state["warmup"]:
         context.on_exit = context.plan.on_exit
     runner.bound = runner.bind()
-    with network._composing:
+    with network._mutex:
         compose_step(network, context)
     if network._meter is not None:
         network._meter.record(context.state["mode"], "open", perf_counter() - started)
@@ -146,9 +133,6 @@ def compose_step(network: Any, context: NetworkContext) -> None:
         run = meter.measured(_around_step(runner, network.target_type, meter), run)
     if runner.ranks is not None:
         run, bound = runner.ranks.counted(run), None
-    unwritten = context.plan.unwritten
-    if unwritten and network._warns_of_unwritten and not network._searched.issuperset(unwritten):
-        run, bound = _searching(network, context, run, bound), None
     # A step may be running in another thread.
     context.bound = bound
     context.run = run
@@ -181,44 +165,22 @@ def _step_meter(network: Any, context: NetworkContext) -> StepMeter | None:
     return None if ranges is None else StepMeter(ranges.before, ranges.after)
 
 
-def _searching(
-    network: Any, context: NetworkContext, run: RunStep, bound: BoundPlan | None
-) -> RunStep:
-    """Return a first step that searches its batch for desired keys, and is then replaced."""
-
-    def search(batch: Mapping[str, Any]) -> dict[str, Any]:
-        if hasattr(batch, "keys"):
-            with network._composing:
-                if context.run is search:
-                    context.bound, context.run = bound, run
-            for key in context.plan.unwritten:
-                if key not in network._searched and key not in batch:
-                    warn(unwritten_key(key, {*network._plans.written(), *batch.keys()}))
-                network._searched.add(key)
-        return run(batch)
-
-    return search
-
-
 def check_request(
     mode: Any, epoch: Any, ds_id: Any, desired_output_keys: Any, first_epoch: int = 1
 ) -> tuple[int, frozenset[str]]:
-    """Validate what a network is to be opened for; return the epoch and the desired keys."""
+    """Validate the arguments that a network is entered with; return the epoch and desired keys."""
     if not isinstance(mode, str) or mode not in _MODES:
         near = nearest_name(mode, _MODES) if isinstance(mode, str) else None
-        suggestion = "" if near is None else f" Did you mean {near!r}?"
         raise ValueError(
             f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}."
-            f"{suggestion}"
+            + (f" Did you mean {near!r}?" if near else "")
         )
-    number = _as_int(epoch)
-    if number is None:
-        raise TypeError(
+    is_int = isinstance(epoch, Integral) and not isinstance(epoch, bool)
+    if not is_int or epoch < first_epoch:
+        raise (ValueError if is_int else TypeError)(
             f"An epoch is an integer of at least {first_epoch}, not {shorten(epoch)} of type "
             f"{type(epoch).__name__}."
         )
-    if number < first_epoch:
-        raise ValueError(f"An epoch is an integer of at least {first_epoch}, not {number}.")
     if ds_id is not None and not isinstance(ds_id, str):
         raise TypeError(
             'ds_id is a string, "" for data without an id, or None to run the ops of every id, not '
@@ -232,64 +194,51 @@ def check_request(
                 f"desired_output_keys holds {shorten(key)} of type {type(key).__name__}, but keys "
                 "are strings."
             )
-    return number, desired
+    return int(epoch), desired
 
 
-def _as_int(value: Any) -> int | None:
-    """Return an integer of any type, such as numpy's, as an int, and None for any other value."""
-    # numpy 1 accepts its bools as indices.
-    if isinstance(value, (bool, np.bool_)):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
-def note_optimizers(model: Model) -> None:
-    """Note the optimizers of a model, to see later which of them a program has set."""
-    found = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
+def note_optimizer(model: Model) -> None:
+    """Remember the current optimizer of a model, to see later whether a program has assigned it."""
+    current = get_metadata(model, "current_optimizer")
     # An optimizer may refer to its model, which must not be kept alive.
-    optimizer, current = (None if one is None else ref(one) for one in found)
-    _noted[model] = optimizer, current
+    _current_optimizers[model] = None if current is None else ref(current)
 
 
 def note_new_models(models: Iterable[Model]) -> None:
-    """Note the optimizers of the models of which none were noted yet."""
+    """Remember the current optimizers of models that are new to fastnet."""
     for model in models:
-        if model not in _noted:
-            note_optimizers(model)
+        if model not in _current_optimizers:
+            note_optimizer(model)
 
 
 def _choose_optimizer(model: Model, epoch: int) -> None:
-    """Make the optimizer of an epoch the model's `current_optimizer`.
+    """Make the optimizer of an epoch the model's `current_optimizer`, or use one that was assigned.
 
-    A program may set `current_optimizer` itself where no scheduler chooses it.
+    A program may assign `current_optimizer` where no scheduler chooses it.
     """
     optimizer, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
-    noted = [None if one is None else one() for one in _noted.get(model, ())]
-    current_was_set = bool(noted) and current is not noted[1]
-    was_set = current_was_set and (optimizer is None or optimizer is noted[0])
+    noted = _current_optimizers.get(model)
+    last = None if noted is None else noted()
+    was_assigned = model in _current_optimizers and current is not last
     value = optimizer
-    if hasattr(optimizer, "get_current_value"):
+    if is_scheduler(optimizer):
         value = optimizer.get_current_value(epoch)
-        if was_set and all(current is not one for one in optimizer.get_all_values()):
+        if was_assigned and all(current is not one for one in optimizer.get_all_values()):
             raise ValueError(
                 f"The current_optimizer of model '{name_of(model)}' was set to "
                 f"{type(current).__name__}, but its optimizer is a {type(optimizer).__name__}, "
                 "which chooses one in each epoch. Set model.optimizer instead."
             )
-    elif was_set:
+    elif was_assigned and current is not optimizer:
+        if optimizer is not last:
+            raise ValueError(
+                f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
+                "different optimizers. Set model.optimizer only."
+            )
         set_metadata(model, "optimizer", current)
         value = current
-    elif current_was_set and current is not optimizer:
-        raise ValueError(
-            f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
-            "different optimizers. Set model.optimizer only."
-        )
-    if value is not current:
-        set_metadata(model, "current_optimizer", value)
-    note_optimizers(model)
+    set_metadata(model, "current_optimizer", value)
+    note_optimizer(model)
 
 
 class Runner:

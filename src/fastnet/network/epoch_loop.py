@@ -1,4 +1,4 @@
-"""An epoch of steps over a loader, with timing and an optional progress bar."""
+"""Runs a network over the batches of a loader: `steps`, and `transform` of several batches."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from operator import length_hint
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastnet.distributed import is_main
-from fastnet.errors import shorten
-from fastnet.network.base import BaseNetwork
 from fastnet.network.context import check_request
 from fastnet.network.metering import WAIT
-from fastnet.network.progress import bar_class
-from fastnet.network.transform import begin_loader
-from fastnet.network.validation import not_batches
+from fastnet.network.validation import check_batches
 from fastnet.types import Mode
 from fastnet.util import to_list
 
-__all__ = ["Steps", "steps"]
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+
+__all__ = ["Steps", "iter_results", "steps"]
 
 _END: Any = object()
 
@@ -54,9 +53,9 @@ class Steps:
             device such as `.item()`, and in the progress bar.
 
     Raises:
-        TypeError: If `loader` is a single dict, or a value to show is not a number.
+        TypeError: If `loader` is a single dict.
         ModuleNotFoundError: If a bar is wanted and tqdm is not installed.
-        KeyError: If the result of the first step lacks a key to show.
+        KeyError: If a result lacks a key that the bar shows.
 
     >>> from fastnet.network import TorchNetwork
     >>> from fastnet.op.tensorop import LambdaOp
@@ -84,17 +83,16 @@ class Steps:
         progress: bool = False,
         show: str | Collection[str] = (),
     ) -> None:
-        if isinstance(loader, Mapping):
-            raise not_batches(loader, "steps")
+        check_batches(loader, "steps")
         _, desired = check_request(mode, epoch, ds_id, desired_output_keys, network._first_epoch)
         self._network = network
         self._loader: Any = loader
         self._progress = progress
         self._show = to_list(show)
         # Without desired keys all outputs are returned, or none if the network was made so.
-        is_limited = bool(desired or network._wanted)
-        self._desired = desired | frozenset(self._show) if is_limited else desired
-        self._context: dict[str, Any] = {"mode": mode, "epoch": epoch, "ds_id": ds_id}
+        if desired or network._wanted:
+            desired |= frozenset(self._show)
+        self._request = mode, epoch, ds_id, desired
 
     def __repr__(self) -> str:
         return (
@@ -117,11 +115,11 @@ class Steps:
         return self.waited / both if both else 0.0
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-        network = self._network
+        network, (mode, *_) = self._network, self._request
         self.count = 0
         self.waited = self.ran = self.in_body = 0.0
-        with self._open_bar() as bar, network(**self._context, desired_output_keys=self._desired):
-            begin_loader(network, self._loader)
+        with self._open_bar() as bar, network(*self._request):
+            _begin_loader(network, self._loader)
             batches = iter(self._loader)
             started = perf_counter()
             while (batch := next(batches, _END)) is not _END:
@@ -132,15 +130,12 @@ class Steps:
                 self.waited += drawn - started
                 self.ran += done - drawn
                 # Read it in every step: profiling may start in the middle of an epoch.
-                meter = network._meter
-                if meter is not None:
-                    meter.record(self._context["mode"], WAIT, drawn - started)
+                if network._meter is not None:
+                    network._meter.record(mode, WAIT, drawn - started)
                 # The bar decides when to refresh, so that values are not fetched in each step.
-                refreshes = bar is not None and bar.update()
-                if refreshes or self.count == 1:
-                    numbers = self._format_numbers(result)
-                if refreshes:
-                    bar.set_postfix(numbers)
+                if bar is not None and bar.update():
+                    shown = {key: f"{float(result[key]):.4g}" for key in self._show}
+                    bar.set_postfix(shown | {"waiting for data": f"{self.waiting_share:.0%}"})
                 try:
                     yield batch, result
                 except GeneratorExit:
@@ -155,27 +150,48 @@ class Steps:
         """Return the progress bar, which is a context manager, or an empty one without a bar."""
         if not self._progress or not is_main():
             return nullcontext()
+        from tqdm import tqdm
+
+        mode, epoch, *_ = self._request
         # `len` of a DataLoader of an IterableDataset raises TypeError.
         total = length_hint(self._loader, -1)
-        description = f"{self._context['mode']} {self._context['epoch']}"
-        return bar_class("steps")(total=None if total < 0 else total, unit="step", desc=description)
-
-    def _format_numbers(self, result: Mapping[str, Any]) -> dict[str, str]:
-        """Return what the progress bar shows of a result: the keys in `show` have to be numbers."""
-        numbers = {}
-        for key in self._show:
-            if key not in result:
-                raise KeyError(
-                    f"steps was asked to show '{key}', but a step returns only {list(result)}."
-                )
-            try:
-                numbers[key] = f"{float(result[key]):.4g}"
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise TypeError(
-                    f"steps was asked to show '{key}', which is {shorten(result[key])} and not a "
-                    "number."
-                ) from error
-        return numbers | {"waiting for data": f"{self.waiting_share:.0%}"}
+        return tqdm(total=None if total < 0 else total, unit="step", desc=f"{mode} {epoch}")
 
 
 steps = Steps
+
+
+def iter_results(
+    network: Any, data: Any, request: tuple[Any, ...], progress: bool, device: Any
+) -> Iterator[Any]:
+    """Open a network and yield the results of batches; see `BaseNetwork.iter_transform`."""
+    mode, epoch, ds_id, _ = request
+    opened = nullcontext(data)
+    with network._on_device(device), network(*request):
+        try:
+            if callable(data) and not hasattr(data, "__iter__"):
+                opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
+            with opened as loader:
+                _begin_loader(network, loader)
+                if progress and hasattr(loader, "__len__") and is_main():
+                    from tqdm import tqdm
+
+                    loader = tqdm(loader, unit="batch", desc="transform")
+                for batch in loader:
+                    yield network._do_transform(network._to_batch(batch))
+        except GeneratorExit:
+            # A loop that was left early cannot be told from one that failed.
+            network._skip_exit_calls()
+            raise
+
+
+def _begin_loader(network: Any, loader: Any) -> None:
+    """Prepare a loader for an epoch: compare its length on all ranks, set its samplers' epoch."""
+    context: Any = network._context
+    if context.runner.ranks is not None:
+        context.runner.ranks.require_even(loader)
+    inner = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(context.state["epoch"])

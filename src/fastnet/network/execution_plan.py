@@ -52,7 +52,6 @@ class ExecutionPlan:
         slicers: The active slicers.
         models: The models that the ops hold.
         takes_gradients: Whether any of the ops takes gradients.
-        unwritten: The desired keys that no op of the network writes, in whatever mode or epoch.
         scheduled: What each scheduler stands for, kept alive since plans are found by it.
         selected: The specs of the ops, postprocessing ops and slicers.
         table: The table of the keys.
@@ -69,7 +68,6 @@ class ExecutionPlan:
     slicers: list[Any]
     models: list[Model]
     takes_gradients: bool
-    unwritten: list[str]
     scheduled: tuple[Any, ...]
     selected: Specs
     table: KeyTable

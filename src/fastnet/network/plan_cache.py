@@ -8,7 +8,7 @@ compared; only where it differs are the ops read again. Values that `forward` it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
@@ -40,24 +40,20 @@ Lists = tuple[list[Any], list[Any], list[Any]]
 class PlanCache:
     """The execution plans of one network.
 
-    Args:
-        network: The network.
-        is_resolved: Whether the settings of all ops were just resolved. Those of a copied or
-            unpickled network may not be.
-
     Attributes:
         handling: What is done to values on their way, and around ops.
         built: How many plans were built so far.
     """
 
-    def __init__(self, network: Any, is_resolved: bool = False) -> None:
+    def __init__(self, network: Any) -> None:
         self.handling = network._handling()
         self.built = 0
         self._network = network
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
         self._lock = threading.RLock()
         self._items = _Items(_lists(network))
-        self._is_stale = not is_resolved and not self._items.are_resolved()
+        # Ops of a copied or unpickled network may not have resolved their settings yet.
+        self._is_stale = any(map(_is_unresolved, self._items.specs.values()))
 
     def find(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
@@ -68,8 +64,7 @@ class PlanCache:
             ValueError: If slicers clash, or a desired key is sliced and not un-sliced.
             Exception: Whatever is wrong with a setting that was changed.
         """
-        items = self._current_items()
-        items, scheduled = self._with_scheduled(items, epoch)
+        items, scheduled = self._with_scheduled(epoch)
         key = mode, ds_id, desired, tuple(map(id, scheduled))
         plan = items.plans.get(key)
         if plan is not None:
@@ -93,7 +88,7 @@ class PlanCache:
         sliced: bool = True,
     ) -> ExecutionPlan:
         """Build a plan as `find` does, without keeping it; `sliced=False` leaves slicers out."""
-        items, scheduled = self._with_scheduled(self._current_items(), epoch)
+        items, scheduled = self._with_scheduled(epoch)
         with self._lock:
             return self._build(items, mode, epoch, ds_id, desired, scheduled, sliced)
 
@@ -102,53 +97,46 @@ class PlanCache:
         items = self._items
         return items.specs.get(id(item)) or _read(item, items.table)
 
-    def written(self) -> set[str]:
-        """Return the keys that any op writes, in whatever mode or epoch."""
-        return self._items.written()
-
     def clear(self) -> None:
         """Drop all plans, and have all items read again on the next entry."""
         self._is_stale = True
         # Another dict, since another thread may be iterating over this one.
         self._items.plans = {}
 
-    def _current_items(self) -> _Items:
-        """Return the items as they are now, read again where anything has changed."""
+    def _current_items(self, scheduled: Sequence[Any] = ()) -> _Items:
+        """Return the items as they are now, read again where anything has changed.
+
+        `scheduled` are values of schedulers that do not list them in `get_all_values`.
+        """
         items, lists = self._items, _lists(self._network)
-        if not self._is_stale and items.are_unchanged(lists):
+        if not scheduled and not self._is_stale and items.are_unchanged(lists):
             return items
         with self._lock:
-            stale, self._is_stale = self._is_stale, False
-            try:
-                self._items = self._read_again(self._items, lists, stale)
-            except BaseException:
-                # Some of the changes may have been applied: the next entry applies all.
-                self._is_stale = True
-                raise
+            self._items = self._read_again(self._items, lists, scheduled)
+            self._is_stale = False
             return self._items
 
-    def _read_again(
-        self, items: _Items, lists: Lists, stale: bool, scheduled: Sequence[Any] = ()
-    ) -> _Items:
+    def _read_again(self, items: _Items, lists: Lists, scheduled: Sequence[Any]) -> _Items:
         """Apply what has changed in the items, and return them as they are now."""
-        same_lists = items.hold(lists) and not scheduled
-        changed = items.changed(everything=stale)
-        if same_lists and not changed and not stale:
+        is_new = self._is_stale or bool(scheduled) or not items.hold(lists)
+        if not is_new and not any(map(items.is_outdated, items.changed())):
             items.renew(lists)
             return items
+
+        def is_outdated(op: Any) -> bool:
+            spec = items.specs.get(id(op))
+            return self._is_stale or (spec is not None and not _is_current(spec))
+
         check_items(*lists)
-        extra = items.extra if same_lists else list(filter(is_given, scheduled))
-        known = {key: spec for key, spec in items.specs.items() if key not in changed}
-        unresolved = {key for key, is_resolved in changed.items() if not is_resolved}
+        extra = scheduled if is_new else items.extra
         for item in {id(one): one for one in [*_each_of(lists), *extra]}.values():
+            resolve_settings(item, is_outdated, self._network._build)
             if id(item) not in items.specs:
-                resolve_settings(item)
                 self._network._build(item)
-            elif resolve_settings(item, unresolved, self._network._build):
-                known.pop(id(item), None)
         self._network._collect_models()
-        if stale or not same_lists:
+        if is_new:
             return _Items(lists, extra)
+        known = {key: spec for key, spec in items.specs.items() if not items.is_outdated(spec)}
         made = _Items(lists, extra, items.table, known)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
@@ -156,17 +144,15 @@ class PlanCache:
                 made.plans[key] = plan
         return made
 
-    def _with_scheduled(self, items: _Items, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
-        """Return what the schedulers stand for, and the items with these among them.
+    def _with_scheduled(self, epoch: int) -> tuple[_Items, tuple[Any, ...]]:
+        """Return the items as they are now, and the values of the schedulers in an epoch.
 
         No lock is held while a scheduler runs, since it may be user code.
         """
+        items = self._current_items()
         scheduled = tuple([one.get_current_value(epoch) for one in items.schedulers])
         if any(is_given(one) and id(one) not in items.specs for one in scheduled):
-            # The scheduler did not list it when the items were read.
-            with self._lock:
-                lists = _lists(self._network)
-                self._items = items = self._read_again(self._items, lists, False, scheduled)
+            items = self._current_items(list(filter(is_given, scheduled)))
         return items, scheduled
 
     def _build(
@@ -208,11 +194,6 @@ class PlanCache:
         )
         kernel = Plan(items.table, specs, forwards, resolution, *handling)
         kernel.find_inactive_writer = partial(describe_inactive_writer, items.ops, ops, mode, ds_id)
-        unwritten = [key for key in sorted(desired) if key not in resolution.outputs]
-        if unwritten:
-            # FastEstimator's traces ask for "*", which stands for all keys.
-            written = {*items.written(), "*"}
-            unwritten = [key for key in unwritten if key not in written]
         return ExecutionPlan(
             kernel=kernel,
             ops=ops,
@@ -220,7 +201,6 @@ class PlanCache:
             slicers=slicers,
             models=models,
             takes_gradients=takes_gradients,
-            unwritten=unwritten,
             scheduled=scheduled,
             selected=selected,
             table=items.table,
@@ -303,32 +283,21 @@ class _Items:
             and self._snapshot.is_unchanged()
         )
 
-    def are_resolved(self) -> bool:
-        """Return whether all ops have resolved the settings that they have now."""
-        ops = [spec.item for spec in self.specs.values() if isinstance(spec.item, Op)]
-        return all(_last_resolved(op) is not None and not _changed_settings(op) for op in ops)
+    def changed(self) -> list[OpSpec | SlicerSpec]:
+        """Return the specs of items with a changed attribute."""
+        specs = list(self.specs.values())
+        return [specs[index] for index in self._snapshot.changed_roots() if index < len(specs)]
 
-    def changed(self, everything: bool = False) -> dict[int, bool]:
-        """Return the ids of ops of which something has changed that was resolved in advance.
+    def is_outdated(self, spec: OpSpec | SlicerSpec) -> bool:
+        """Return whether something has changed in an item that was resolved in advance.
 
-        The values say whether another network, which shares the op, has resolved the change. A
-        change of an attribute that only `forward` reads does not matter: it is live.
+        A change of an attribute that only `forward` reads does not matter: it is live.
         """
-        if everything:
-            return dict.fromkeys(self.specs, False)
-        specs = list(self.specs.items())
-        found = {}
-        for index in self._snapshot.changed_roots():
-            if index < len(specs):
-                key, spec = specs[index]
-                is_resolved = _is_current(spec) and not _changed_settings(spec.item)
-                if not is_resolved or _last_resolved(spec.item) is not self._resolved[key]:
-                    found[key] = is_resolved
-        return found
-
-    def written(self) -> set[str]:
-        """Return the keys that any op writes."""
-        return {key for item in self.items for key in getattr(item, "outputs", ())}
+        last = _last_resolved(spec.item)
+        # Another network, which shares the op, may have resolved a change.
+        if last is not self._resolved[id(spec.item)] or not _is_current(spec):
+            return True
+        return last is not None and bool(_changed_settings(spec.item))
 
     def select(
         self, mode: str, ds_id: str | None, scheduled: tuple[Any, ...], sliced: bool = True
@@ -355,28 +324,37 @@ def _is_current(spec: OpSpec | SlicerSpec) -> bool:
     return spec.is_current()
 
 
+def _is_unresolved(spec: OpSpec | SlicerSpec) -> bool:
+    op = spec.item
+    return isinstance(op, Op) and (_last_resolved(op) is None or bool(_changed_settings(op)))
+
+
 def resolve_settings(
-    item: Any, changed: Collection[int] = (), build: Callable[[Any], None] | None = None
-) -> bool:
+    item: Any,
+    is_outdated: Callable[[Any], bool] = lambda op: False,
+    build: Callable[[Any], None] | None = None,
+) -> None:
     """Resolve the settings of an op, and of the ops inside of it, that changed since the last time.
 
-    `changed` holds the ids of ops of which something else has changed. Ops that have settings are
-    built again. Returns whether anything has changed.
+    `is_outdated` tells of which ops something else has changed. Ops that have settings are built
+    again by `build`.
     """
     if not isinstance(item, Op):
-        if id(item) in changed and hasattr(item, "resolve_settings"):  # a slicer
+        if is_outdated(item) and hasattr(item, "resolve_settings"):  # a slicer
             item.resolve_settings()
-        return id(item) in changed
-    inner = [resolve_settings(op, changed, build) for op in item.inner_ops()]
+        return
+    for op in item.inner_ops():
+        resolve_settings(op, is_outdated, build)
     is_new, names = _last_resolved(item) is None, _changed_settings(item)
-    if not (is_new or names or any(inner) or id(item) in changed):
-        return False
-    if item.resolved_from or inner or not is_new:
+    if not (is_new or names or is_outdated(item)):
+        return
+    # If this raises, the next entry tries again.
+    vars(item).pop("_last_resolved", None)
+    if item.resolved_from or item.inner_ops() or not is_new:
         item.resolve_settings(names)
     if build is not None and item.resolved_from:
         build(item)
     vars(item)["_last_resolved"] = _Resolved(_settings(item))
-    return True
 
 
 class _Resolved:
@@ -432,10 +410,11 @@ _CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
 
 
 def _settings(op: Op) -> dict[str, Any]:
-    """Return what an op has resolved in advance: its settings, and the methods that plans call."""
+    """Return what an op has resolved in advance: settings, methods that plans call, inner ops."""
     values = {name: _contents(getattr(op, name, None)) for name in op.resolved_from}
     methods = {name: getattr(type(op), name, None) for name in _CALLED}
-    return {**values, **methods, "ops": op.inner_ops()}
+    inner = [one for op in op.inner_ops() for one in (op, _last_resolved(op))]
+    return {**values, **methods, "ops": inner}
 
 
 def _contents(value: Any) -> Any:

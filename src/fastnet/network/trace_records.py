@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from fastnet.distributed import is_main
 from fastnet.util.warnings import warn
 
-__all__ = ["Records", "TraceRecord"]
+__all__ = ["Records", "TraceRecord", "report_if_slow"]
 
 # A program that retraces in every step must not fill the memory with records.
 _MOST_RECORDS = 256
@@ -77,3 +81,19 @@ class Records:
                 f"compiled program: {fallback}. network.traces tells of all such reasons; open the "
                 "network with eager=True, or make it without `compile`, to have no such warning."
             )
+
+
+@contextmanager
+def report_if_slow(what: str) -> Iterator[None]:
+    """Print a line if the body takes over two seconds and the standard error is a terminal."""
+    stream = sys.stderr
+    if stream is None or not stream.isatty() or not is_main():
+        yield
+        return
+    timer = threading.Timer(2.0, print, [f"fastnet: {what} ..."], {"file": stream})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

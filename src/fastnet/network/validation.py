@@ -26,11 +26,11 @@ from fastnet.util.formatting import format_ds_ids, format_modes
 
 __all__ = [
     "agree_on_precision",
+    "check_batches",
     "check_items",
     "check_names",
     "describe_inactive_writer",
-    "not_batches",
-    "not_data",
+    "not_a_batch",
 ]
 
 
@@ -116,23 +116,26 @@ def _wrong_item(
     return AssertionError(f"{subject} {name}, not {needed}. {advice}")
 
 
-def not_data(data: object) -> TypeError:
+def not_a_batch(data: object) -> TypeError:
     """Return the error for something that `transform` cannot take."""
     return TypeError(
-        "transform takes a batch (a dict of values by key), an iterable of batches, or a pipeline "
-        f"that is called and entered to give one, not {type(data).__name__}.{advise_on_batch(data)}"
+        "Pass a batch (a dict of values by key), an iterable of batches, or a pipeline that is "
+        f"called and entered to give one, not {type(data).__name__}.{advise_on_batch(data)}"
     )
 
 
-def not_batches(data: Mapping[Any, Any], caller: str) -> TypeError:
-    """Return the error for a dict that was passed in place of an iterable of batches."""
-    return TypeError(
-        f"{caller} takes an iterable of batches, such as a list or a DataLoader of dicts, but got "
-        f"a single {type(data).__name__} with the keys {list(data)}. If it is one batch, put it "
-        "into a list, or call `transform`. If it holds the arrays of a whole dataset, split it: "
-        "`[{key: value[i : i + 32] for key, value in data.items()} for i in range(0, count, 32)]`, "
-        "or with TensorFlow `tf.data.Dataset.from_tensor_slices(data).batch(32)`."
-    )
+def check_batches(data: Any, caller: str) -> None:
+    """Check that an object is an iterable of batches, or a pipeline, and not a single dict."""
+    if isinstance(data, Mapping):
+        raise TypeError(
+            f"{caller} takes an iterable of batches, such as a DataLoader of dicts, but got a "
+            f"single {type(data).__name__} with the keys {list(data)}. Put a single batch into a "
+            "list. Split the arrays of a dataset: `[{key: value[i : i + 32] for key, value in "
+            "data.items()} for i in range(0, count, 32)]`, or with TensorFlow "
+            "`tf.data.Dataset.from_tensor_slices(data).batch(32)`."
+        )
+    if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
+        raise not_a_batch(data)
 
 
 def agree_on_precision(models: list[Model]) -> Precision:

@@ -86,8 +86,8 @@ def _to_batch(network: Any, data: Any) -> Any:
     return convert(dict(data), target_type=network.target_type)
 
 
-# An Estimator of no epochs tests in epoch 0. It also wants keys that only traces write.
-_MEMBERS = {"_first_epoch": 0, "_warns_of_unwritten": False, "_to_batch": _to_batch}
+# An Estimator of no epochs tests in epoch 0.
+_MEMBERS = {"_first_epoch": 0, "_to_batch": _to_batch}
 _MORE: dict[str, dict[str, Any]] = {
     "TorchNetwork": {
         "__init__": _init_torch,

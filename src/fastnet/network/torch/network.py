@@ -104,7 +104,6 @@ class TorchNetwork(BaseNetwork):
 
     def _begin(self) -> None:
         super()._begin()
-        self._searched.add(_NOTHING)
         self._records: Records | None = None
 
     @property

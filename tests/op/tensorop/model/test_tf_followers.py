@@ -381,8 +381,7 @@ def test_what_is_for_torch_is_refused() -> None:
     network = TFNetwork([LambdaOp(lambda x: x, "x", "y")])
     with raising(
         TypeError,
-        "transform got the device 'cuda', which is for torch; this network runs in tf. Leave it "
-        "out.",
+        "transform got device='cuda', which is for torch. Leave it out.",
     ):
         network.transform({"x": np.ones(1)}, "infer", device="cuda")
 

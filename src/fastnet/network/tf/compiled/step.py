@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from fastnet.backend.tf._internals import launch_call, recording, shape_of_eager
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.progress import report_if_slow
 from fastnet.network.tf.compiled.guarding import Source
 from fastnet.network.tf.compiled.pieces import Call, Failed, Pieces
 from fastnet.network.tf.compiled.reading import Reading, Uncompilable, read
 from fastnet.network.tf.compiled.spread import Spread
+from fastnet.network.trace_records import report_if_slow
 
 __all__ = ["CompiledStep", "Compiler", "Kinds"]
 # Told why something was compiled, how long that took, why steps are not compiled all the same, and

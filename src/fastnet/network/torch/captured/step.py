@@ -21,7 +21,6 @@ from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling
 from fastnet.network.metering import op_title
-from fastnet.network.progress import report_if_slow
 from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.environment import environment
 from fastnet.network.torch.captured.lowering import lower
@@ -33,7 +32,7 @@ from fastnet.network.torch.captured.stand_ins import State
 from fastnet.network.torch.captured.tail import CompiledOps, can_split, split_kernel
 from fastnet.network.torch.captured.updates import waits_for_state
 from fastnet.network.torch.captured.values import KIND
-from fastnet.network.trace_records import Records
+from fastnet.network.trace_records import Records, report_if_slow
 from fastnet.network.updates import updates_in
 from fastnet.types import RunStep
 
