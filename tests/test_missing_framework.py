@@ -51,7 +51,7 @@ def test_the_error_names_the_extra() -> None:
         assert line.startswith(f"{framework} fastnet.")
         assert line.endswith(
             f" needs {framework}, which is not installed. Install it by "
-            f"`pip install fastnet[{extra}]`."
+            f"`pip install 'fastnet-runtime[{extra}]'`."
         )
 
 

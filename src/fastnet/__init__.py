@@ -68,6 +68,6 @@ def __getattr__(name: str) -> Any:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("fastnet")
+        return version("fastnet-runtime")
     except PackageNotFoundError:  # a source tree that was never installed
         return "0+unknown"

@@ -12,8 +12,8 @@ from fastnet.cli import main
 @pytest.mark.parametrize(
     ("framework", "missing", "parts"),
     [
-        ("torch", {"sklearn"}, ["sklearn", "'fastnet[demo]'"]),
-        ("tf", {"tensorflow", "tqdm"}, ["tensorflow, tqdm", "'fastnet[demo-tf]'"]),
+        ("torch", {"sklearn"}, ["sklearn", "'fastnet-runtime[demo]'"]),
+        ("tf", {"tensorflow", "tqdm"}, ["tensorflow, tqdm", "'fastnet-runtime[demo-tf]'"]),
     ],
 )
 def test_missing_packages(

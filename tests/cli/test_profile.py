@@ -251,7 +251,7 @@ def test_a_picture_without_matplotlib(
 ) -> None:
     monkeypatch.setattr("fastnet.cli.profile.find_spec", lambda name: None)
     assert told(capsys, *COMMAND, "--plot", "made.png") == (
-        "--plot needs matplotlib. Install: pip install 'fastnet[profile]'"
+        "--plot needs matplotlib. Install: pip install 'fastnet-runtime[profile]'"
     )
 
 

@@ -100,7 +100,7 @@ def test_wheel_has_declarations_but_no_sources_of_the_kernel(distributions: Dist
 
 def test_wheel_has_nothing_but_the_package(distributions: Distributions) -> None:
     tops = {name.split("/")[0] for name in names_in_wheel(distributions)}
-    assert tops == {"fastnet", f"fastnet-{version('fastnet')}.dist-info"}
+    assert tops == {"fastnet", f"fastnet_runtime-{version('fastnet-runtime')}.dist-info"}
 
 
 def test_sdist_has_all_that_a_build_and_a_test_run_need(distributions: Distributions) -> None:
@@ -123,8 +123,8 @@ def test_metadata_names_license_python_and_the_one_hard_dependency(
     distributions: Distributions,
 ) -> None:
     metadata = wheel_metadata(distributions)
-    assert metadata["Name"] == "fastnet"
-    assert metadata["Version"] == version("fastnet")
+    assert metadata["Name"] == "fastnet-runtime"
+    assert metadata["Version"] == version("fastnet-runtime")
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Requires-Python"] == ">=3.10"
@@ -166,8 +166,8 @@ def test_wheel_works_in_an_empty_environment_without_a_compiler(
     install = [*pip, "install", "-q", "--no-compile", "-c", ROOT / "constraints/dev.txt"]
     run(*install, distributions.wheel, cwd=tmp_path, env=env)
     run(*pip, "check", cwd=tmp_path, env=env)
-    run(python, "-c", USE_THE_WHEEL, version("fastnet"), *KERNEL, cwd=tmp_path, env=env)
+    run(python, "-c", USE_THE_WHEEL, version("fastnet-runtime"), *KERNEL, cwd=tmp_path, env=env)
     assert "run-fastestimator" in run(venv / "bin/fastnet", "--help", cwd=tmp_path, env=env)
     installed = run(*pip, "list", "--format=freeze", cwd=tmp_path, env=env)
     packages = set(re.findall(r"^([\w.-]+)==", installed, flags=re.MULTILINE))
-    assert packages - {"pip", "setuptools"} == {"fastnet", "numpy"}
+    assert packages - {"pip", "setuptools"} == {"fastnet-runtime", "numpy"}

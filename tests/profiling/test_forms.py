@@ -198,7 +198,7 @@ class TestPictures:
 MISSING = {
     "matplotlib": (
         lambda profile: profile.plot(),
-        "Drawing a profile needs matplotlib. Run: pip install 'fastnet[profile]'",
+        "Drawing a profile needs matplotlib. Run: pip install 'fastnet-runtime[profile]'",
     ),
     "pandas": (
         lambda profile: profile.to_dataframe(),

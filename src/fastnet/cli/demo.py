@@ -18,7 +18,7 @@ examples:
   fastnet demo --framework tf
   fastnet demo --epochs 30 --seed 7
 
-It needs: pip install 'fastnet[demo]', or 'fastnet[demo-tf]'.
+It needs: pip install 'fastnet-runtime[demo]', or 'fastnet-runtime[demo-tf]'.
 """
 
 # The modules that the program imports, and the extra that installs them.
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in (module, "sklearn", "tqdm") if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the demo needs {', '.join(missing)}. Install: pip install 'fastnet[{extra}]'"
+            f"the demo needs {', '.join(missing)}. Install: pip install 'fastnet-runtime[{extra}]'"
         )
     from fastnet.demo import digits
 

@@ -87,7 +87,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Profile the network, print the profile, and write the files."""
     if arguments.plot is not None and find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib. Install: pip install 'fastnet[profile]'")
+        raise UsageError("--plot needs matplotlib. Install: pip install 'fastnet-runtime[profile]'")
     before = None if arguments.compare is None else _load_profile(arguments)
 
     import fastnet

@@ -38,7 +38,7 @@ def draw(bars: Mapping[str, Sequence[Section]], path: str | Path | None) -> Any:
         figures: Any = import_module("matplotlib.figure")
     except ImportError as error:
         raise ImportError(
-            "Drawing a profile needs matplotlib. Run: pip install 'fastnet[profile]'"
+            "Drawing a profile needs matplotlib. Run: pip install 'fastnet-runtime[profile]'"
         ) from error
     parts = {title: _parts(sections) for title, sections in bars.items()}
     heights = [1.6 + 0.8 * len(bars[title]) + 0.27 * len(parts[title]) for title in bars]

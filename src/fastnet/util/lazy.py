@@ -73,7 +73,7 @@ def import_module(name: str) -> Any:
             raise
         raise ModuleNotFoundError(
             f"{name} needs {error.name}, which is not installed. Install it by "
-            f"`pip install fastnet[{extra}]`.",
+            f"`pip install 'fastnet-runtime[{extra}]'`.",
             name=error.name,
         ) from error
     return sys.modules[name]
