@@ -19,6 +19,7 @@ TESTED = {
     "contract": "tests/docs/test_programs.py",
     "copying": "tests/docs/test_programs.py",
     "distributed": "tests/docs/test_pages.py",
+    "faq": "tests/docs/test_programs.py",
     "huggingface": "tests/docs/test_programs.py",
     "keras": "tests/docs/test_programs.py",
     "migration": "tests/docs/test_pages.py",
@@ -40,7 +41,7 @@ def test_every_page_with_programs_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["compile", "contract", "copying", "ops", "performance", "several", "slicing"]
+    "page", ["compile", "contract", "copying", "faq", "ops", "performance", "several", "slicing"]
 )
 def test_pages_in_torch(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
