@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import ChainMap, OrderedDict, UserDict, defaultdict, namedtuple
-from collections.abc import Iterator, MutableMapping
+from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,81 +130,10 @@ class TestToNumpy:
         assert result["x"][1:] == ["a", None, np.array(1.5)]
 
 
-class TestToTF:
-    def test_values(self) -> None:
-        tf = pytest.importorskip("tensorflow")
-        kept = tf.constant([1.0])
-        data = {"x": [np.ones(2), kept, torch.ones(1), 3, "a", None]}
-        result = to_tensor(data, target_type="tf")["x"]
-        assert [tf.is_tensor(value) for value in result] == [True, True, True, True, False, False]
-        assert result[1] is kept
-        assert to_tensor(kept, "torch").tolist() == [1.0]
-        assert to_tensor(kept, "np").tolist() == [1.0]
-
-
 @pytest.mark.parametrize("data", [1, {}])
 def test_unknown_target(data: Any) -> None:
     with pytest.raises(ValueError, match="'torch', 'tf' or 'np', but got 'jax'"):
         to_tensor(data, "jax")
-
-
-class TestContainers:
-    def test_derived_classes(self) -> None:
-        ordered = to_tensor(OrderedDict(b=1, a=2), "np")
-        assert type(ordered) is OrderedDict
-        assert list(ordered) == ["b", "a"]
-        default = to_tensor(defaultdict(list, x=1), "np")
-        assert default.default_factory is list
-        assert type(to_tensor(UserDict(x=1), "np")["x"]) is np.ndarray
-
-    def test_a_mapping_that_keeps_its_items_in_an_attribute(self) -> None:
-        class Store(MutableMapping):  # type: ignore[type-arg]
-            def __init__(self, items: dict[str, Any]) -> None:
-                self._items = items
-
-            def __getitem__(self, key: str) -> Any:
-                return self._items[key]
-
-            def __setitem__(self, key: str, value: Any) -> None:
-                self._items[key] = value
-
-            def __delitem__(self, key: str) -> None:
-                del self._items[key]
-
-            def __iter__(self) -> Iterator[str]:
-                return iter(self._items)
-
-            def __len__(self) -> int:
-                return len(self._items)
-
-        array, kept = np.ones(2), torch.ones(1)
-        store = Store({"x": array, "kept": kept})
-        result = to_tensor(store, "torch")
-        assert type(result) is Store
-        assert torch.equal(result["x"], torch.ones(2, dtype=torch.float64))
-        assert result["kept"] is kept
-        assert store["x"] is array
-
-    def test_chain_map(self) -> None:
-        first, second = {"x": 1}, {"x": 2, "y": 3}
-        result = to_tensor(ChainMap(first, second), "torch")
-        assert {key: value.item() for key, value in result.items()} == {"x": 1, "y": 3}
-        assert (first, second) == ({"x": 1}, {"x": 2, "y": 3})
-
-    def test_frozenset_and_struct_sequence(self) -> None:
-        assert {value.item() for value in to_tensor(frozenset({1, 2}), "torch")} == {1, 2}
-        top = torch.ones(2, 2).max(dim=0)
-        result = to_tensor(top, "np")
-        assert type(result) is type(top)
-        assert type(result.values) is np.ndarray
-
-    def test_empty(self) -> None:
-        assert to_tensor({"a": [], "b": (), "c": {}, "d": set()}, "torch") == {
-            "a": [],
-            "b": (),
-            "c": {},
-            "d": set(),
-        }
 
 
 DATA = {

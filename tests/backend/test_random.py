@@ -63,16 +63,6 @@ def test_normal(framework: str) -> None:
     assert (abs(drawn - 3) < 0.5).mean() == pytest.approx(0.683, abs=0.02)
 
 
-@FRAMEWORKS
-def test_uniform(framework: str) -> None:
-    seed(framework)
-    drawn = read(backend.random_uniform_like(make(framework, np.zeros(20000)), -1.0, 3.0))
-    assert drawn.min() >= -1
-    assert drawn.max() <= 3
-    counts = np.histogram(drawn, bins=4, range=(-1, 3))[0]
-    assert (abs(counts - 5000) < 300).all()
-
-
 @pytest.mark.tf
 @FUNCTIONS
 def test_graphs_of_any_batch_size(function: Callable[..., Any]) -> None:

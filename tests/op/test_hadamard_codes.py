@@ -37,10 +37,6 @@ def test_the_shortest_length(n_classes: int, wanted: int) -> None:
     assert resolve_code_length("Op", n_classes, None) == wanted
 
 
-def test_a_given_length() -> None:
-    assert resolve_code_length("Op", 3, 16) == 16
-
-
 @pytest.mark.parametrize(
     ("n_classes", "length", "text"),
     [

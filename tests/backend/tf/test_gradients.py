@@ -13,17 +13,14 @@ import fastnet.backend as backend
 from fastnet.backend.model_metadata import set_metadata
 from fastnet.backend.tf.gradients import apply_gradients
 from fastnet.backend.tf.setup import prepare_optimizer
-from fastnet.network.build import build
 from tests.network.keras_models import (
     BY_NAME,
     KERAS_3,
     KINDS,
     keras,
-    line,
     mlp,
     same_weights,
     twins,
-    weights,
 )
 from tests.network.programs import raising
 
@@ -94,87 +91,6 @@ class TestGetGradient:
             backend.get_gradient(tf.constant(1.0), tf.constant(1.0))
 
 
-class TestUpdateModel:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_at_once(self, kind: Any) -> None:
-        model = build(line, lambda: kind.SGD(0.5))
-        before = weights(model)
-        backend.update_model(model, ones(model))
-        for now, then in zip(weights(model), before, strict=True):
-            np.testing.assert_allclose(now, then - 0.5, rtol=1e-6)
-
-    def test_none_for_some(self) -> None:
-        model = build(line, lambda: BY_NAME.SGD(0.5))
-        before = weights(model)
-        backend.update_model(model, [ones(model)[0], None])
-        np.testing.assert_allclose(weights(model)[0], before[0] - 0.5, rtol=1e-6)
-        np.testing.assert_array_equal(weights(model)[1], before[1])
-
-    def test_deferred(self) -> None:
-        model = build(line, lambda: BY_NAME.SGD(0.5), model_name="m")
-        before = weights(model)
-        deferred: dict[str, Any] = {}
-        for _ in range(2):
-            backend.update_model(model, ones(model), defer=True, deferred=deferred)
-        assert same_weights(model, before)
-        assert list(deferred) == ["m"]
-        for update in deferred["m"]:
-            update()
-        for now, then in zip(weights(model), before, strict=True):
-            np.testing.assert_allclose(now, then - 1, rtol=1e-6)
-
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("defer", [False, True])
-    def test_gradients_are_what_they_are_in_mixed_precision_too(
-        self, kind: Any, defer: bool
-    ) -> None:
-        """Whoever hands them over has not scaled the loss."""
-        model = build(line, lambda: kind.SGD(0.5), mixed_precision=True)
-        before = weights(model)
-        deferred: dict[str, Any] = {}
-        backend.update_model(model, ones(model), defer, deferred)
-        for update in deferred.get(model.model_name, []):
-            update()
-        for now, then in zip(weights(model), before, strict=True):
-            np.testing.assert_allclose(now, then - 0.5, rtol=1e-6)
-
-    def test_that_was_not_built(self) -> None:
-        with raising(
-            AssertionError,
-            "Sequential has no current_optimizer. Make the model with fastnet.build.",
-        ):
-            backend.update_model(line(), [])
-
-    def test_without_an_optimizer(self) -> None:
-        model = build(line, None, model_name="m")
-        with raising(
-            ValueError,
-            "Model 'm' is to be updated, but it has no optimizer in this epoch. Give fastnet.build "
-            "an optimizer_fn (a scheduler's None means none), or let no UpdateOp run.",
-        ):
-            backend.update_model(model, ones(model))
-
-    def test_deferred_to_nowhere(self) -> None:
-        model = build(line, "sgd", model_name="m")
-        with raising(
-            ValueError,
-            "An update of model 'm' is to be deferred, but no dict to defer it into was given. "
-            "Pass `deferred`, or defer=False.",
-        ):
-            backend.update_model(model, ones(model), defer=True)
-
-    def test_an_error_of_the_optimizers_names_the_model(self) -> None:
-        class Failing(BY_NAME.SGD):  # type: ignore[misc, name-defined]
-            def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-                raise ArithmeticError("inside")
-
-        model = build(line, Failing, model_name="m")
-        with pytest.raises(ArithmeticError, match="inside") as caught:
-            backend.update_model(model, ones(model))
-        notes = getattr(caught.value, "__notes__", None) or [str(caught.value)]
-        assert "Raised by the update of model 'm'." in notes[0]
-
-
 class Asking(keras.Model):
     def call(self, a: Any, b: Any = None, training: bool = False) -> Any:
         total = a if b is None else a + b
@@ -213,23 +129,6 @@ class TestFeedForward:
             backend.feed_forward(object(), tf.ones(1))
 
 
-class TestAgainstFastEstimator:
-    @pytest.mark.skipif(KERAS_3, reason="FastEstimator stops at Keras 2")
-    def test_gradients_and_updates(self) -> None:
-        theirs = pytest.importorskip("fastestimator")
-        model = build(line, "adam")
-        twin = theirs.build(line, "adam")
-        twin.set_weights(model.get_weights())
-        x = tf.constant([[1.0, -2.0]])
-        for lib, one in ((backend, model), (theirs.backend, twin)):
-            for _ in range(3):
-                with tf.GradientTape(persistent=True) as tape:
-                    loss = lib.reduce_mean(lib.feed_forward(one, x, training=True) ** 2)
-                    gradients = lib.get_gradient(loss, one.trainable_variables, tape=tape)
-                lib.update_model(one, gradients)
-        assert same_weights(model, twin)
-
-
 class TestApplyGradients:
     @ALL_KINDS
     @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
@@ -245,14 +144,6 @@ class TestApplyGradients:
             assert same_weights(model, twin)
         assert int(optimizer.iterations) == 3
 
-    def test_none_for_some(self) -> None:
-        model, twin = twins(mlp)
-        optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), twin)
-        gradients = [None, *gradients_of(model)[1:]]
-        update(model, optimizer, gradients)
-        other.apply_gradients(zip(gradients, twin.trainable_variables, strict=True))
-        assert same_weights(model, twin)
-
     @KERAS_3_ONLY
     def test_an_optimizer_for_more_than_is_trained(self) -> None:
         """It was made for a frozen layer's variables too, which it must not take for granted."""
@@ -265,48 +156,6 @@ class TestApplyGradients:
         update(model, optimizer, gradients_of(model))
         other.apply(gradients_of(twin), twin.trainable_variables)
         assert same_weights(model, twin)
-
-    @ALL_KINDS
-    def test_a_class_with_a_way_of_its_own(self, kind: Any) -> None:
-        seen: list[int] = []
-
-        class Noting(kind.SGD):  # type: ignore[misc]
-            def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
-                pairs = list(pairs)
-                seen.append(len(pairs))
-                return super().apply_gradients(pairs, *args, **kwargs)
-
-        model = mlp()
-        update(model, ready(Noting(0.1), model), gradients_of(model))
-        assert seen == [4]
-
-    @KERAS_3_ONLY
-    def test_a_class_with_an_apply_of_its_own(self) -> None:
-        seen: list[int] = []
-
-        class Noting(BY_NAME.SGD):  # type: ignore[misc]
-            def apply(self, gradients: Any, variables: Any = None) -> None:
-                seen.append(len(variables))
-                super().apply(gradients, variables)
-
-        model = mlp()
-        update(model, ready(Noting(0.1), model), gradients_of(model))
-        assert seen == [4]
-
-    @ALL_KINDS
-    def test_an_optimizer_that_was_patched(self, kind: Any) -> None:
-        model = mlp()
-        optimizer = ready(kind.SGD(0.1), model)
-        own, seen = optimizer.apply_gradients, list[int]()
-
-        def note(pairs: Any) -> Any:
-            pairs = list(pairs)
-            seen.append(len(pairs))
-            return own(pairs)
-
-        object.__setattr__(optimizer, "apply_gradients", note)
-        update(model, optimizer, gradients_of(model))
-        assert seen == [4]
 
     @ALL_KINDS
     def test_something_around_an_optimizer(self, kind: Any) -> None:

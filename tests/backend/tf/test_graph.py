@@ -56,13 +56,6 @@ def test_results(make: Any) -> None:
     assert call([x, y])[0].numpy().tolist() == [10.0, 20.0]
 
 
-def test_the_list_of_tensors_is_left_alone(make: Any) -> None:
-    variable = tf.Variable(3.0)
-    tensors = [tf.constant([1.0])]
-    make(traced(lambda x: [x * variable], SPEC))(tensors)
-    assert len(tensors) == 1
-
-
 def test_no_results(make: Any) -> None:
     counter = tf.Variable(0.0)
 
@@ -95,12 +88,6 @@ def test_a_tape_around_sees_the_call(make: Any) -> None:
         tape.watch(x)
         (square,) = call([x])
     assert tape.gradient(square, x).numpy().tolist() == [6.0]
-
-
-def test_in_a_graph_around(make: Any) -> None:
-    call = make(traced(lambda x: [x + 1.0], SPEC))
-    around = tf.function(lambda x: call([x])[0] * 2.0)
-    assert around(tf.constant([1.0])).numpy().tolist() == [4.0]
 
 
 def test_resources_go_the_public_way() -> None:

@@ -14,16 +14,12 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import fastnet
-from fastnet.backend import get_lr, load_model, save_model, set_lr
-from fastnet.schedule import EpochScheduler
-from tests.backend.saving import SavesOnlyWhatItCan
+from fastnet.backend import get_lr, load_model, save_model
 from tests.network.keras_models import (
     KERAS_3,
     KINDS,
     batches,
     keras,
-    layers,
-    line,
     mlp,
     same_weights,
     supervised,
@@ -34,7 +30,6 @@ from tests.network.keras_models import (
 
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings("ignore:You are saving your model as")]
 
-ENDING = ".weights.h5" if KERAS_3 else ".h5"
 DECAY = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
 OPTIMIZERS = {
     "adam": "adam",
@@ -46,7 +41,6 @@ OPTIMIZERS = {
     "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1),
     "a schedule": lambda: keras.optimizers.Adam(DECAY),
 }
-KIND = "Keras 3's " if KERAS_3 else "Keras 2's legacy "
 
 
 def build(optimizer: Any = "adam", make: Any = mlp, **settings: Any) -> Any:
@@ -108,51 +102,8 @@ class TestRoundTrip:
         load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
         assert scale(other) == scale(model)
 
-    def test_of_a_rate_that_was_set(self, tmp_path: Path) -> None:
-        model, other = build(OPTIMIZERS["adamw"]), build(OPTIMIZERS["adamw"])
-        set_lr(model, 0.5, weight_decay=0.25)
-        load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
-        assert get_lr(other) == 0.5
-        assert float(other.current_optimizer.weight_decay) == 0.25
-
-    def test_weights_alone(self, tmp_path: Path) -> None:
-        model, path = saved(tmp_path)
-        other = build("sgd")
-        before = [each.numpy() for each in variables_of(other.current_optimizer)]
-        load_model(other, path)
-        assert same_weights(model, other)
-        after = [each.numpy() for each in variables_of(other.current_optimizer)]
-        assert all(map(np.array_equal, before, after))
-
-    def test_as_weights_path_of_build(self, tmp_path: Path) -> None:
-        model, path = saved(tmp_path)
-        assert same_weights(model, build(weights_path=path))
-
-    def test_saving_changes_nothing(self, tmp_path: Path) -> None:
-        data = batches(6)
-        model = build()
-        other = build()
-        other.set_weights(model.get_weights())
-        network, twin = (fastnet.Network(supervised(each)) for each in (model, other))
-        optimizer = model.current_optimizer
-        steps(network, data[:3])
-        steps(twin, data[:3])
-        save_model(model, tmp_path, save_optimizer=True, save_architecture=True)
-        assert model.current_optimizer is optimizer is model.optimizer
-        steps(network, data[3:])
-        steps(twin, data[3:])
-        assert same_weights(model, other)
-        assert len(network.traces) == 1
-
 
 class TestFiles:
-    def test_another_name(self, tmp_path: Path) -> None:
-        path = save_model(build(make=line), tmp_path / "deep" / "er", "other", save_optimizer=True)
-        assert path == str(tmp_path / "deep" / "er" / f"other{ENDING}")
-        assert sorted(os.listdir(tmp_path / "deep" / "er")) == sorted(
-            [f"other{ENDING}", "other_opt.npz"]
-        )
-
     def test_the_architecture(self, tmp_path: Path) -> None:
         model, path = saved(tmp_path, save_architecture=True)
         kept = tmp_path / ("net.keras" if KERAS_3 else "net")
@@ -165,13 +116,8 @@ class TestFiles:
         np.testing.assert_array_equal(again(tf.ones((2, 6))), model(tf.ones((2, 6))))
 
 
-class TestErrors(SavesOnlyWhatItCan):
+class TestErrors:
     """A load that fails leaves the model and its optimizer as they were."""
-
-    build = staticmethod(build)
-    saved = staticmethod(saved)
-    mlp = staticmethod(mlp)
-    same_weights = staticmethod(same_weights)
 
     def refused(
         self,
@@ -193,16 +139,6 @@ class TestErrors(SavesOnlyWhatItCan):
         assert all(map(np.array_equal, values, after))
         assert get_lr(model) == rate
 
-    @pytest.mark.parametrize("optimizer", [False, True])
-    def test_no_weights(self, tmp_path: Path, optimizer: bool) -> None:
-        path = str(tmp_path / f"none{ENDING}")
-        self.refused(path, ValueError, "There is no weights file", path, optimizer=optimizer)
-
-    def test_no_optimizer_file(self, tmp_path: Path) -> None:
-        _, path = saved(tmp_path, save_optimizer=False)
-        beside = str(tmp_path / "net_opt.npz")
-        self.refused(path, AssertionError, "There is no optimizer file", beside)
-
     def test_a_pickle(self, tmp_path: Path) -> None:
         """FastEstimator writes one."""
         marker = tmp_path / "marker"
@@ -219,33 +155,6 @@ class TestErrors(SavesOnlyWhatItCan):
         np.savez(tmp_path / "net_opt.npz", facts=hostile, **{"0/0": hostile})
         self.refused(path, ValueError, "is damaged, or was not written by fastnet")
         assert not marker.exists()
-
-    @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04", None])
-    def test_a_damaged_optimizer_file(self, tmp_path: Path, content: bytes | None) -> None:
-        _, path = saved(tmp_path)
-        beside = tmp_path / "net_opt.npz"
-        beside.write_bytes(beside.read_bytes()[:-300] if content is None else content)
-        self.refused(path, ValueError, f"'{beside}' is damaged, or was not written by fastnet")
-
-    @pytest.mark.parametrize("part", [0.3, 0.9])
-    def test_damaged_weights(self, tmp_path: Path, part: float) -> None:
-        _, path = saved(tmp_path)
-        os.truncate(path, int(os.path.getsize(path) * part))
-        self.refused(path, ValueError, path, "is damaged, or of another model than Sequential")
-
-    def test_another_optimizer(self, tmp_path: Path) -> None:
-        _, path = saved(tmp_path)
-        told = f"does not fit the optimizer, {KIND}SGD: it is of {KIND}Adam"
-        self.refused(path, ValueError, told, model=build("sgd"))
-
-    def test_an_optimizer_of_another_model(self, tmp_path: Path) -> None:
-        def wide() -> Any:
-            return keras.Sequential([layers.Input((6,)), layers.Dense(3)])
-
-        _, path = saved(tmp_path)
-        self.refused(
-            path, ValueError, "it has arrays of the shapes", "(6, 3)", model=build(make=wide)
-        )
 
     @pytest.mark.parametrize("setting", ["learning_rate", "weight_decay"])
     def test_settings_of_another_kind(self, tmp_path: Path, setting: str) -> None:
@@ -265,38 +174,3 @@ class Hostile:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.marker),)
-
-
-class TestScheduled:
-    """Each optimizer of a schedule gets its own state, whichever is in force here and there."""
-
-    def make(self) -> Any:
-        return build(EpochScheduler({1: "adam", 3: OPTIMIZERS["momentum 0"], 5: None}))
-
-    @pytest.mark.parametrize("last", [1, 3])
-    def test_all_of_them(self, tmp_path: Path, last: int) -> None:
-        model = self.make()
-        network = fastnet.Network(supervised(model))
-        for epoch in (1, 3, last):
-            with network(mode="train", epoch=epoch, eager=True):
-                for batch in batches(2, seed=epoch):
-                    network.run_step(batch)
-        path = save_model(model, tmp_path, save_optimizer=True)
-        for first in (1, 3):
-            other = self.make()
-            load_model(other, path, load_optimizer=True)
-            with fastnet.Network(supervised(other))(mode="train", epoch=first, eager=True):
-                pass
-            pairs = zip(
-                *(one.optimizer.get_all_values()[:2] for one in (model, other)), strict=True
-            )
-            for one, two in pairs:
-                values = [[each.numpy() for each in variables_of(every)] for every in (one, two)]
-                assert any(np.any(each) for each in values[0])
-                assert all(map(np.array_equal, *values))
-
-    def test_into_another_schedule(self, tmp_path: Path) -> None:
-        path = save_model(self.make(), tmp_path, save_optimizer=True)
-        other = build(EpochScheduler({1: "adam", 2: "sgd", 3: "sgd"}))
-        with pytest.raises(ValueError, match="of a schedule of 2 optimizers, where the model's"):
-            load_model(other, path, load_optimizer=True)

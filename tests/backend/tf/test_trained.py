@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
@@ -52,20 +50,6 @@ class TestWhatIsTrained:
         frozen.trainable = True
         assert trained.holds(optimizer)
 
-    def test_another_optimizer(self) -> None:
-        model = mlp()
-        optimizer, other = ready(BY_NAME.SGD(0.1), model), ready(BY_NAME.SGD(0.1), model)
-        assert not Trained(model, optimizer).holds(other)
-
-    def test_another_thread(self) -> None:
-        """It may be a replica's, of which there are several."""
-        model = mlp()
-        optimizer = ready(BY_NAME.SGD(0.1), model)
-        trained = Trained(model, optimizer)
-        with ThreadPoolExecutor(1) as pool:
-            assert not pool.submit(trained.holds, optimizer).result()
-        assert trained.holds(optimizer)
-
     @ALL_KINDS
     def test_a_layer_that_is_added_meanwhile(self, kind: Any) -> None:
         model = mlp()
@@ -74,19 +58,6 @@ class TestWhatIsTrained:
         model.add(keras.layers.Dense(2))
         assert not trained.holds(optimizer)
         assert len(Trained(model, optimizer).variables) == 6
-
-    def test_a_class_that_says_itself_what_is_trained(self) -> None:
-        class Head(keras.Sequential):  # type: ignore[misc]
-            @property
-            def trainable_variables(self) -> list[Any]:
-                return list(self.layers[-1].trainable_variables)
-
-        model = Head([keras.layers.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(3)])
-        optimizer = ready(BY_NAME.SGD(0.1), model)
-        trained = Trained(model, optimizer)
-        assert ids(trained.variables) == ids(model.layers[-1].trainable_variables)
-        model.layers[-1].trainable = False
-        assert not trained.holds(optimizer)
 
     def test_a_layer_that_gets_its_variables_meanwhile(self) -> None:
         class Twofold(keras.Model):  # type: ignore[misc]
@@ -106,16 +77,3 @@ class TestWhatIsTrained:
         model(tf.ones((1, 2)), both=True)
         assert not trained.holds(optimizer)
         assert len(Trained(model, optimizer).variables) == 4
-
-    def test_sources_are_what_a_tape_knows(self) -> None:
-        """A gradient by them is the one by the variables themselves."""
-        model = mlp()
-        trained = Trained(model, ready(BY_NAME.SGD(0.1), model))
-        assert all(isinstance(one, tf.Variable) for one in trained.sources)
-        with tf.GradientTape(persistent=True) as tape:
-            loss = tf.reduce_sum(model(tf.ones((4, 6))) ** 2)
-        found = tape.gradient(loss, trained.sources)
-        expected = tape.gradient(loss, model.trainable_variables)
-        assert len(found) == 4
-        for own, wanted in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(own, wanted)

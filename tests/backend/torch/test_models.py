@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from fastnet import backend
-from fastnet.backend.dispatch import framework_of
 from fastnet.backend.torch.models import InputSpec, TrainingSwitch, feed_forward
 from tests.network.programs import Image, line
 
@@ -45,28 +44,6 @@ class TestTrainingSwitch:
         assert model.calls == 3
         assert not model[1][0].training
 
-    def test_a_refresh_asks_anew(self) -> None:
-        model = Counting(nn.Dropout())
-        switch = TrainingSwitch(model)
-        switch.set(True)
-        switch.refresh()
-        switch.set(True)
-        assert model.calls == 2
-        model.append(nn.Dropout().eval())
-        switch.refresh()
-        switch.set(True)
-        assert model[1].training
-
-    def test_a_layer_with_another_dict_of_attributes(self) -> None:
-        model = nn.Sequential(nn.Dropout())
-        switch = TrainingSwitch(model)
-        switch.set(True)
-        model[0].__dict__ = dict(vars(model[0]))
-        switch.set(True)
-        model[0].training = False
-        switch.set(True)
-        assert model[0].training
-
     def test_a_layer_that_was_replaced_added_or_taken_away(self) -> None:
         model = Counting(nn.Dropout(), nn.Sequential(nn.Dropout()))
         switch = TrainingSwitch(model)
@@ -82,22 +59,6 @@ class TestTrainingSwitch:
         switch.set(False)
         switch.set(False)
         assert model.calls == calls + 1
-
-    def test_a_first_layer_in_what_had_none(self) -> None:
-        model = Counting(nn.Sequential())
-        switch = TrainingSwitch(model)
-        switch.set(False)
-        model[0].append(nn.Dropout())
-        switch.set(False)
-        assert not model[0][0].training
-
-    def test_another_table_of_layers(self) -> None:
-        model = Counting(nn.Sequential(nn.Dropout()))
-        switch = TrainingSwitch(model)
-        switch.set(False)
-        model[0].__dict__.update(nn.Sequential(nn.Dropout()).__dict__, training=False)
-        switch.set(False)
-        assert not model[0][0].training
 
     def test_layers_in_another_order_and_a_flag_that_was_deleted(self) -> None:
         model = Counting(nn.Dropout(), nn.Linear(1, 1))
@@ -200,13 +161,3 @@ class TestInputSpec:
         spec = InputSpec(data)
         assert spec.device is None
         spec.get_dummy_input()
-
-
-class TestFramework:
-    @pytest.mark.parametrize("model", [line(), Image()])
-    def test_of_torch(self, model: Any) -> None:
-        assert framework_of(model) == "torch"
-
-    @pytest.mark.parametrize("model", [None, 3, nn.Linear, line, torch.ones(1)])
-    def test_of_none(self, model: Any) -> None:
-        assert framework_of(model) is None

@@ -32,9 +32,6 @@ class TestRead:
     def test_of_a_name(self, name: str, rate: float) -> None:
         assert get_lr(build(name)) == rate
 
-    def test_of_the_first_group(self) -> None:
-        assert get_lr(build(groups)) == 0.5
-
     def test_of_a_tensor(self) -> None:
         model = build(lambda parameters: torch.optim.Adam(parameters, torch.tensor(0.5)))
         assert type(get_lr(model)) is float

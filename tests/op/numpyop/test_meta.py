@@ -11,22 +11,13 @@ from fastnet.op.numpyop import (
     Delete,
     FilteredData,
     LambdaOp,
-    NumpyOp,
     RemoveIf,
     forward_numpyop,
 )
-from fastnet.op.numpyop.meta import Fuse, OneOf, Repeat, Sometimes
+from fastnet.op.numpyop.meta import Fuse, Repeat
 from fastnet.types import is_numpy_op
 
 STATE = {"mode": "train"}
-
-
-class Grow(NumpyOp):
-    """Works on one sample at a time: a batch is split for it."""
-
-    def forward(self, data: Any, state: Any) -> Any:
-        assert data.ndim == 1
-        return data + data.sum()
 
 
 def add(value: float, key: str = "x", out: str | None = None, **rest: Any) -> LambdaOp:
@@ -50,11 +41,6 @@ class TestFuse:
         assert (fused.inputs, fused.outputs) == (["x"], ["z"])
         assert run(fused, x=1) == {"x": 1, "z": 3}
 
-    def test_ops_on_samples_of_a_batch(self) -> None:
-        x = np.arange(6.0).reshape(2, 3)
-        found = run(Fuse([Grow("x", "x"), add(1)]), "np", x=x)
-        np.testing.assert_array_equal(found["x"], x + x.sum(1, keepdims=True) + 1)
-
     @pytest.mark.parametrize("batched", [None, "np"])
     def test_data_left_out(self, batched: str | None) -> None:
         seen: list[Any] = []
@@ -65,9 +51,6 @@ class TestFuse:
 
 
 class TestRepeat:
-    def test_a_number_of_times(self) -> None:
-        assert run(Repeat(LambdaOp(lambda x: 2 * x, "x", "x"), 5), x=1) == {"x": 32}
-
     @pytest.mark.parametrize(("most", "expected"), [(None, 10), (2, 6), (1, 3)])
     def test_while_a_condition_holds(self, most: int | None, expected: int) -> None:
         op = LambdaOp(lambda x: x + 3 if x < 7 else x + 1, "x", "x")
@@ -82,26 +65,3 @@ class TestRepeat:
         repeat = Repeat(Fuse([add(1), RemoveIf(lambda x: x > 3, inputs="x")]), 10)
         data = {"x": 0}
         assert isinstance(forward_numpyop([repeat], data, STATE), FilteredData)
-
-
-class TestChoices:
-    @pytest.mark.parametrize("prob", [0.0, 1.0, 0.3])
-    def test_sometimes(self, prob: float) -> None:
-        np.random.seed(0)
-        op = Sometimes(add(1, "x", "y"), prob)
-        seen = [run(op, x=1, y=0)["y"] for _ in range(300)]
-        assert set(seen) == ({0, 2} if prob == 0.3 else {2 * int(prob)})
-        assert abs(np.mean(seen) / 2 - prob) < 0.1
-
-    @pytest.mark.parametrize("probs", [None, [0.6, 0.1, 0.3], [0.0, 1.0, 0.0]])
-    @pytest.mark.parametrize("batched", [None, "np"])
-    def test_one_of(self, probs: list[float] | None, batched: str | None) -> None:
-        np.random.seed(0)
-        op = OneOf(*[add(value) for value in (1, 2, 3)], probs=probs)
-        seen = [int(run(op, batched, x=np.zeros(1))["x"][0]) for _ in range(300)]
-        for value, expected in zip((1, 2, 3), probs or [1 / 3] * 3, strict=True):
-            assert abs(seen.count(value) / 300 - expected) < 0.1
-
-    def test_nested(self) -> None:
-        op = Repeat(Fuse([Sometimes(add(1), 1.0), OneOf(add(2), add(2))]), lambda x: x < 7)
-        assert run(op, x=0) == {"x": 9}

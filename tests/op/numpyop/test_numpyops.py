@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from fastnet.op.numpyop import Batch, Delete, FilteredData, LambdaOp, NumpyOp, RemoveIf
-from fastnet.types import is_numpy_op
+from fastnet.op.numpyop import Batch, Delete, FilteredData, NumpyOp, RemoveIf
 
 STATE = {"mode": "train"}
 
@@ -26,29 +25,7 @@ class SumAndFirst(NumpyOp):
         return [data[0] + data[1], data[0]]
 
 
-class TestNumpyOp:
-    def test_by_default_nothing_changes(self) -> None:
-        assert NumpyOp("x", "y").forward(3, STATE) == 3
-        assert NumpyOp("x", "y").in_place_edits is False
-
-    @pytest.mark.parametrize(
-        "op", [NumpyOp("x"), LambdaOp(len, "x"), Delete("x"), RemoveIf(len, inputs="x"), Batch()]
-    )
-    def test_they_are_numpy_ops(self, op: NumpyOp) -> None:
-        assert is_numpy_op(op)
-
-
 class TestForwardBatch:
-    def test_one_input(self) -> None:
-        result = Double("x", "y").forward_batch(np.array([[1, 2], [3, 4]]), STATE)
-        assert result.tolist() == [[2, 4], [6, 8]]
-
-    def test_lists(self) -> None:
-        op = SumAndFirst(["x", "y"], ["sum", "first"])
-        result = op.forward_batch([np.array([1, 2]), np.array([3, 4])], STATE)
-        assert [column.tolist() for column in result] == [[4, 6], [1, 2]]
-        assert all(type(column) is np.ndarray for column in result)
-
     def test_a_list_of_strings_is_one_value(self) -> None:
         class Upper(NumpyOp):
             def forward(self, data: str, state: dict[str, Any]) -> str:
@@ -110,28 +87,7 @@ class TestForwardBatch:
         assert str(caught.value) == text
 
 
-class TestLambdaOp:
-    def test_each_input_is_an_argument(self) -> None:
-        op = LambdaOp(lambda x, y: x - y, inputs=["x", "y"], outputs="z")
-        assert op.in_list
-        assert op.forward([5, 3], STATE) == 2
-        assert op.forward_batch([np.array([5, 6]), 3], STATE).tolist() == [2, 3]
-
-    def test_a_string_is_a_list_too(self) -> None:
-        op = LambdaOp(lambda x: x + 1, inputs="x", outputs="y")
-        assert op.in_list
-        assert op.forward([1], STATE) == 2
-
-    def test_no_inputs(self) -> None:
-        assert LambdaOp(fn=lambda: 3, outputs="x").forward([], STATE) == 3
-
-
 class TestDelete:
-    def test_attributes(self) -> None:
-        op = Delete(keys=["x", "y"], mode="train", ds_id="a")
-        assert (op.inputs, op.outputs, op.mode, op.ds_id) == (["x", "y"], [], {"train"}, {"a"})
-        assert op.deletes_inputs
-
     def test_it_does_nothing_itself(self) -> None:
         assert Delete("x").forward(1, STATE) is None
         assert Delete("x").forward_batch(1, STATE) is None
@@ -146,9 +102,6 @@ class TestRemoveIf:
             filtered = forward([2, 1], STATE)
             assert isinstance(filtered, FilteredData)
             assert filtered.replacement is replacement
-
-    def test_repr(self) -> None:
-        assert repr(FilteredData()) == "FilteredData(replacement=True)"
 
 
 class TestBatch:

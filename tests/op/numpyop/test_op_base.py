@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 from fastnet.op import Op
 from fastnet.op.numpyop import Delete
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
-from fastnet.types import Keys, Names, is_op
+from fastnet.types import is_op
 
 pytestmark = pytest.mark.fast
 
@@ -32,12 +32,6 @@ class TestInit:
         assert (op.inputs, op.in_list) == (names, is_list)
         assert (op.outputs, op.out_list) == (names, is_list)
 
-    def test_mode_and_ds_id(self) -> None:
-        op = Op(mode=["train", "eval"], ds_id="!a")
-        assert op.mode == {"train", "eval"}
-        assert op.ds_id == {"!a"}
-        assert Op().mode == Op().ds_id == set()
-
     def test_what_the_user_goes_on_changing(self) -> None:
         keys, mode, ds_id = ["x"], {"train"}, {"a"}
         op = Op(inputs=keys, outputs=keys, mode=mode, ds_id=ds_id)
@@ -45,32 +39,6 @@ class TestInit:
         mode.add("eval")
         ds_id.add("b")
         assert (op.inputs, op.outputs, op.mode, op.ds_id) == (["x"], ["x"], {"train"}, {"a"})
-
-    @pytest.mark.parametrize(
-        ("arguments", "text"),
-        [
-            ({"inputs": ""}, "An input or output key is an empty string. Give it a name."),
-            (
-                {"outputs": ["x", "y:z"]},
-                "The input or output key 'y:z' contains ':' or ';', which keys may not. Rename it.",
-            ),
-            (
-                {"ds_id": ["a", "!b"]},
-                "Dataset ids with and without '!' cannot be mixed, but got '!b', 'a'. Name either "
-                "the ids to run for, or those to leave out.",
-            ),
-        ],
-    )
-    def test_errors(self, arguments: dict[str, Any], text: str) -> None:
-        with pytest.raises(AssertionError) as caught:
-            Op(**arguments)
-        assert str(caught.value) == f"Op: {text}"
-
-
-def test_types() -> None:
-    hints = get_type_hints(Op.__init__)
-    assert hints["inputs"] == hints["outputs"] == Keys | None
-    assert hints["mode"] == hints["ds_id"] == Names
 
 
 def test_reading_and_writing() -> None:

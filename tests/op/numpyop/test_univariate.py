@@ -9,14 +9,9 @@ import pytest
 
 from fastnet.op.numpyop import forward_numpyop
 from fastnet.op.numpyop.univariate import (
-    Binarize,
-    ChannelTranspose,
-    ExpandDims,
     Hadamard,
     Minmax,
     Onehot,
-    Reshape,
-    ToArray,
 )
 
 STATE = {"mode": "train"}
@@ -36,22 +31,6 @@ def check(actual: Any, expected: Any, dtype: str) -> None:
 
 
 class TestValues:
-    @pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
-    def test_binarize(self, dtype: str) -> None:
-        x = X.astype(dtype)
-        check(run(Binarize(1, "x", "y"), x), [[x >= 1 for x in row] for row in x], "float32")
-
-    def test_channel_transpose(self) -> None:
-        image = np.arange(24).reshape(2, 3, 4)
-        found = run(ChannelTranspose("x", "y"), image)
-        assert found.shape == (4, 2, 3)
-        assert found[3, 1, 2] == image[1, 2, 3]
-        check(run(ChannelTranspose("x", "y", axes=[1, 0]), X), X.T, "float64")
-
-    def test_expand_dims(self) -> None:
-        check(run(ExpandDims("x", "y"), X), X[..., None], "float64")
-        check(run(ExpandDims("x", "y", axis=0), X), X[None], "float64")
-
     @pytest.mark.parametrize(("classes", "length"), [(2, None), (5, None), (5, 16), (16, 16)])
     def test_hadamard(self, classes: int, length: int | None) -> None:
         op = Hadamard("x", "y", n_classes=classes, code_length=length)
@@ -80,27 +59,6 @@ class TestValues:
         check(run(op, [0, 2]), [[1, 0, 0], [0, 0, 1]], "float32")
         smooth = Onehot("x", "y", num_classes=4, label_smoothing=0.2)
         check(run(smooth, 1), [0.05, 0.85, 0.05, 0.05], "float32")
-
-    def test_reshape(self) -> None:
-        check(run(Reshape((3, -1), "x", "y"), X), X.reshape(3, 2), "float64")
-        check(run(Reshape(-1, "x", "y"), X), X.ravel(), "float64")
-
-    def test_to_array(self) -> None:
-        check(run(ToArray("x", "y"), [1, 2]), [1, 2], "int64")
-        check(run(ToArray("x", "y", dtype="float16"), 3), 3, "float16")
-        assert run(ToArray("x", "y"), X) is not X
-
-    def test_one_output_for_each_input(self) -> None:
-        data = {"a": X, "b": X - 1}
-        forward_numpyop([Binarize(1, ["a", "b"], ["c", "d"])], data, STATE)
-        np.testing.assert_array_equal(data["c"], X >= 1)
-        np.testing.assert_array_equal(data["d"], X - 1 >= 1)
-
-    def test_on_a_batch_they_see_one_sample_at_a_time(self) -> None:
-        data: dict[str, Any] = {"x": X}
-        forward_numpyop([Minmax("x", "y")], data, STATE, batched="np")
-        low = X.min(1, keepdims=True)
-        np.testing.assert_allclose(data["y"], (X - low) / (X.max(1, keepdims=True) - low), 1e-6)
 
 
 @pytest.mark.parametrize("index", [3, 1.0])

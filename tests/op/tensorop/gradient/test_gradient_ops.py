@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
+from fastnet.op.tensorop.gradient import FGSM, GradientOp
 
 
 class TestGradientOp:
@@ -23,10 +23,6 @@ class TestGradientOp:
 
 
 class TestOthers:
-    def test_watch_writes_what_it_reads(self) -> None:
-        op = Watch(["x", "y"], mode="train")
-        assert (op.inputs, op.outputs, op.mode) == (["x", "y"], ["x", "y"], {"train"})
-
     def test_fgsm_outside_of_a_network(self) -> None:
         x = torch.tensor([1.0, -3.0], requires_grad=True)
         moved = FGSM("x", "loss", "y", epsilon=0.5).forward([x, (x**2).sum()], {"tape": None})

@@ -7,7 +7,6 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from fastnet.op.tensorop.gradient import GradientOp
-from tests.network.programs import raising
 
 pytestmark = pytest.mark.tf
 
@@ -43,15 +42,3 @@ def test_a_final_that_does_not_depend_on_its_input(built: bool) -> None:
         tape.watch(x)
         loss = tf.constant(2.0) * 2
         assert made(built).forward([x, loss], {"tape": tape}) == [None]
-
-
-@BUILT
-def test_without_a_tape(built: bool) -> None:
-    x = tf.constant(1.0)
-    for state in ({}, {"tape": None}):
-        with raising(
-            ValueError,
-            "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-            "state['tape'], which a network provides if any of its ops takes gradients.",
-        ):
-            made(built).forward([x, x * x], state)

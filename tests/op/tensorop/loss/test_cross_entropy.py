@@ -1,7 +1,11 @@
-"""Cross entropy in all its forms, against numpy and torch."""
+"""Cross-entropy of classes along any axis and of bits, against numpy, torch and Keras.
+
+What both frameworks lay out alike is in tests/conformance/test_losses.py.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,214 +14,370 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fastnet.network import TorchNetwork
-from fastnet.op.tensorop.loss import CrossEntropy
-from tests.network.programs import run
-from tests.op.tensorop.loss import numpy_losses
+from fastnet.network import TFNetwork, TorchNetwork
+from fastnet.op.tensorop.loss import CrossEntropy, Hinge, MeanSquaredError
+from tests.backend.makers import gradient, make, read, slopes, type_name
 
+TF = pytest.param("tf", marks=pytest.mark.tf)
+STATIC = pytest.param("tf-static", marks=pytest.mark.tf)
+FRAMEWORKS = pytest.mark.parametrize("way", ["torch", TF, STATIC])
 WEIGHTS: dict[int, float] = {0: 0.5, 2: 3.0}
+# predictions, and where their classes are
+SHAPES: list[tuple[tuple[int, ...], int | None]] = [
+    ((6, 3), None),
+    ((2, 3, 3), None),
+    ((4, 3), -1),
+    ((2, 4, 3), -1),
+    ((2, 3, 2, 4), 1),
+]
 
 
-def op_of(built: bool = True, **kwargs: Any) -> CrossEntropy:
-    op = CrossEntropy(inputs=("y_pred", "y"), outputs="loss", **kwargs)
+def framework_of(way: str) -> str:
+    return way.removesuffix("-static")
+
+
+def op_of(way: str, built: bool = True, **settings: Any) -> CrossEntropy:
+    op = CrossEntropy(("p", "t"), "loss", **settings)
     if built:
-        op.build("torch", torch.device("cpu"))
+        op.build(framework_of(way))
     return op
 
 
-def data_of(form: str, shape: tuple[int, ...], logits: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Predictions and truth, for (batch, classes, ...)."""
-    source = torch.Generator().manual_seed(len(shape))
-    scores = torch.randn(shape, generator=source)
-    if form == "binary":
-        truth = torch.randint(0, 2, shape, generator=source)
-        return (scores if logits else torch.sigmoid(scores)), truth
-    truth = torch.randint(0, shape[1], (shape[0], *shape[2:]), generator=source)
-    if form == "categorical":
-        truth = functional.one_hot(truth, shape[1]).movedim(-1, 1)
-    return (scores if logits else torch.softmax(scores, dim=1)), truth
+def call(way: str, op: Any, pred: Any, true: Any) -> Any:
+    """Run an op on a tensor of predictions and an array of targets."""
+    forward = op.forward
+    if way == "tf-static":
+        forward = pytest.importorskip("tensorflow").function(op.forward, autograph=False)
+    return forward([pred, make(framework_of(way), true)], {})
 
 
-def expected(form: str, y_pred: Any, y: Any, logits: bool, **kwargs: Any) -> Any:
-    y_pred, y = y_pred.double().numpy(), y.numpy()
-    if logits:
-        y_pred = (numpy_losses.sigmoid if form == "binary" else numpy_losses.softmax)(y_pred)
-    return getattr(numpy_losses, form)(y_pred, y, **kwargs)
+def tensor(way: str, array: Any, dtype: str | None = None) -> Any:
+    return make(framework_of(way), array, dtype)
 
 
-SHAPES = {
-    "binary": [(6,), (6, 1), (6, 3), (2, 3, 4)],
-    "categorical": [(6, 3), (4, 3, 5), (2, 3, 4, 5)],
-    "sparse": [(6, 3), (4, 3, 5), (2, 3, 4, 5)],
-}
-FORMS = [(form, shape) for form, shapes in SHAPES.items() for shape in shapes]
+def softmax(scores: Any, axis: int) -> Any:
+    powers = np.exp(scores - scores.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
 
 
-@pytest.mark.parametrize(("form", "shape"), FORMS)
-@pytest.mark.parametrize("logits", [False, True])
-class TestValues:
-    @pytest.mark.parametrize("weights", [None, WEIGHTS, {}])
-    @pytest.mark.parametrize("average", [True, False])
-    @pytest.mark.parametrize("built", [True, False])
-    def test_against_numpy(
-        self,
-        form: str,
-        shape: tuple[int, ...],
-        logits: bool,
-        weights: Any,
-        average: bool,
-        built: bool,
-    ) -> None:
-        data = data_of(form, shape, logits)
+def sigmoid(scores: Any) -> Any:
+    return 1 / (1 + np.exp(-scores))
+
+
+def weights_of(classes: Any, weights: Any) -> Any:
+    return np.vectorize(lambda one: (weights or {}).get(int(one), 1.0))(classes)
+
+
+def of_classes(
+    scores: Any, y: Any, axis: int, average: bool, weights: Any, smoothing: float, ignored: Any
+) -> Any:
+    """Compute the loss of class indices in numpy."""
+    logs = np.log(np.moveaxis(softmax(scores, axis), axis, -1))
+    left_out = y == ignored
+    taken = np.take_along_axis(logs, np.where(left_out, 0, y)[..., None], -1)[..., 0]
+    losses = -(1 - smoothing) * taken - smoothing * logs.mean(-1)
+    losses = np.where(left_out, 0, losses * weights_of(y, weights))
+    return losses.sum() / (~left_out).sum() if average else losses
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+@pytest.mark.parametrize("form", ["sparse", "categorical"])
+def test_classes(way: str, form: str, shape: tuple[int, ...], axis: int | None) -> None:
+    along = (1 if way == "torch" else len(shape) - 1) if axis is None else axis
+    source = np.random.default_rng(len(shape))
+    scores = source.standard_normal(shape)
+    y = source.integers(0, 3, [size for at, size in enumerate(shape) if at != along % len(shape)])
+    for ignored, smoothing, average, weights, logits in itertools.product(
+        [None, 1, -1] if form == "sparse" else [None],
+        [0.0, 0.1],
+        [True, False],
+        [None, WEIGHTS],
+        [True, False],
+    ):
+        labels = y.copy()
+        if ignored == -1:
+            labels.flat[0] = -1
+        true = labels if form == "sparse" else np.moveaxis(np.eye(3)[y], -1, along)
         op = op_of(
-            built, form=form, from_logits=logits, average_loss=average, class_weights=weights
+            way,
+            form=form if axis is None else None,
+            from_logits=logits,
+            average_loss=average,
+            class_weights=weights,
+            axis=axis,
+            ignore_index=ignored,
+            label_smoothing=smoothing,
         )
-        loss = op.forward(list(data), {})
-        wanted = expected(form, *data, logits, weights=weights)
-        assert loss.dtype is torch.float32
-        if average:
-            assert loss.shape == ()
-            wanted = wanted.mean()
-        np.testing.assert_allclose(loss.numpy(), wanted, rtol=1e-5)
 
-    def test_gradients_against_numbers(
-        self, form: str, shape: tuple[int, ...], logits: bool
-    ) -> None:
-        y_pred, y = data_of(form, shape, logits)
-        y_pred = y_pred.double().requires_grad_()
-        for weights in (None, WEIGHTS):
-            for average in (True, False):
-                op = op_of(
-                    form=form, from_logits=logits, class_weights=weights, average_loss=average
-                )
-                assert torch.autograd.gradcheck(lambda p, op=op: op.forward([p, y], {}), y_pred)
+        def oracle(scores: Any) -> Any:
+            return of_classes(scores, labels, along, average, weights, smoothing, ignored)  # noqa: B023
 
-    @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.float32, torch.bool])
-    def test_any_type_of_truth(
-        self, form: str, shape: tuple[int, ...], logits: bool, kind: torch.dtype
-    ) -> None:
-        if kind is torch.bool and form == "sparse":
-            shape = (shape[0], 2, *shape[2:])
-        y_pred, y = data_of(form, shape, logits)
-        op = op_of(form=form, from_logits=logits)
-        assert torch.equal(op.forward([y_pred, y.to(kind)], {}), op.forward([y_pred, y], {}))
+        pred = tensor(way, scores if logits else softmax(scores, along))
+        loss = call(way, op, pred, true)
+        np.testing.assert_allclose(read(loss), oracle(scores), rtol=1e-5, atol=1e-6)
+        assert type_name(loss) == "float64" or weights
+        if logits and not average:
+            found = gradient(framework_of(way), lambda p: call(way, op, p, true), scores)  # noqa: B023
+            np.testing.assert_allclose(found, slopes(oracle, scores), rtol=1e-4, atol=1e-5)
 
 
-class TestAgainstTorch:
-    """What a hand-written loop would call, equal to the bit, forwards and backwards."""
+@FRAMEWORKS
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3), (2, 3, 4)])
+def test_bits(way: str, shape: tuple[int, ...]) -> None:
+    source = np.random.default_rng(0)
+    scores, y = source.standard_normal(shape), source.integers(0, 2, shape)
+    for smoothing, average, weights, logits in itertools.product(
+        [0.0, 0.2], [True, False], [None, {0: 0.5, 1: 3.0}], [True, False]
+    ):
+        op = op_of(
+            way,
+            form="binary",
+            from_logits=logits,
+            average_loss=average,
+            class_weights=weights,
+            label_smoothing=smoothing,
+        )
 
-    @pytest.mark.parametrize("shape", SHAPES["sparse"])
-    def test_sparse(self, shape: tuple[int, ...]) -> None:
-        y_pred, y = data_of("sparse", shape, True)
-        own, other = y_pred.clone().requires_grad_(), y_pred.clone().requires_grad_()
-        loss = op_of(form="sparse", from_logits=True).forward([own, y], {})
-        wanted = functional.cross_entropy(other, y)
-        assert torch.equal(loss, wanted)
-        loss.backward()
-        wanted.backward()
-        assert torch.equal(own.grad, other.grad)
+        def oracle(scores: Any) -> Any:
+            p, soft = sigmoid(scores), y * (1 - smoothing) + smoothing / 2  # noqa: B023
+            losses = -(soft * np.log(p) + (1 - soft) * np.log(1 - p)) * weights_of(y, weights)  # noqa: B023
+            each = losses.reshape(len(losses), -1).mean(1)
+            return each.mean() if average else each  # noqa: B023
 
-    def test_binary(self) -> None:
-        y_pred, y = data_of("binary", (8, 1), True)
-        loss = op_of(from_logits=True).forward([y_pred, y], {})
-        wanted = functional.binary_cross_entropy_with_logits(y_pred, y.float())
-        torch.testing.assert_close(loss, wanted)
-
-    def test_categorical(self) -> None:
-        y_pred, y = data_of("categorical", (8, 3), True)
-        loss = op_of(from_logits=True).forward([y_pred, y], {})
-        torch.testing.assert_close(loss, functional.cross_entropy(y_pred, y.float()))
+        loss = call(way, op, tensor(way, scores if logits else sigmoid(scores)), y)
+        np.testing.assert_allclose(read(loss), oracle(scores), rtol=1e-5)
+        if logits:
+            found = gradient(framework_of(way), lambda p: call(way, op, p, y), scores)  # noqa: B023
+            np.testing.assert_allclose(found, slopes(oracle, scores), rtol=1e-4, atol=1e-6)
 
 
-class TestForm:
-    @pytest.mark.parametrize(
-        ("pred", "true", "form"),
-        [
-            ((6, 3), (6, 3), "categorical"),
-            ((6, 3), (6,), "sparse"),
-            ((6, 3), (6, 1), "sparse"),
-            ((6, 1), (6, 1), "binary"),
-            ((6, 1), (6,), "binary"),
-            ((6,), (6,), "binary"),
-            ((2, 3, 4), (2, 3, 4), "binary"),
-            ((2, 3, 4, 5), (2, 3, 4, 5), "binary"),
-        ],
+@pytest.mark.parametrize("way", ["torch", TF])
+@pytest.mark.parametrize(
+    ("pred", "true", "form"),
+    [
+        ((6, 3), (6, 3), "categorical"),
+        ((6, 3), (6,), "sparse"),
+        ((6, 3), (6, 1), "sparse"),
+        ((6, 1), (6, 1), "binary"),
+        ((6, 1), (6,), "binary"),
+        ((6,), (6,), "binary"),
+        ((2, 3, 4), (2, 3, 4), "binary"),
+    ],
+)
+def test_the_form_is_seen_from_the_shapes(way: str, pred: Any, true: Any, form: str) -> None:
+    scores = tensor(way, np.random.default_rng(0).random(pred))
+    y = np.zeros(true, int)
+    if form == "categorical":
+        y[:, 0] = 1
+    seen, given = (
+        call(way, op_of(way, from_logits=True, form=one), scores, y) for one in (None, form)
     )
-    def test_is_seen_from_the_shapes(self, pred: Any, true: Any, form: str) -> None:
-        y_pred = torch.rand(pred)
-        y = torch.zeros(true)
-        if form == "categorical":
-            y[:, 0] = 1
-        seen = op_of(from_logits=True).forward([y_pred, y], {})
-        given = op_of(from_logits=True, form=form).forward([y_pred, y], {})
-        assert torch.equal(seen, given)
-
-    def test_a_column_of_indices(self) -> None:
-        y_pred, y = data_of("sparse", (6, 3), True)
-        op = op_of(from_logits=True, class_weights=WEIGHTS)
-        assert torch.equal(op.forward([y_pred, y[:, None]], {}), op.forward([y_pred, y], {}))
+    np.testing.assert_array_equal(read(seen), read(given))
 
 
-class TestIndices:
-    @pytest.mark.parametrize("logits", [False, True])
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse_loss"])
+def test_equal_to_torch_to_the_bit(loss: str) -> None:
+    """What a hand-written loop would call, forwards and backwards."""
+    scores, y = torch.randn(6, 3), torch.randint(0, 3, (6,))
+    true = y if loss == "cross_entropy" else torch.randn(6, 3)
+    own, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+    op = op_of("torch", from_logits=True)
+    if loss == "mse_loss":
+        op = MeanSquaredError(("p", "t"), "loss")  # type: ignore[assignment]
+    found, wanted = op.forward([own, true], {}), getattr(functional, loss)(other, true)
+    assert torch.equal(found, wanted)
+    found.backward()
+    wanted.backward()
+    assert torch.equal(own.grad, other.grad)
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", ["binary", "categorical", "sparse", "ignored", "hinge"])
+def test_means_of_many_halves(way: str, kind: str, form: str) -> None:
+    """They are as near as the type can tell, however many there are, and so are their gradients."""
+    # too many for a sum of halves, for a count, and for both
+    for points in (400, 66_000, 100_000):
+        source = np.random.default_rng(points)
+        scores = read(tensor(way, source.standard_normal((points, 4)), kind)).astype("float64")
+        y = source.integers(0, 4, points)
+        if form in ("binary", "hinge"):
+            y = source.integers(0, 2, (points, 4))
+        elif form == "categorical":
+            y = np.eye(4)[y]
+        op: Any = Hinge(("p", "t"), "loss")
+        if form == "ignored":
+            op = op_of(way, from_logits=True, ignore_index=1)
+        elif form != "hinge":
+            op = op_of(way, from_logits=True, form=form)
+        found, wide = (
+            gradient(
+                framework_of(way),
+                lambda p, dtype=dtype, op=op, y=y: call(way, op, cast(p, dtype), y),
+                scores,
+            )
+            for dtype in (kind, "float64")
+        )
+        loss = read(call(way, op, tensor(way, scores, kind), y))
+        wanted = read(call(way, op, tensor(way, scores), y))
+        spacing = {"float16": 2.0**-10, "bfloat16": 2.0**-7}[kind]
+        np.testing.assert_allclose(loss, wanted, rtol=3 * spacing)
+        # the least that float16 can tell from nothing is as large as a sample's share of many
+        np.testing.assert_allclose(found, wide, atol=4 * spacing * np.abs(wide).max() + 2.0**-23)
+
+
+def cast(tensor: Any, dtype: str) -> Any:
+    if isinstance(tensor, torch.Tensor):
+        return tensor.to(getattr(torch, dtype))
+    return pytest.importorskip("tensorflow").cast(tensor, dtype)
+
+
+class TestLabels:
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
     @pytest.mark.parametrize("average", [True, False])
     def test_minus_100_has_no_loss_and_counts_in_the_mean(
-        self, logits: bool, weights: Any, average: bool
+        self, weights: Any, average: bool
     ) -> None:
-        y_pred, y = data_of("sparse", (4, 3, 5), logits)
-        y[0, 1] = y[2, 2] = -100
-        op = op_of(form="sparse", from_logits=logits, class_weights=weights, average_loss=average)
-        loss = op.forward([y_pred, y], {})
-        wanted = expected("sparse", y_pred, y, logits, weights=weights)
-        np.testing.assert_allclose(loss, wanted.mean() if average else wanted, rtol=1e-5)
+        scores, y = np.random.default_rng(0).standard_normal((4, 3)), np.array([0, -100, 2, 1])
+        op = op_of("torch", from_logits=True, class_weights=weights, average_loss=average)
+        wanted = of_classes(scores, y, 1, False, weights, 0.0, -100)
+        loss = call("torch", op, tensor("torch", scores), y)
+        np.testing.assert_allclose(loss, wanted.mean() if average else wanted, rtol=1e-6)
 
-    @pytest.mark.parametrize("index", [3, -1, 99])
-    @pytest.mark.parametrize("average", [True, False])
-    def test_one_that_is_no_class(self, index: int, average: bool) -> None:
-        y_pred, y = data_of("sparse", (6, 3), True)
-        y[2] = index
-        with pytest.raises(IndexError, match=f"Target {index} is out of bounds"):
-            op_of(from_logits=True, average_loss=average).forward([y_pred, y], {})
+    @FRAMEWORKS
+    @pytest.mark.parametrize("settings", [{}, {"ignore_index": -1, "axis": -1}])
+    @pytest.mark.parametrize("label", [-2, 4, 99])
+    def test_one_that_is_no_class(self, way: str, settings: Any, label: int) -> None:
+        op = op_of(way, from_logits=True, label_smoothing=0.1 if settings else 0, **settings)
+        kind: Any = IndexError
+        if way != "torch":
+            kind = pytest.importorskip("tensorflow").errors.InvalidArgumentError
+        with pytest.raises(kind, match=f"(Target|label value).*{label}"):
+            call(way, op, tensor(way, np.zeros((3, 4))), np.array([0, label, 1]))
 
-    @pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf, 1e30, -1e30])
-    @pytest.mark.parametrize("average", [True, False])
+    @pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf, 1e30])
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
-    @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-    def test_one_that_is_no_number(
-        self, label: float, average: bool, weights: Any, kind: torch.dtype
+    @FRAMEWORKS
+    def test_one_that_is_no_number(self, way: str, label: float, weights: Any) -> None:
+        make_network = TorchNetwork if way == "torch" else TFNetwork
+        network = make_network([op_of(way, False, from_logits=True, class_weights=weights)])
+        kind: Any = IndexError
+        if way != "torch":
+            kind = pytest.importorskip("tensorflow").errors.InvalidArgumentError
+        eager = {"eager": way == "tf"} if way != "torch" else {}
+        scores = tensor(way, np.zeros((3, 3)))
+        with network("eval", 1, **eager):
+            with pytest.raises(kind) as caught:
+                network.run_step({"p": scores, "t": tensor(way, [0, label, 2.0])})
+            notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
+            assert "Raised by CrossEntropy (op 0, inputs ['p', 't'], outputs ['loss'])." in notes
+            result = network.run_step({"p": scores, "t": tensor(way, [0, 1.0, 2.0])})
+            assert np.isfinite(read(result["loss"]))
+
+    @pytest.mark.parametrize("way", ["torch", TF])
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_fractions(self, way: str, dtype: str) -> None:
+        scores = tensor(way, np.zeros((2, 3)))
+        for weights, average, axis in itertools.product([None, WEIGHTS], [True, False], [None, 1]):
+            op = op_of(way, class_weights=weights, average_loss=average, axis=axis)
+            with pytest.raises(ValueError, match=rf"whole numbers.*{dtype}.*integer dtype"):
+                call(way, op, scores, np.array([0.9, 1.9], dtype))
+
+    @pytest.mark.tf
+    def test_fractions_in_a_graph_are_an_index_out_of_range(self) -> None:
+        op, scores = op_of("tf", from_logits=True), tensor("tf", np.zeros((2, 3)))
+        with pytest.raises(
+            pytest.importorskip("tensorflow").errors.InvalidArgumentError, match="label value"
+        ):
+            call("tf-static", op, scores, np.array([0.9, 1.9]))
+
+    @FRAMEWORKS
+    def test_all_left_out(self, way: str) -> None:
+        op = op_of(way, from_logits=True, ignore_index=-1)
+        loss = read(call(way, op, tensor(way, np.zeros((3, 4))), np.full(3, -1)))
+        # torch's mean of none, and Keras's
+        assert np.isnan(loss) if way == "torch" else loss == 0
+
+    @pytest.mark.tf
+    def test_weights_of_large_classes(self) -> None:
+        """An index that the truth's type cannot hold is that of no class there is."""
+        op = op_of("tf", from_logits=True, class_weights={300: 9.0}, average_loss=False)
+        loss = call("tf", op, tensor("tf", np.zeros((2, 50))), np.array([44, 3], "uint8"))
+        np.testing.assert_allclose(loss, np.log(50) * np.ones(2))
+
+
+class TestErrors:
+    @FRAMEWORKS
+    @pytest.mark.parametrize("built", [True, False])
+    @pytest.mark.parametrize(
+        ("pred", "true", "settings", "form", "needs"),
+        [
+            ((2, 5, 4), (2, 5), {}, "binary", "as many elements"),
+            ((2, 5, 4), (2, 4), {"axis": -1}, "sparse", "shape (2, 5)"),
+            ((2, 4), (3,), {"axis": 1}, "sparse", "shape (2,)"),
+            ((2, 5, 4), (2, 5), {"axis": 3}, "sparse", "an axis of classes"),
+            ((2, 5, 4), (2, 5), {"axis": -4}, "sparse", "an axis of classes"),
+            ((2, 5, 4), (2, 3, 4), {"axis": -1}, "categorical", "the same shape"),
+            ((2, 5), (2, 4), {"label_smoothing": 0.1}, "categorical", "the same shape"),
+        ],
+    )
+    def test_impossible_shapes(
+        self, way: str, built: bool, pred: Any, true: Any, settings: Any, form: str, needs: str
     ) -> None:
-        """An error as in torch, that tells where the label came from."""
-        y_pred, y = data_of("sparse", (6, 3), True)
-        y = y.to(kind)
-        y[2] = label
-        with pytest.raises(IndexError) as torchs:
-            functional.cross_entropy(y_pred, y.long())
-        op = op_of(False, from_logits=True, average_loss=average, class_weights=weights)
-        network = TorchNetwork([op])
-        with pytest.raises(IndexError) as caught:
-            run(network, {"y_pred": y_pred, "y": y}, "train")
-        assert str(torchs.value) in str(caught.value)
-        notes = "\n".join(getattr(caught.value, "__notes__", [str(caught.value)]))
-        assert "Raised by CrossEntropy (op 0, inputs ['y_pred', 'y'], outputs ['loss'])." in notes
-        # the network stays of use
-        y[2] = 1
-        assert torch.isfinite(run(network, {"y_pred": y_pred, "y": y}, "train")["loss"]).all()
+        op = op_of(way, built, from_logits=True, **settings)
+        with pytest.raises(ValueError, match="CrossEntropy") as caught:
+            call(way, op, tensor(way, np.zeros(pred)), np.zeros(true, int))
+        for part in (pred, true, repr(form), f"axis={settings.get('axis')}", needs):
+            assert str(part) in str(caught.value)
+
+    def test_ignore_index_of_one_hot_targets(self) -> None:
+        with pytest.raises(ValueError, match="CrossEntropy's ignore_index"):
+            op_of("torch", ignore_index=0).forward([torch.zeros(3, 4), torch.eye(3, 4)], {})
+
+    def test_an_array(self) -> None:
+        with pytest.raises(TypeError, match="runs on tensors of torch or TensorFlow"):
+            op_of("torch", False, axis=-1).forward([np.zeros((2, 3)), np.zeros(2)], {})
 
 
-@pytest.mark.parametrize("form", list(SHAPES))
-@pytest.mark.parametrize("logits", [False, True])
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("rest", [(), (16,), (4, 4)])
-def test_means_of_many_halves(
-    form: str, logits: bool, kind: torch.dtype, rest: tuple[int, ...]
-) -> None:
-    """As near as the type can tell, however many there are."""
-    for points in (320, 65_536):
-        shape = (points // math.prod(rest), 10, *rest)
-        y_pred, y = data_of(form, shape, logits)
-        y_pred = y_pred.to(kind)
-        wide = op_of(form=form, from_logits=logits).forward([y_pred.double(), y], {})
-        loss = op_of(form=form, from_logits=logits).forward([y_pred, y], {})
-        spacing = torch.finfo(kind).eps
-        torch.testing.assert_close(loss.double(), wide.double(), rtol=spacing, atol=spacing / 10)
+@pytest.mark.tf
+class TestProbabilitiesInTensorFlow:
+    @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+    def test_that_are_certain(self, kind: str) -> None:
+        for form, pred, true in (
+            ("binary", [[1.0], [0.0], [1.0], [0.0]], [[1], [0], [0], [1]]),
+            ("sparse", [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1]),
+            ("categorical", [[1.0, 0.0], [1.0, 0.0]], [[1, 0], [0, 1]]),
+        ):
+            op = op_of("tf", form=form, average_loss=False)
+            loss = read(call("tf", op, tensor("tf", pred, kind), true)).astype("float32")
+            assert np.isfinite(loss).all()
+            assert loss[0] < 0.01
+            assert loss[-1] > 10
+
+    @pytest.mark.parametrize("form", ["sparse", "categorical", "binary"])
+    def test_of_a_model_in_a_graph_are_not_clipped(self, form: str) -> None:
+        """Keras computes with the scores that a last activation was given."""
+        tf = pytest.importorskip("tensorflow")
+        from fastnet import build
+        from fastnet.op.tensorop.model import ModelOp
+
+        units, activation = (1, "sigmoid") if form == "binary" else (3, "softmax")
+        keras = tf.keras
+        layer = keras.layers.Dense(units, activation=activation)
+        model = build(lambda: keras.Sequential([keras.Input((6,)), layer]), "sgd")
+        op = CrossEntropy(("y", "t"), "loss", form=form, average_loss=False)
+        network = TFNetwork([ModelOp(model, "x", "y"), op])
+        source = np.random.default_rng(0)
+        with network("eval", 1):
+            for size in (8, 5):
+                x = 100 * source.standard_normal((size, 6)).astype("float32")
+                y = source.integers(0, max(units, 2), size)
+                true = np.eye(3, dtype="float32")[y] if form == "categorical" else y
+                loss = network.run_step({"x": tf.constant(x), "t": tf.constant(true)})["loss"]
+                scores = (x @ layer.kernel.numpy()).astype("float64")
+                wanted = np.logaddexp(0, scores[:, 0]) - y * scores[:, 0]
+                if form != "binary":
+                    logs = scores - np.logaddexp.reduce(scores, 1, keepdims=True)
+                    wanted = -logs[np.arange(size), y]
+                np.testing.assert_allclose(loss, wanted, rtol=1e-4, atol=1e-4)

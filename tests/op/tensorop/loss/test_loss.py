@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from fastnet.op.tensorop import TensorOp
 from fastnet.op.tensorop.loss import CrossEntropy, LossOp, MeanSquaredError
@@ -24,17 +23,6 @@ class TestEach:
         assert op.ds_id == set()
         assert op.average_loss is True
 
-    def test_settings(self, cls: type[LossOp]) -> None:
-        op = cls(inputs=["y_pred", "y"], outputs="loss", mode=None, ds_id="!a", average_loss=False)
-        assert op.mode == set()
-        assert op.ds_id == {"!a"}
-        assert op.average_loss is False
-
-    def test_is_no_op_that_takes_gradients(self, cls: type[LossOp]) -> None:
-        op = cls(inputs=("y_pred", "y"), outputs="loss")
-        assert op.fe_retain_graph() is None
-        assert op.get_fe_loss_keys() == set()
-
 
 def test_one_with_its_keys_the_other_way_round() -> None:
     class Turned(LossOp):
@@ -48,8 +36,3 @@ def test_one_with_its_keys_the_other_way_round() -> None:
 
     op = Turned(inputs=["y", "y_pred"], outputs="loss")
     assert (op.pred_key, op.true_key) == ("y_pred", "y")
-
-
-def test_by_itself_hands_its_input_through() -> None:
-    data = [torch.ones(1), torch.ones(1)]
-    assert LossOp(["a", "b"], ["c", "d"]).forward(data, {}) is data

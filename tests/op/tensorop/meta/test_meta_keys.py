@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastnet.op.tensorop import LambdaOp, TensorOp, meta
+from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse, OneOf, Repeat, Sometimes
 
 
@@ -31,6 +31,3 @@ class TestOfKeys:
         made = Repeat(op(["x"], ["x", "y"]), lambda y, z, x: True, max_iter=4)
         assert (made.inputs, made.outputs) == (["x", "z"], ["x", "y"])
         assert (made.repeat_inputs, made.max_iter) == (["y", "z", "x"], 4)
-
-    def test_all_are_offered(self) -> None:
-        assert set(meta.__all__) <= set(dir(meta))

@@ -63,14 +63,3 @@ def test_forms(form: str, prob: float) -> None:
     alone = Sometimes(op, prob)
     found = alone.forward([batch[key] for key in alone.inputs], {"mode": "train"})
     assert [each.item() for each in found] == [wanted[key] for key in alone.outputs]
-
-
-@pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("count", [1, 3])
-def test_another_count_of_outputs(built: bool, count: int) -> None:
-    op = Sometimes(LambdaOp(lambda x: [x] * count, "x", ["x", "y"]), 1.0)
-    if built:
-        op.build("torch")
-    with pytest.raises(ValueError, match="2 outputs") as caught:
-        op.forward([torch.tensor(1.0), torch.tensor(2.0)], {})
-    assert "It was inside of another op: LambdaOp" in "".join(caught.value.__notes__)

@@ -92,19 +92,6 @@ def test_conditions_over_tensors(kind: str, around: str, eager: bool) -> None:
             np.testing.assert_allclose(result, wanted)
 
 
-@pytest.mark.parametrize("kind", OPS)
-def test_inside_of_a_loop_with_a_condition(kind: str) -> None:
-    results = []
-    for eager in (False, True):
-        inner = OneOf(OPS[kind](), OPS[kind]())
-        op = Repeat(inner, repeat=lambda x: tf.reduce_sum(tf.abs(x)) < 8.0, max_iter=6)
-        network = TFNetwork(op)
-        with network(mode="infer", epoch=1, eager=eager):
-            for start in ([1.0, 2.0], [-3.0, 0.5], [0.25, 0.5]):
-                results.append(network.run_step({"x": tf.constant(start)})["x"].numpy().tolist())
-    assert results[:3] == results[3:]
-
-
 @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
 def test_each_of_several_is_drawn(eager: bool) -> None:
     def plus(amount: float) -> Any:
@@ -132,17 +119,6 @@ def test_gradients_through_a_branch() -> None:
             tape.watch(value)
             result = network.run_step({"x": value})["y"]
         assert float(tape.gradient(result, value)[0]) == wanted
-
-
-def test_an_error_in_a_branch_is_the_ops_own() -> None:
-    def fail(x: Any) -> Any:
-        if tf.reduce_sum(x) > 0:
-            raise LookupError("in a branch")
-        return x
-
-    network = TFNetwork(OneOf(LambdaOp(fail, "x", "y")))
-    with network(mode="infer", epoch=1), pytest.raises(LookupError, match="in a branch"):
-        network.run_step({"x": tf.ones(2)})
 
 
 @tf.autograph.experimental.do_not_convert

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -17,9 +16,8 @@ from torch import nn
 import fastnet
 from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.network.programs import batches, built, line, mlp, raising, run, run_all, sgd, twins
+from fastnet.op.tensorop.model import ModelOp
+from tests.network.programs import batches, built, line, mlp, raising, run, run_all
 
 
 class Returning(nn.Module):
@@ -76,14 +74,6 @@ class TestMaking:
         assert op.get_fe_loss_keys() == set()
         assert op.fe_retain_graph() is None
 
-    def test_a_model_that_was_not_built(self) -> None:
-        with raising(
-            AssertionError,
-            "ModelOp takes a model that fastnet.build has made ready, but this Linear is not. Pass "
-            "it through fastnet.build first.",
-        ):
-            ModelOp(line(), "x", "y")
-
     def test_trainable_without_gradients(self) -> None:
         model = built(line, model_name="m")
         with raising(
@@ -101,16 +91,6 @@ class TestMaking:
             "framework.",
         ):
             ModelOp(model, "x", "y")
-
-    def test_in_a_network_of_another_framework(self) -> None:
-        op = ModelOp(built(line, model_name="m"), "x", "y")
-        op.build("torch", torch.device("cpu"))
-        with raising(
-            ValueError,
-            "ModelOp of 'm' holds a model of framework 'torch', but its network runs on 'tf'. Put "
-            "models of one framework into a network.",
-        ):
-            op.build("tf")
 
 
 class TestInputs:
@@ -157,17 +137,6 @@ class TestInputs:
         result = run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
         assert torch.equal(result["y"], model(torch.from_numpy(x)))
 
-    def test_a_parameter(self) -> None:
-        x = nn.Parameter(torch.ones(1, 2))
-        model = built(line, None)
-        result = run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
-        assert torch.equal(result["y"], model(x))
-
-    def test_several_outputs(self) -> None:
-        network = TorchNetwork([ModelOp(built(Both, None), "x", ["y", "z"])])
-        result = run(network, {"x": torch.ones(1)})
-        assert (result["y"], result["z"]) == (1, -1)
-
 
 class TestIntermediateLayers:
     X = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -203,21 +172,6 @@ class TestIntermediateLayers:
         (both,) = self.outputs("both")
         assert isinstance(both, tuple)
         assert torch.equal(both[0], -both[1])
-
-    def test_a_model_with_several_outputs(self) -> None:
-        class Model(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.line = nn.Linear(2, 1)
-
-            def forward(self, x: torch.Tensor) -> Any:
-                y = self.line(x)
-                return y, 2 * y
-
-        op = ModelOp(built(Model, None), "x", ["y", "z", "h"], intermediate_layers="line")
-        result = run(TorchNetwork([op]), {"x": self.X})
-        assert torch.equal(result["h"], result["y"])
-        assert torch.equal(result["z"], 2 * result["y"])
 
     @pytest.mark.parametrize(
         ("returns", "keys"),
@@ -300,49 +254,6 @@ class TestIntermediateLayers:
         assert torch.equal(result["i"], model.body(-self.X))
         assert torch.equal(result["plain"], result["z"])
 
-    def test_gradients_flow_through_them(self) -> None:
-        model, twin = twins(Layers)
-        built(model, sgd(0.1))
-        network = TorchNetwork(
-            [
-                ModelOp(model, "x", ["y", "h"], intermediate_layers="body"),
-                LambdaOp(lambda y, h: y.mean() + (h**2).mean(), ["y", "h"], "loss"),
-                UpdateOp(model, "loss"),
-            ]
-        )
-        result = run(network, {"x": self.X}, "train")
-        (twin(self.X).mean() + (twin.body(self.X) ** 2).mean()).backward()
-        torch.optim.SGD(twin.parameters(), lr=0.1).step()
-        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(own, other)
-        assert result["h"].grad_fn is None
-
-    def test_without_gradients(self) -> None:
-        model = built(Layers, None)
-        seen: list[bool] = []
-        network = TorchNetwork(
-            [
-                ModelOp(model, "x", ["y", "h"], None, None, False, False, "body"),
-                LambdaOp(lambda h: seen.append(h.requires_grad), "h"),
-                *([ModelOp(built(line), "x", "z"), UpdateOp(built(line), "loss")]),
-            ]
-        )
-        run(network, {"x": self.X, "loss": torch.zeros(1)}, "train", warmup=True)
-        assert seen == [False]
-
-    def test_hooks_hold_nothing_afterwards(self) -> None:
-        model = built(Layers, None)
-        watched: list[weakref.ref[Any]] = []
-        model.body.register_forward_hook(
-            lambda module, inputs, output: watched.append(weakref.ref(output))
-        )
-        network = TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers=["body"])])
-        with network(mode="infer", epoch=1, desired_output_keys={"y"}):
-            network.run_step({"x": self.X})
-            assert watched[-1]() is None
-        model(self.X)  # nobody listens
-        assert watched[-1]() is None
-
     def test_hooks_hold_nothing_after_a_failure(self) -> None:
         model = built(Layers, None)
         watched: list[weakref.ref[Any]] = []
@@ -414,12 +325,6 @@ class TestIntermediateLayers:
         with raising(kind, text):
             TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)])
 
-    def test_one_key_is_too_few(self) -> None:
-        model = built(Layers, None, model_name="m")
-        op = ModelOp(model, "x", "y", intermediate_layers="body")
-        with pytest.raises(ValueError, match=r"but its outputs are \['y'\]\. Name a key for each"):
-            TorchNetwork([op])
-
 
 class TestSpreadOverDevices:
     """A wrapped model is used as the model in it; without GPUs the wrapper runs it in place."""
@@ -435,16 +340,6 @@ class TestSpreadOverDevices:
         for layers in ("body.0", 2):
             op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
             assert torch.equal(run(TorchNetwork([op]), {"x": x})["h"], model.module.body[0](x))
-
-    def test_pieces_of_several_devices_are_put_together(self, model: nn.DataParallel) -> None:
-        """Two places stand in for two GPUs: the second one's piece comes first."""
-        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="body")
-        (capture,) = op._pass._captures
-        capture.start()
-        for index in (1, 0):
-            capture._outputs[0][torch.device("cuda", index)] = torch.full((2, 1), float(index))
-        assert capture.result().tolist() == [[0.0], [0.0], [1.0], [1.0]]
-        capture.stop()
 
     def test_how_many_inputs_it_takes(self) -> None:
         for cls, y in ((TestInputs.Pair, 12), (TestInputs.OnePair, 12)):
@@ -506,12 +401,6 @@ class TestInputSpec:
         dummy = model.fe_input_spec.get_dummy_input()
         assert model(*dummy).tolist() == [11.0] * 3
 
-    def test_of_an_array(self) -> None:
-        model = built(line, None)
-        x = np.zeros((3, 2), "float32")
-        run(TorchNetwork([ModelOp(model, "x", "y")]), {"x": x})
-        assert torch.equal(model.fe_input_spec.get_dummy_input(), torch.ones(3, 2))
-
     def test_is_made_anew_in_each_epoch(self) -> None:
         model = built(line, None)
         network = TorchNetwork([ModelOp(model, "x", "y")])
@@ -519,22 +408,3 @@ class TestInputSpec:
         assert tuple(model.fe_input_spec.shape) == (1, 2)
         run(network, {"x": torch.ones(3, 2)}, epoch=2)
         assert tuple(model.fe_input_spec.shape) == (3, 2)
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="torch.jit is at its end")
-@pytest.mark.filterwarnings("ignore")
-def test_a_scripted_model() -> None:
-    script = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
-    model = fastnet.build(lambda: script, None)
-    network = TorchNetwork([ModelOp(model, "x", "y")])
-    x = torch.ones(1, 2)
-    assert torch.equal(run(network, {"x": x})["y"], run(network, {"x": x})["y"])
-    run(network, {"x": x}, "train")
-    assert model.training
-    model.eval()
-    with network(mode="train", epoch=1):
-        network.run_step({"x": x})
-        assert model.training
-        model.eval()
-        network.run_step({"x": x})
-        assert model.training

@@ -91,20 +91,6 @@ def test_an_op_that_cannot_read_what_has_parts(form: Any) -> None:
     assert "has returned it" not in told_of(caught.value)
 
 
-@pytest.mark.parametrize("form", [Output, Plain, dict, Pair])
-def test_one_value_is_taken_by_name(form: Any) -> None:
-    model = built(Encoder, None)
-    model.form = form
-    op = ModelOp(
-        model, {"input_ids": "ids", "attention_mask": "mask"}, {"logits": "y"}, mode="infer"
-    )
-    (batch,) = words(1)
-    result = run(TorchNetwork([op]), batch)
-    expected = model(input_ids=batch["ids"], attention_mask=batch["mask"])
-    value = expected["logits"] if isinstance(expected, dict) else expected.logits
-    assert torch.equal(result["y"], value.detach())
-
-
 def test_places_in_and_names_out() -> None:
     model = built(Encoder, None)
     model.form = dict

@@ -185,17 +185,6 @@ def test_nan_gradients_of_a_loss_that_is_not_scaled_are_applied_as_by_hand(eager
     assert all(bool(np.isnan(one).all()) for one in model.get_weights())
 
 
-@pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no such setting")
-def test_an_optimizer_that_scales_a_loss_by_a_number_of_its_own() -> None:
-    model, twin = twins()
-    model.optimizer.loss_scale_factor = 128.0
-    run_all(TFNetwork(ops_of(model, clip_norm=0.1)), data := batches(3))
-    by_hand = ByHand(twin, 0.1)
-    for batch in data:
-        by_hand.window([batch])
-    assert_same(model, twin)
-
-
 def test_a_warmup_takes_no_step() -> None:
     model, twin = twins()
     (result,) = run_all(TFNetwork(ops_of(model, outputs=TOLD)), batches(1), warmup=True)

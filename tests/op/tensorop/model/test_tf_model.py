@@ -13,17 +13,14 @@ from fastnet.errors import MissingKeyError
 from fastnet.network import TFNetwork
 from fastnet.network.build import build
 from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import ModelOp
 from tests.network.keras_models import (
-    BY_NAME,
     KERAS_3,
-    assert_close,
     infer,
     keras,
     layers,
     line,
     same_weights,
-    train,
     twins,
     weights,
 )
@@ -40,32 +37,6 @@ def made(model: Any, optimizer: Any = None, **kwargs: Any) -> Any:
 
 
 class TestMaking:
-    def test_settings(self) -> None:
-        model = made(line())
-        op = ModelOp(model, "x", "y", "eval", "!a", trainable=False, gradients=False)
-        assert op.model is model
-        assert (op.inputs, op.outputs) == (["x"], ["y"])
-        assert (op.mode, op.ds_id) == ({"eval"}, {"!a"})
-        assert (op.trainable, op.gradients) == (False, False)
-        assert op.get_fe_models() == {model}
-        assert op.fe_retain_graph() is None
-
-    def test_a_model_that_was_not_built(self) -> None:
-        with raising(
-            AssertionError,
-            "ModelOp takes a model that fastnet.build has made ready, but this Sequential is not. "
-            "Pass it through fastnet.build first.",
-        ):
-            ModelOp(line(), "x", "y")
-
-    def test_trainable_without_gradients(self) -> None:
-        with raising(
-            AssertionError,
-            "ModelOp of 'm' is trainable, so gradients must be True. Pass trainable=False to run "
-            "the model without them.",
-        ):
-            ModelOp(made(line(), model_name="m"), "x", "y", gradients=False)
-
     def test_more_keys_than_inputs(self) -> None:
         model = made(line(), model_name="line")
         (only,) = model.inputs
@@ -97,16 +68,6 @@ class TestMaking:
             infer(TFNetwork([ModelOp(model, "x", "y")]), {"x": X}, eager=True)
         model.build((None, 4))
         infer(TFNetwork([ModelOp(model, "x", "y")]), {"x": X}, eager=True)
-
-    def test_in_a_network_of_another_framework(self) -> None:
-        op = ModelOp(made(line(), model_name="m"), "x", "y")
-        op.build("tf")
-        with raising(
-            ValueError,
-            "ModelOp of 'm' holds a model of framework 'tf', but its network runs on 'torch'. Put "
-            "models of one framework into a network.",
-        ):
-            op.build("torch")
 
 
 class Pair(keras.Model):
@@ -191,14 +152,6 @@ class TestInputs:
         x = np.array([[1, 2], [3, 4]], dtype=kind)
         y = infer(TFNetwork([ModelOp(made(model), "x", "y")]), {"x": x}, eager=eager)["y"]
         np.testing.assert_allclose(y, twin(tf.constant(x, tf.float32)), rtol=1e-6)
-
-    def test_several_outputs(self, eager: bool) -> None:
-        x = layers.Input((4,))
-        model = keras.Model(x, [layers.Dense(2)(x), layers.Dense(3)(x)])
-        op = ModelOp(made(model), "x", ["a", "b"])
-        result = infer(TFNetwork([op]), {"x": X}, eager=eager)
-        for key, wanted in zip("ab", model(X), strict=True):
-            np.testing.assert_allclose(result[key], wanted, rtol=1e-6)
 
 
 def dropping() -> Any:
@@ -362,14 +315,6 @@ class TestIntermediateLayers:
         h = infer(TFNetwork([op]), {"x": tf.ones((1, 2))}, eager=eager)["h"]
         np.testing.assert_allclose(h, shared(shared(tf.ones((1, 2)))), rtol=1e-5)
 
-    def test_several_model_outputs_come_first(self, eager: bool) -> None:
-        x = layers.Input((4,))
-        hidden = layers.Dense(2, name="hidden")(x)
-        model = made(keras.Model(x, [layers.Dense(1)(hidden), layers.Dense(3)(hidden)]))
-        op = ModelOp(model, "x", ["a", "b", "h"], intermediate_layers="hidden")
-        result = infer(TFNetwork([op]), {"x": X}, eager=eager)
-        assert [tuple(result[key].shape) for key in "abh"] == [(2, 1), (2, 3), (2, 2)]
-
     def test_own_outputs_by_name(self, eager: bool) -> None:
         x = layers.Input((4,))
         hidden = layers.Dense(2, name="hidden")(x)
@@ -384,71 +329,6 @@ class TestIntermediateLayers:
             with pytest.raises(ValueError, match="that its model returned") as caught:
                 infer(TFNetwork([op]), {"x": X}, eager=eager)
             assert count in str(caught.value)
-
-    def test_two_ops_of_one_model(self, eager: bool) -> None:
-        model = made(functional())
-        network = TFNetwork(
-            [
-                ModelOp(model, "x", ["y", "h"], intermediate_layers="up"),
-                ModelOp(model, "z", ["w", "k"], intermediate_layers=["up"]),
-                ModelOp(model, "z", "plain"),
-            ]
-        )
-        result = infer(network, {"x": X, "z": 2 * X}, eager=eager)
-        for key, x in (("h", X), ("k", 2 * X)):
-            np.testing.assert_allclose(result[key], by_hand(model, x)["up"], rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(result["plain"], result["w"])
-
-    def test_gradients_flow_through_them(self, eager: bool) -> None:
-        """A loss on a layer's output trains what comes before it, and leaves the rest."""
-        model, twin = twins(functional)
-        model = made(model, lambda: BY_NAME.SGD(0.1))
-        network = TFNetwork(
-            [
-                ModelOp(model, "x", ["y", "h", "k"], intermediate_layers=["first", "up"]),
-                LambdaOp(lambda h, k: tf.reduce_mean(h**2) + tf.reduce_sum(k), ["h", "k"], "loss"),
-                UpdateOp(model, "loss"),
-            ]
-        )
-        train(network, [{"x": X}] * 3, eager)
-        optimizer = BY_NAME.SGD(0.1)
-        for _ in range(3):
-            with tf.GradientTape() as tape:
-                h = twin.get_layer("first")(X)
-                k = twin.get_layer("block").get_layer("up")(h)
-                loss = tf.reduce_mean(h**2) + tf.reduce_sum(k)
-            trained = [*twin.get_layer("first").weights]
-            trained += twin.get_layer("block").get_layer("up").weights
-            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
-        assert_close(model, twin)
-
-    def test_in_training_mode(self, eager: bool) -> None:
-        model = made(
-            keras.Sequential([layers.Input((4,)), layers.Dropout(0.5, name="drop")]), "sgd"
-        )
-        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="drop")
-        network = TFNetwork([op])
-        result = infer(network, {"x": tf.ones((64, 4))}, "train", eager)
-        assert set(np.unique(result["h"])) == {0.0, 2.0}
-        assert set(np.unique(infer(network, {"x": X}, "eval", eager)["h"])) == set(np.unique(X))
-
-    def test_layers_are_as_they_were(self, eager: bool) -> None:
-        model = made(functional())
-        inner = model.get_layer("block").get_layer("up")
-        # one that somebody has given a call of its own
-        calls: list[int] = []
-        plain = inner.call
-
-        def own(x: Any, **rest: Any) -> Any:
-            calls.append(1)
-            return plain(x, **rest)
-
-        object.__setattr__(inner, "call", own)
-        op = ModelOp(model, "x", ["y", "h", "k"], intermediate_layers=["first", "up"])
-        infer(TFNetwork([op]), {"x": X}, eager=eager)
-        assert calls
-        assert "call" not in vars(model.get_layer("first"))
-        assert vars(inner)["call"] is own
 
     def test_after_an_error_too(self, eager: bool) -> None:
         fails: list[int] = []
@@ -511,82 +391,9 @@ class TestLayersThatThereAreNot:
         ):
             ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
 
-    def test_among_many(self) -> None:
-        many = keras.Sequential([layers.Dense(1, name=f"d{n}") for n in range(12)])
-        with raising(
-            MissingKeyError,
-            "intermediate_layers asks for the layer 'x' of Sequential, which has none of this "
-            "name. Its layers are ['d0', 'd1', 'd2', 'd3', 'd4', 'd5', 'd6', 'd7'] and 4 more.",
-        ):
-            ModelOp(made(many), "x", ["y", "h"], intermediate_layers="x")
-
-    def test_fewer_outputs_than_values(self) -> None:
-        with raising(
-            ValueError,
-            "ModelOp of 'm' writes the model's output and those of the intermediate layers ['up'], "
-            "but its outputs are ['y']. Name a key for each: the model's first, then one a layer.",
-        ):
-            TFNetwork([ModelOp(self.model(), "x", "y", intermediate_layers="up")])
-
-    def test_no_name_at_all(self) -> None:
-        with raising(
-            ValueError,
-            "ModelOp of 'm' asks for the intermediate layer 1.5 of type float. Give names or "
-            "places.",
-        ):
-            ModelOp(self.model(), "x", ["y", "h"], intermediate_layers=1.5)  # type: ignore[arg-type]
-
 
 @EAGER
 class TestWithoutGradients:
-    def test_no_gradients_reach_what_is_before(self, eager: bool) -> None:
-        """The second model hands none back, and so the first learns from its own loss only."""
-        (first, twin), second = twins(line), made(line(), model_name="second")
-        first = made(first, lambda: BY_NAME.SGD(0.1), model_name="first")
-        before = weights(second)
-        network = TFNetwork(
-            [
-                ModelOp(first, "x", "y"),
-                LambdaOp(lambda y: tf.concat([y, y], axis=1), "y", "yy"),
-                ModelOp(second, "yy", "z", trainable=False, gradients=False),
-                LambdaOp(
-                    lambda y, z: tf.reduce_mean(y**2) + tf.reduce_mean(z**2), ["y", "z"], "loss"
-                ),
-                UpdateOp(first, "loss"),
-            ]
-        )
-        x = tf.constant([[1.0, 2.0]])
-        train(network, [{"x": x}] * 2, eager)
-        optimizer = BY_NAME.SGD(0.1)
-        for _ in range(2):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(twin(x) ** 2)
-            trained = twin.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
-        assert_close(first, twin)
-        assert same_weights(second, before)
-
-    def test_frozen_in_effect_but_passing_them_on(self, eager: bool) -> None:
-        (first, twin), second = twins(line), made(line(), model_name="second")
-        first = made(first, lambda: BY_NAME.SGD(0.1), model_name="first")
-        network = TFNetwork(
-            [
-                ModelOp(first, "x", "y"),
-                LambdaOp(lambda y: tf.concat([y, y], axis=1), "y", "yy"),
-                ModelOp(second, "yy", "z", trainable=False),
-                LambdaOp(lambda z: tf.reduce_mean(z**2), "z", "loss"),
-                UpdateOp(first, "loss"),
-            ]
-        )
-        x = tf.constant([[1.0, 2.0]])
-        train(network, [{"x": x}], eager)
-        with tf.GradientTape() as tape:
-            y = twin(x)
-            loss = tf.reduce_mean(second(tf.concat([y, y], axis=1)) ** 2)
-        trained = twin.trainable_variables
-        BY_NAME.SGD(0.1).apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
-        assert_close(first, twin)
-
     def test_no_tape_where_nothing_takes_gradients(self, eager: bool) -> None:
         tapes: list[Any] = []
 

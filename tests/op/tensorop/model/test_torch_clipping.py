@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,66 +221,6 @@ def test_two_updates_of_a_model_are_clipped_together() -> None:
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_gan_clips_each_of_its_models() -> None:
-    models, hands = zip(*[twins(mlp, seed) for seed in (0, 1)], strict=True)
-    for model in models:
-        built(model, sgd())
-    maker, judge = models
-
-    def widen(h: torch.Tensor) -> torch.Tensor:
-        return h.repeat(1, 4)
-
-    network = TorchNetwork(
-        [
-            ModelOp(maker, "x", "h"),
-            LambdaOp(widen, "h", "fake"),
-            ModelOp(judge, "fake", "of_fake"),
-            ModelOp(judge, "x", "of_real"),
-            LambdaOp(
-                lambda a, b: (a**2).mean() + ((b - 1) ** 2).mean(), ["of_fake", "of_real"], "j"
-            ),
-            LambdaOp(lambda a: ((a - 1) ** 2).mean(), "of_fake", "m"),
-            UpdateOp(maker, "m", clip_norm=0.02, outputs={"grad_norm": "maker_norm"}),
-            UpdateOp(judge, "j", clip_value=0.01, outputs={"grad_norm": "judge_norm"}),
-        ]
-    )
-    data = batches(4)
-    results = run_all(network, data)
-    first, second = hands
-    optimizers = [sgd()(one.parameters()) for one in hands]
-    for batch, result in zip(data, results, strict=True):
-        fake = widen(first(batch["x"]))
-        ((second(fake) - 1) ** 2).mean().backward()
-        second.zero_grad()
-        loss = (second(fake.detach()) ** 2).mean() + ((second(batch["x"]) - 1) ** 2).mean()
-        loss.backward()
-        norms = clip(first, 0.02, None), clip(second, None, 0.01)
-        assert [float(result[f"{one}_norm"]) for one in ("maker", "judge")] == pytest.approx(
-            norms, rel=1e-4
-        )
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-    for model, hand in zip(models, hands, strict=True):
-        for own, other in zip(model.parameters(), hand.parameters(), strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
-
-
-def test_frozen_parameters_have_no_part_in_the_norm() -> None:
-    model, twin = twins(mlp)
-    for one in (model, twin):
-        one[0].requires_grad_(False)
-    built(model, sgd())
-    results = run_all(TorchNetwork(supervised(model, clip_norm=0.1, outputs=TOLD)), batches(3))
-    optimizer = sgd()(twin.parameters())
-    for batch, result in zip(batches(3), results, strict=True):
-        cross_entropy(twin(batch["x"]), batch["t"]).backward()
-        assert float(result["norm"]) == pytest.approx(clip(twin, 0.1, None), rel=1e-6)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert same_weights(model, twin)
-
-
 def test_given_gradients_are_clipped() -> None:
     model, twin = twins(line)
     built(model, sgd())
@@ -323,38 +261,6 @@ def test_a_warmup_takes_no_step() -> None:
     assert not bool(result["stepped"])
     assert result["norm"].isnan()
     assert same_weights(model, twin)
-
-
-def test_copies_clip_too() -> None:
-    model = built(mlp, sgd())
-    network = TorchNetwork(supervised(model, clip_norm=0.1, outputs=TOLD, merge_grad=2))
-    run_all(network, batches(3))
-    others = [copy.deepcopy(network), pickle.loads(pickle.dumps(network))]
-    results = [run_all(each, batches(3, seed=1)) for each in (network, *others)]
-    for other, own in zip(others, results[1:], strict=True):
-        assert same_weights(network.models[0], other.models[0])
-        assert torch.equal(own[0]["norm"], results[0][0]["norm"])
-
-
-def test_settings_that_are_written_count_from_the_next_opening_on() -> None:
-    model, twin = twins(mlp)
-    built(model, sgd(), model_name="m")
-    ops = supervised(model)
-    network = TorchNetwork(ops)
-    run_all(network, batches(1))
-    ops[2].clip_norm = 0.1
-    run_all(network, batches(2, seed=1))
-    optimizer = sgd()(twin.parameters())
-    for place, batch in enumerate([*batches(1), *batches(2, seed=1)]):
-        cross_entropy(twin(batch["x"]), batch["t"]).backward()
-        if place:
-            clip(twin, 0.1, None)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert same_weights(model, twin)
-    ops[2].clip_norm = -1
-    with raising(ValueError, REFUSED["clip_norm=-1"]):
-        network(mode="train", epoch=1)
 
 
 def test_true_is_no_norm_though_it_equals_1() -> None:
@@ -474,35 +380,6 @@ class TestRest:
         run_all(network, data[2:], epoch=2)
         self.by_hand(twin, [data[2:]])
         assert same_weights(model, twin)
-
-    def test_in_the_middle_of_handling_an_error(self) -> None:
-        model, twin = twins(mlp)
-        built(model, sgd())
-        network = TorchNetwork(supervised(model, merge_grad=3, rest="flush"))
-        data = batches(2)
-        try:
-            raise RuntimeError
-        except RuntimeError:
-            run_all(network, data)
-        self.by_hand(twin, [data])
-        assert same_weights(model, twin)
-
-    def test_in_mixed_precision(self) -> None:
-        model, twin = twins(mlp)
-        built(model, sgd(), mixed_precision="fp16")
-        network = TorchNetwork(supervised(model, merge_grad=4, rest="flush", clip_norm=0.1))
-        data = batches(3)
-        run_all(network, data)
-        optimizer, scaler = sgd()(twin.parameters()), torch.amp.GradScaler("cpu")
-        for batch in data:
-            with torch.autocast("cpu", torch.float16):
-                loss = cross_entropy(twin(batch["x"]), batch["t"])
-            scaler.scale(loss / 3).backward()
-        scaler.unscale_(optimizer)
-        clip(twin, 0.1, None)
-        scaler.step(optimizer)
-        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
 
 
 REFUSED = {

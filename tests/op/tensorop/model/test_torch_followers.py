@@ -16,7 +16,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.meta import Fuse
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
@@ -121,24 +120,6 @@ def test_a_captured_step_averages() -> None:
     assert [trace.fallback for trace in results[0][1]] == [None, None]
     for own, other in zip(results[0][0].parameters(), results[1][0].parameters(), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
-
-
-def test_the_warning_of_steps_that_are_not_captured_names_the_loop() -> None:
-    model = built(mlp, sgd(), model_name="m")
-    looking = LambdaOp(lambda x: x * x.sum().item(), "x", "z")
-    network = TorchNetwork([looking, *ops_of(model, None)], compile=QUICK)
-    with pytest.warns(UserWarning, match="looks at the values of tensors") as caught:
-        list(fastnet.steps(network, batches(3), "train"))
-    assert [one.filename for one in caught] == [__file__]
-
-
-def test_a_schedule_stepped_after_each_update_is_captured() -> None:
-    model = built(mlp, sgd(), model_name="m")
-    schedule = LRSchedule(model, lambda optimizer: ExponentialLR(optimizer, 0.5))
-    network = TorchNetwork(ops_of(model, None, schedule), compile=QUICK)
-    run_all(network, batches(3))
-    assert [one.fallback for one in network.traces] == [None]
-    assert model.current_optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
 
 
 @pytest.mark.parametrize("per", ["update", "epoch"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.meta import Fuse
@@ -149,18 +146,6 @@ class TestWhatTheModelDoesNotShow:
         assert str(other.state_dict()) == str(state)
 
     @MERGES
-    def test_frozen_weights_beside_a_parameter_that_only_the_optimizer_has(
-        self, merge: int
-    ) -> None:
-        scale = nn.Parameter(torch.tensor(2.0))
-        model = built(mlp, lambda parameters: torch.optim.SGD([*parameters, scale], lr=0.1))
-        model.requires_grad_(False)
-        ops = supervised(model, merge_grad=merge)
-        ops.insert(1, LambdaOp(lambda y: y * scale, "y", "y"))
-        run_all(TorchNetwork(ops), batches(2))
-        assert float(scale.detach()) != 2.0
-
-    @MERGES
     def test_parameters_that_a_wrapper_holds_elsewhere(self, merge: int) -> None:
         model, twin = twins(lambda: nn.Sequential(nn.Linear(16, 16), Sharded()))
         data = batches(6)
@@ -169,18 +154,6 @@ class TestWhatTheModelDoesNotShow:
         by_hand(twin, torch.optim.SGD(twin.parameters(), lr=0.1), data, merge)
         assert same_weights(model, twin)
         assert not torch.equal(model[1].weight, before["1.weight"])
-
-    @MERGES
-    def test_hooks_on_other_leaves(self, merge: int) -> None:
-        model = built(mlp, sgd())
-        leaf = torch.zeros(4, requires_grad=True)
-        seen: list[str] = []
-        leaf.register_hook(lambda gradient: seen.append("before"))
-        leaf.register_post_accumulate_grad_hook(lambda one: seen.append("after"))
-        ops = supervised(model, merge_grad=merge)
-        ops.insert(1, LambdaOp(lambda y: y + leaf, "y", "y"))
-        run_all(TorchNetwork(ops), batches(2))
-        assert seen == ["before", "after"] * 2
 
     def test_an_optimizer_inside_of_the_backward_pass(self) -> None:
         """Hooks that step at once take the gradients, and nobody is told of a loss without any."""
@@ -400,20 +373,6 @@ class TestBesideOtherModels:
             assert gradient is None or bool((gradient == 1).all())
         assert no_gradients(maker)
 
-    def test_gradients_that_nobody_wants_are_not_computed(self) -> None:
-        maker, _, critic, _ = self.pair(mlp)
-        ops = self.ops(maker, critic, detach=False)
-        del ops[-2]
-        seen: list[str] = []
-        for name, model in (("maker", maker), ("critic", critic)):
-            for parameter in model.parameters():
-                parameter.register_hook(lambda gradient, name=name: seen.append(name))
-                parameter.register_post_accumulate_grad_hook(
-                    lambda one, name=name: seen.append(name)
-                )
-        run_all(TorchNetwork(ops), batches(1))
-        assert seen == ["maker"] * 4
-
     def test_a_parameter_of_both_is_trained_by_each(self) -> None:
         shared = seeded(lambda: nn.Linear(16, 16), 3)
         one, one_twin = twins(lambda: nn.Sequential(shared, nn.Linear(16, 4)), 1)
@@ -501,22 +460,6 @@ class TestBesideOtherModels:
         assert no_gradients(maker)
         assert all(bool((one.grad == 1).all()) for one in critic_model.parameters())
 
-    def test_models_that_share_a_network_no_more(self) -> None:
-        """In a network of its own a model leaves the others alone, which another thread may run."""
-        maker, _, critic, _ = self.pair(lambda: Checkpointed(False))
-        run_all(TorchNetwork(self.ops(maker, critic, detach=False)), batches(1))
-        held = [torch.ones_like(parameter) for parameter in maker.parameters()]
-        for parameter, gradient in zip(maker.parameters(), held, strict=True):
-            parameter.grad = gradient
-        seen: list[bool] = []
-
-        def look(gradient: torch.Tensor) -> None:
-            seen.append(all(map(operator.is_, (one.grad for one in maker.parameters()), held)))
-
-        critic.last.weight.register_hook(look)
-        run_all(TorchNetwork(regression(critic)), batches(2))
-        assert seen == [True, True]
-
 
 class TestWhatStandsInTheWay:
     """Where somebody looks on, or has put something in the place of torch's own, that is called."""
@@ -542,143 +485,6 @@ class TestWhatStandsInTheWay:
         setattr(optimizer, name, patched)
         self.trained(TorchNetwork(supervised(model)), model, twin)
         assert calls == [name] * 3
-
-    def test_zero_grad_of_all_optimizers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = built(mlp, sgd())
-        calls: list[Any] = []
-        own = torch.optim.Optimizer.zero_grad
-
-        def patched(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            calls.append(optimizer)
-            own(optimizer, *args, **kwargs)
-
-        monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", patched)
-        run_all(TorchNetwork(supervised(model)), batches(3))
-        assert calls == [optimizer_of(model)] * 3
-
-    @MERGES
-    def test_backward_of_one_loss(self, merge: int) -> None:
-        model, twin = twins(mlp)
-        calls: list[torch.Tensor] = []
-
-        def patch(loss: torch.Tensor) -> torch.Tensor:
-            def backward() -> None:
-                calls.append(loss)
-                torch.autograd.backward(loss)
-
-            loss.backward = backward  # type: ignore[method-assign]
-            return loss
-
-        ops = supervised(built(model, sgd()), merge_grad=merge)
-        ops.insert(2, LambdaOp(patch, "loss", "loss"))
-        data = batches(4)
-        run_all(TorchNetwork(ops), data)
-        by_hand(twin, torch.optim.SGD(twin.parameters(), lr=0.1), data, merge)
-        assert same_weights(model, twin)
-        assert len(calls) == 4
-
-    @pytest.mark.parametrize(
-        ("place", "name"), [(torch.Tensor, "backward"), (torch.autograd, "backward")]
-    )
-    def test_backward_of_all_losses(
-        self, place: Any, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model, twin = twins(mlp)
-        calls: list[int] = []
-        own = getattr(place, name)
-
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            calls.append(1)
-            return own(*args, **kwargs)
-
-        monkeypatch.setattr(place, name, patched)
-        self.trained(TorchNetwork(supervised(built(model, sgd()))), model, twin)
-        assert len(calls) == 6  # of the loop by hand as well
-
-    def test_backward_of_a_derived_tensor(self) -> None:
-        calls: list[int] = []
-
-        class Own(torch.Tensor):
-            def backward(self, *args: Any, **kwargs: Any) -> None:
-                calls.append(1)
-                super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-        model, twin = twins(mlp)
-        ops = supervised(built(model, sgd()))
-        ops.insert(2, LambdaOp(lambda loss: loss.as_subclass(Own), "loss", "loss"))
-        self.trained(TorchNetwork(ops), model, twin)
-        assert len(calls) == 3
-
-    def test_beside_another_model(self) -> None:
-        """A `backward` that takes no arguments is called without any."""
-        beside = TestBesideOtherModels()
-        maker, _, critic, _ = beside.pair(mlp)
-        ops = beside.ops(maker, critic, detach=False)
-        del ops[-2]
-        calls: list[int] = []
-
-        def patch(loss: torch.Tensor) -> torch.Tensor:
-            def backward() -> None:
-                calls.append(1)
-                torch.autograd.backward(loss)
-
-            loss.backward = backward  # type: ignore[method-assign]
-            return loss
-
-        ops.insert(-1, LambdaOp(patch, "maker_loss", "maker_loss"))
-        before = weights(maker)
-        run_all(TorchNetwork(ops), batches(1))
-        assert calls == [1]
-        assert not same_weights(maker, before)
-        assert no_gradients(maker, critic)
-
-    def test_a_mode_of_torch_functions(self) -> None:
-        model, twin = twins(mlp)
-
-        class Watching(TorchFunctionMode):
-            def __init__(self) -> None:
-                super().__init__()
-                self.seen: list[Any] = []
-
-            def __torch_function__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                self.seen.append(function)
-                return function(*args, **(kwargs or {}))
-
-        with Watching() as mode:
-            self.trained(TorchNetwork(supervised(built(model, sgd()))), model, twin)
-        assert mode.seen.count(torch.Tensor.backward) == 6  # of the loop by hand as well
-
-        x = torch.ones(2, requires_grad=True)
-        y = (x * 2).sum()
-        with Watching() as mode:
-            gradient = fastnet.backend.get_gradient(y, x)
-        assert torch.autograd.grad in mode.seen
-        assert gradient.tolist() == [2.0, 2.0]
-
-    def test_a_transform_of_functions(self) -> None:
-        model = built(line, sgd())
-        twin = copy.deepcopy(model)
-        network = TorchNetwork(regression(model))
-
-        def plain(x: torch.Tensor) -> torch.Tensor:
-            loss = (twin(x) ** 2).mean()
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss
-
-        x = torch.ones(3, 2)
-        with pytest.raises(RuntimeError) as expected:
-            torch.func.grad(plain)(x)
-        before = weights(model)
-        with network(mode="train", epoch=1):
-            with pytest.raises(RuntimeError) as caught:
-                torch.func.grad(lambda x: network.run_step({"x": x})["loss"])(x)
-            assert str(caught.value).startswith(str(expected.value))
-            assert same_weights(model, before)
-            assert no_gradients(model)
-            network.run_step({"x": x})
-        assert not same_weights(model, before)
 
     @MERGES
     def test_a_complex_loss(self, merge: int) -> None:
@@ -718,13 +524,6 @@ def run_deferred(state: dict[str, Any]) -> None:
 
 
 class TestAbandon:
-    def test_with_nothing_to_abandon(self) -> None:
-        for model in (built(line, sgd()), built(line, None)):
-            op = UpdateOp(model, "loss", merge_grad=2)
-            op.abandon()
-            op.abandon()
-            assert op.state_dict()["merged"] == 0
-
     def test_gradients_of_the_model_and_of_the_optimizer(self) -> None:
         extra = nn.Parameter(torch.ones(1))
         model = built(line, lambda parameters: torch.optim.SGD([next(iter(parameters)), extra]))
@@ -735,23 +534,6 @@ class TestAbandon:
         assert no_gradients(model)
         assert extra.grad is None
         op.abandon()
-
-    def test_what_a_step_has_merged_does_not_count(self) -> None:
-        model = built(line, sgd())
-        op = UpdateOp(model, "loss", merge_grad=3)
-        state: dict[str, Any] = {"warmup": False, "mode": "train", "deferred": {}}
-        x = torch.ones(3, 2)
-        op.forward((model(x) ** 2).mean(), state)
-        run_deferred(state)
-        assert op.state_dict()["merged"] == 1
-        op.forward((model(x) ** 2).mean(), state)
-        op.abandon()
-        op.abandon()
-        assert op.state_dict()["merged"] == 1
-        state["deferred"].clear()
-        op.forward((model(x) ** 2).mean(), state)
-        run_deferred(state)
-        assert op.state_dict()["merged"] == 2
 
     @MERGES
     def test_gradients_that_were_there_before_an_interrupted_one(self, merge: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import types
 import warnings
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-import fastnet
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
@@ -36,19 +34,6 @@ from tests.network.programs import (
 X = {"x": torch.ones(3, 2)}
 
 
-def test_a_copy_has_a_defer_of_its_own() -> None:
-    model = built(line)
-    ops = regression(model)
-    ops[-1] = copy.copy(ops[-1])
-    ops[-1].defer = True
-    before = weights(model)
-    seen: list[bool] = []
-    look = LambdaOp(lambda loss: seen.append(same_weights(model, before)), "loss")
-    run(TorchNetwork([*ops, look]), X, "train")
-    assert seen == [True]
-    assert not same_weights(model, before)
-
-
 class TestMaking:
     def test_settings(self) -> None:
         model = built(line)
@@ -62,17 +47,6 @@ class TestMaking:
         assert op.defer is True
         assert op.gradients is None
         assert op.loss_name == "loss"
-
-    def test_defaults(self) -> None:
-        op = UpdateOp(built(line), "loss")
-        assert op.mode == {"train"}
-        assert (op.merge_grad, op.defer, op.retain_graph) == (1, False, False)
-
-    def test_with_gradients_it_reads_those(self) -> None:
-        op = UpdateOp(built(line), "loss", gradients="g")
-        assert op.inputs == ["g"]
-        assert op.gradients == "g"
-        assert op.get_fe_loss_keys() == {"loss"}
 
     def test_what_it_tells_a_network(self) -> None:
         model = built(line)
@@ -90,14 +64,6 @@ class TestMaking:
         UpdateOp(model, "b")
         assert model.loss_name == {"a", "b"}
 
-    def test_a_model_that_was_not_built(self) -> None:
-        with raising(
-            AssertionError,
-            "UpdateOp takes a model that fastnet.build has made ready, but this Linear is not. "
-            "Pass it through fastnet.build first.",
-        ):
-            UpdateOp(line(), "loss")
-
     def test_gradients_of_a_model_of_mixed_precision(self) -> None:
         model = built(line, mixed_precision=True, model_name="m")
         with raising(
@@ -109,14 +75,6 @@ class TestMaking:
             UpdateOp(model, "loss", gradients="g")
         # a refused op leaves no mark on the model
         assert not hasattr(model, "loss_name")
-
-    @pytest.mark.parametrize("merge", [0, -1])
-    def test_merging_fewer_than_one(self, merge: int) -> None:
-        with raising(
-            ValueError,
-            f"UpdateOp of 'm' has merge_grad={merge}; it is an int, and the least is 1.",
-        ):
-            UpdateOp(built(line, model_name="m"), "loss", merge_grad=merge)
 
     def test_merging_on_several_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -138,16 +96,6 @@ class TestMaking:
             "known framework.",
         ):
             UpdateOp(model, "loss")
-
-    def test_in_a_network_of_another_framework(self) -> None:
-        op = UpdateOp(built(line, model_name="m"), "loss")
-        op.build("torch", torch.device("cpu"))
-        with raising(
-            ValueError,
-            "UpdateOp of 'm' holds a model of framework 'torch', but its network runs on 'tf'. Put "
-            "models of one framework into a network.",
-        ):
-            op.build("tf")
 
 
 class TestRetainingTheGraph:
@@ -265,50 +213,6 @@ class TestErrorsOfAStep:
         run(network, X, "train", warmup=True)
 
     @pytest.mark.parametrize("merge", [1, 2])
-    def test_nothing_to_train(self, merge: int) -> None:
-        model = built(line, model_name="m")
-        model.requires_grad_(False)
-        network = TorchNetwork(regression(model, merge_grad=merge))
-        with raising(
-            ValueError,
-            "Model 'm' is to be updated, but none of its parameters has requires_grad. Unfreeze "
-            "some of them, or take the UpdateOp out.",
-        ):
-            run(network, {"x": torch.ones(1, 2, requires_grad=True)}, "train")
-        self.after(network, model)
-
-    @pytest.mark.parametrize("merge", [1, 2])
-    def test_a_loss_without_a_graph(self, merge: int) -> None:
-        model = built(line, model_name="m")
-        ops = regression(model, merge_grad=merge)
-        ops[1] = LambdaOp(lambda x: x.mean(), "x", "loss")
-        network = TorchNetwork(ops)
-        with raising(
-            RuntimeError,
-            "The loss 'loss' has no graph to take the gradients of 'm' from: nothing that it was "
-            "made of needs gradients. Make it from the output of a ModelOp with gradients=True, "
-            "outside of no_grad.",
-        ):
-            run(network, X, "train")
-        self.after(network, model)
-        with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
-            run(TorchNetwork(regression(model, merge_grad=merge)), X, "train")
-        self.after(network, model)
-
-    @pytest.mark.parametrize(
-        ("loss", "name"), [(3.0, "float"), ([torch.ones(1)], "list"), (None, "NoneType")]
-    )
-    @pytest.mark.parametrize("merge", [1, 2])
-    def test_a_loss_that_is_no_tensor(self, loss: Any, name: str, merge: int) -> None:
-        model = built(line, model_name="m")
-        network = TorchNetwork([UpdateOp(model, "loss", merge_grad=merge)])
-        with raising(
-            ValueError, f"UpdateOp of 'm' reads a tensor as its loss 'loss', but got {name}."
-        ):
-            run(network, {"loss": loss}, "train")
-        self.after(network, model)
-
-    @pytest.mark.parametrize("merge", [1, 2])
     def test_variables_that_an_earlier_update_has_overwritten(self, merge: int) -> None:
         first = built(lambda: nn.Linear(2, 2), model_name="first")
         second = built(lambda: nn.Linear(2, 1), model_name="second")
@@ -414,55 +318,3 @@ class TestMerging:
                 moved.append(round(float((before["weight"] - model.weight.detach())[0, 0])))
         assert moved == [0, 1, 2, 3, 3, 5]
         assert torch.equal(model.bias, before["bias"])
-
-
-def test_an_optimizer_with_a_zero_grad_of_its_own() -> None:
-    """It is asked, since it may let go of more than gradients."""
-    calls: list[str] = []
-
-    class Own(torch.optim.SGD):
-        def zero_grad(self, set_to_none: bool = True) -> None:
-            calls.append("zero_grad")
-            super().zero_grad(set_to_none)
-
-    model = fastnet.build(line, lambda params: Own(params, lr=0.1))
-    run(TorchNetwork(regression(model)), X, "train")
-    assert calls == ["zero_grad"]
-    assert no_gradients(model)
-
-    def test_an_op_listed_twice_merges_twice_a_step(self) -> None:
-        model, twin = twins(line)
-        built(model, "sgd")
-        update = UpdateOp(model, "loss", merge_grad=2)
-        loss = LambdaOp(lambda y: (y**2).mean(), "y", "loss")
-        network = TorchNetwork([ModelOp(model, "x", "y"), loss, update, update])
-        x = torch.ones(4, 2)
-        run(network, {"x": x}, "train")
-        optimizer = torch.optim.SGD(twin.parameters(), lr=0.01)
-        (twin(x) ** 2).mean().backward()
-        optimizer.step()
-        assert same_weights(model, twin)
-
-
-class TestGivenGradients:
-    @pytest.mark.parametrize("merge", [1, 2])
-    @pytest.mark.parametrize(
-        ("gradients", "got"),
-        [
-            ([torch.ones(1, 2)], "1 of them"),
-            (torch.ones(2), "Tensor"),
-            (None, "NoneType"),
-        ],
-    )
-    def test_that_do_not_fit_the_parameters(self, gradients: Any, got: str, merge: int) -> None:
-        model = built(line, model_name="m")
-        update = UpdateOp(model, "loss", gradients="g", merge_grad=merge)
-        network = TorchNetwork([ModelOp(model, "x", "y"), update])
-        before = [parameter.detach().clone() for parameter in model.parameters()]
-        with raising(
-            ValueError,
-            "UpdateOp of 'm' reads gradients from 'g', a list with one for each of the model's 2 "
-            f"trainable parameters, but got {got}.",
-        ):
-            run(network, {"x": torch.ones(4, 2), "g": gradients}, "train")
-        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

@@ -1,0 +1,324 @@
+"""Losses of the public functions, and slopes of them, against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastnet import backend
+from tests.backend.makers import (
+    FRAMEWORKS,
+    WITH_GRADIENTS,
+    gradient,
+    in_graph,
+    make,
+    read,
+    slopes,
+    type_name,
+)
+
+Array = np.ndarray[Any, Any]
+TYPES = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
+PROBABILITIES = np.array([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])
+
+
+def hinge(true: Array, pred: Array) -> Array:
+    return np.maximum(1 - true * pred, 0).mean(-1)
+
+
+def l1_loss(true: Array, pred: Array) -> Array:
+    return np.abs(true - pred).mean(-1)
+
+
+def smooth_l1_loss(true: Array, pred: Array, beta: float = 1.0) -> Array:
+    gap = np.abs(true - pred)
+    return np.where(gap < beta, gap**2 / 2 / beta, gap - beta / 2).mean(-1)
+
+
+def huber(true: Array, pred: Array, beta: float = 1.0) -> Array:
+    gap = np.abs(true - pred)
+    return np.where(gap < beta, gap**2 / 2, beta * (gap - beta / 2)).mean(-1)
+
+
+def focal_loss(
+    true: Array,
+    pred: Array,
+    gamma: float = 2.0,
+    alpha: float = 0.25,
+    from_logits: bool = False,
+    normalize: bool = True,
+    shape_reduction: str = "sum",
+    sample_reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Array:
+    count = np.maximum(true.reshape(len(true), -1).sum(1), 1)
+    soft = true + label_smoothing * (0.5 - true)
+    odds = 1 / (1 + np.exp(-pred)) if from_logits else pred
+    entropy = -soft * np.log(odds) - (1 - soft) * np.log(1 - odds)
+    wrong = 1 - (odds * soft + (1 - odds) * (1 - soft))
+    losses = alpha * soft + (1 - alpha) * (1 - soft)
+    losses = losses * entropy * wrong**gamma
+    if normalize:
+        losses = losses / count.reshape([-1] + [1] * (losses.ndim - 1))
+    axes = tuple(range(1, losses.ndim))
+    if shape_reduction != "none":
+        losses = getattr(losses, shape_reduction)(axis=axes)
+    return losses if sample_reduction == "none" else getattr(losses, sample_reduction)()
+
+
+# name, oracle, settings, kind of data
+CASES: list[tuple[str, Callable[..., Array], dict[str, Any], str]] = [
+    ("hinge", hinge, {}, "signs"),
+    ("l1_loss", l1_loss, {}, "numbers"),
+    ("smooth_l1_loss", smooth_l1_loss, {}, "numbers"),
+    ("smooth_l1_loss", smooth_l1_loss, {"beta": 0.5}, "numbers"),
+    ("huber", huber, {}, "numbers"),
+    ("huber", huber, {"beta": 2.0}, "numbers"),
+    ("focal_loss", focal_loss, {}, "odds"),
+    ("focal_loss", focal_loss, {"from_logits": True}, "logits"),
+    ("focal_loss", focal_loss, {"normalize": False, "gamma": 1.5, "alpha": 0.75}, "odds"),
+    ("focal_loss", focal_loss, {"shape_reduction": "mean", "sample_reduction": "sum"}, "odds"),
+    ("focal_loss", focal_loss, {"shape_reduction": "none", "sample_reduction": "none"}, "odds"),
+    ("focal_loss", focal_loss, {"label_smoothing": 0.2, "sample_reduction": "none"}, "odds"),
+]
+IDS = ["-".join([name, *map(str, settings)]) for name, _, settings, _ in CASES]
+
+
+def data(kind: str, shape: tuple[int, ...] = (4, 3, 5)) -> tuple[Array, Array]:
+    """Make truth and predictions that half precision holds exactly, away from any corner."""
+    source = np.random.default_rng(len(kind))
+    pred = source.integers(-12, 12, shape) / 4 + 1 / 16
+    if kind == "numbers":
+        return source.integers(-3, 3, shape).astype(float), pred
+    bits = source.integers(0, 2, shape).astype(float)
+    if kind == "odds":
+        return bits, source.integers(1, 16, shape) / 16
+    return (2 * bits - 1, pred) if kind == "signs" else (bits, pred)
+
+
+def dice_score(
+    pred: Array,
+    true: Array,
+    soft_dice: bool = False,
+    sample_average: bool = False,
+    channel_average: bool = False,
+    channel_weights: Any = None,
+    mask_overlap: bool = True,
+    threshold: float | None = None,
+    empty_nan: bool = False,
+    epsilon: float = 1e-6,
+) -> Array:
+    """Score (batch, channels, ...) masks, one after the other."""
+    if not mask_overlap:
+        pred = np.where(pred == pred.max(1, keepdims=True), pred, 0)
+    if threshold is not None:
+        pred = (pred > threshold).astype(float)
+    scores = np.zeros(pred.shape[:2])
+    for sample, channel in np.ndindex(scores.shape):
+        one, two = pred[sample, channel], true[sample, channel]
+        power = 2 if soft_dice else 1
+        size = (one**power).sum() + (two**power).sum()
+        scores[sample, channel] = 2 * (one * two).sum() / (size + epsilon)
+        if channel_weights is not None:
+            scores[sample, channel] *= channel_weights[channel]
+        if empty_nan and not one.any() and not two.any():
+            scores[sample, channel] = np.nan
+    if channel_average:
+        scores = scores.mean(1)
+    return scores.mean(0) if sample_average else scores
+
+
+DICE: list[dict[str, Any]] = [
+    {},
+    {"soft_dice": True},
+    {"sample_average": True},
+    {"channel_average": True, "sample_average": True},
+    {"channel_weights": [0.5, 2.0, 1.0]},
+    {"mask_overlap": False},
+    {"threshold": 0.5},
+    {"threshold": 0.97, "empty_nan": True},
+    {"epsilon": 1.0},
+]
+
+
+def masks() -> tuple[Array, Array]:
+    """Make predictions without ties, and truth, of shape (batch, channels, 4, 2); some is empty."""
+    source = np.random.default_rng(0)
+    pred = source.permutation(np.arange(1, 49)).reshape(2, 3, 4, 2) / 64
+    true = source.integers(0, 2, pred.shape).astype(float)
+    true[0, 1] = 0
+    return pred, true
+
+
+def check_slopes(framework: str, loss: Any, oracle: Any, pred: Any, dtype: str) -> None:
+    """Compare gradients through a type with differences of an oracle."""
+    near = max(TYPES[dtype], 1e-4)
+    found = gradient(framework, lambda x: loss(backend.cast(x, dtype)), pred)
+    np.testing.assert_allclose(found, slopes(oracle, pred, 1e-5), rtol=near, atol=near)
+
+
+@WITH_GRADIENTS
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("name", "oracle", "settings", "kind"), CASES, ids=IDS)
+def test_values_and_slopes(
+    framework: str, name: str, oracle: Any, settings: Any, kind: str, dtype: str
+) -> None:
+    true, pred = data(kind)
+    function, wanted, near = getattr(backend, name), oracle(true, pred, **settings), TYPES[dtype]
+    truth = make(framework, true, dtype)
+    loss = function(truth, make(framework, pred, dtype), **settings)
+    assert type_name(loss) == dtype
+    assert tuple(loss.shape) == wanted.shape
+    np.testing.assert_allclose(read(loss), wanted, rtol=near, atol=near)
+    check_slopes(
+        framework,
+        lambda x: function(truth, x, **settings),
+        lambda x: oracle(true, x, **settings),
+        pred,
+        dtype,
+    )
+    # a truth of integers is as good as one of floats, and so is a graph of any batch size
+    ints = make(framework, true, "int64")
+    loss = function(ints, make(framework, pred, "float32"), **settings)
+    np.testing.assert_allclose(read(loss), wanted, rtol=2e-5, atol=2e-5)
+    if framework == "tf":
+        loss = in_graph(lambda t, p: function(t, p, **settings), true, pred)
+        np.testing.assert_allclose(read(loss), wanted, rtol=2e-5, atol=2e-5)
+
+
+def laid_out(framework: str, array: Array) -> Array:
+    """Put channels where the framework wants them."""
+    return np.moveaxis(array, 1, -1) if framework == "tf" else array
+
+
+@WITH_GRADIENTS
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("settings", DICE, ids=lambda one: "-".join(one) or "plain")
+def test_dice(framework: str, settings: Any, dtype: str) -> None:
+    pred, true = masks()
+    truth, near = make(framework, laid_out(framework, true)), TYPES[dtype]
+    wanted = dice_score(pred, true, **settings)
+
+    def score(x: Any) -> Any:
+        return backend.dice_score(x, truth, **settings)
+
+    found = score(make(framework, laid_out(framework, pred), dtype))
+    assert type_name(found) == dtype
+    np.testing.assert_allclose(read(found), wanted, rtol=near, atol=near / 10)
+    if framework == "tf":
+        found = in_graph(
+            lambda p, t: backend.dice_score(p, t, **settings),
+            laid_out(framework, pred),
+            laid_out(framework, true),
+        )
+        np.testing.assert_allclose(read(found), wanted, rtol=2e-5)
+    if "threshold" not in settings:
+        given = laid_out(framework, pred)
+
+        def oracle(x: Any) -> Any:
+            moved = np.moveaxis(x, -1, 1) if framework == "tf" else x
+            return dice_score(moved, true, **settings)
+
+        check_slopes(framework, score, oracle, given, dtype)
+
+
+@FRAMEWORKS
+def test_known_values(framework: str) -> None:
+    """Minus the logarithms of the probabilities of what is true."""
+    pred, bits = make(framework, [[0.9], [0.3]]), make(framework, [[1.0], [0.0]])
+    each = -np.log([0.9, 0.7])
+    found = backend.binary_crossentropy(pred, bits, average_loss=False)
+    np.testing.assert_allclose(read(found), each, rtol=1e-6)
+    found = backend.binary_crossentropy(y_pred=pred, y_true=bits, class_weights={1: 2.0})
+    np.testing.assert_allclose(read(found), (each * [2, 1]).mean(), rtol=1e-6)
+    pred, classes = make(framework, PROBABILITIES), np.array([1, 2])
+    each = -np.log([0.3, 0.1])
+    for function, true in (
+        (backend.categorical_crossentropy, np.eye(3)[classes]),
+        (backend.sparse_categorical_crossentropy, classes),
+        (backend.sparse_categorical_crossentropy, classes.astype("float32")),
+    ):
+        true = make(framework, true)
+        np.testing.assert_allclose(read(function(pred, true)), each.mean(), rtol=1e-6)
+        found = function(pred, true, average_loss=False, class_weights={2: 3.0})
+        np.testing.assert_allclose(read(found), each * [1, 3], rtol=1e-6)
+        found = function(make(framework, np.log(PROBABILITIES)), true, from_logits=True)
+        np.testing.assert_allclose(read(found), each.mean(), rtol=1e-6)
+    found = backend.mean_squared_error(
+        y_true=make(framework, [[0.0, 1.0], [3.0, 5.0]]),
+        y_pred=make(framework, [[2.0, 1.0], [0.0, 0.0]]),
+    )
+    assert read(found).tolist() == [2, 17]
+
+
+@FRAMEWORKS
+def test_fractions_are_no_class_labels(framework: str) -> None:
+    pred, labels = make(framework, PROBABILITIES), make(framework, [0.9, 1.9])
+    with pytest.raises(ValueError, match=r"whole numbers.*float64.*integer dtype"):
+        backend.sparse_categorical_crossentropy(pred, labels)
+
+
+class TestL2Regularization:
+    def test_of_torch(self) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        model[0].bias.requires_grad_(False)
+        trained = [one for one in model.parameters() if one.requires_grad]
+        loss = backend.l2_regularization(model, beta=0.5)
+        wanted = 0.5 * sum((one.detach().numpy() ** 2).sum() / 2 for one in trained)
+        np.testing.assert_allclose(loss.item(), wanted, rtol=1e-6)
+        for one, slope in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            torch.testing.assert_close(slope, 0.5 * one.detach())
+        model.requires_grad_(False)
+        assert backend.l2_regularization(model) == 0
+
+    @pytest.mark.tf
+    def test_of_keras(self) -> None:
+        keras = pytest.importorskip("tensorflow").keras
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        model.layers[-1].trainable = False
+        wanted = 0.01 * sum((one.numpy() ** 2).sum() / 2 for one in model.trainable_variables)
+        np.testing.assert_allclose(backend.l2_regularization(model), wanted, rtol=1e-5)
+        model.trainable = False
+        assert backend.l2_regularization(model) == 0
+
+
+class TestWatch:
+    def test_in_torch(self) -> None:
+        plain = torch.tensor([1.0, 2.0])
+        watched = backend.watch(plain)
+        assert not plain.requires_grad
+        assert backend.get_gradient(watched**2, watched).tolist() == [2.0, 4.0]
+        inside = watched * 3
+        assert backend.watch(inside) is inside
+
+    @pytest.mark.tf
+    def test_in_tensorflow(self) -> None:
+        tf = pytest.importorskip("tensorflow")
+        given = tf.constant([1.0, 2.0])
+        with tf.GradientTape() as tape:
+            watched = backend.watch(given, tape)
+            target = watched**2
+        assert backend.get_gradient(target, watched, tape=tape).numpy().tolist() == [2.0, 4.0]
+        with pytest.raises(ValueError, match=r"needs a tape.*state\['tape'\]"):
+            backend.watch(given)
+
+    def test_an_array(self) -> None:
+        with pytest.raises(ValueError, match="ndarray"):
+            backend.watch(np.ones(2))
+
+
+@pytest.mark.parametrize("name", ["huber", "smooth_l1_loss"])
+@pytest.mark.parametrize("beta", [0, -1.0])
+def test_refused_betas(name: str, beta: float) -> None:
+    with pytest.raises(ValueError, match=f"beta of {name}.*{beta!r}"):
+        getattr(backend, name)(torch.ones(1, 2), torch.ones(1, 2), beta)
+
+
+@pytest.mark.parametrize(("name", "value"), [("gamma", -1), ("alpha", 2), ("shape_reduction", "x")])
+def test_refused_settings_of_focal_loss(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*{value!r}"):
+        backend.focal_loss(torch.ones(1, 2), torch.ones(1, 2), **{name: value})
