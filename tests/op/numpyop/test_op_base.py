@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from fastnet.op import Op
 from fastnet.op.numpyop import Delete
 from fastnet.op.op import get_inputs_by_op, is_delete, write_outputs_by_op
-from fastnet.types import is_op
+from fastnet.types import Keys, Names, is_op
 
 pytestmark = pytest.mark.fast
 
@@ -39,6 +39,12 @@ class TestInit:
         mode.add("eval")
         ds_id.add("b")
         assert (op.inputs, op.outputs, op.mode, op.ds_id) == (["x"], ["x"], {"train"}, {"a"})
+
+
+def test_types() -> None:
+    hints = get_type_hints(Op.__init__)
+    assert hints["inputs"] == hints["outputs"] == Keys | None
+    assert hints["mode"] == hints["ds_id"] == Names
 
 
 def test_reading_and_writing() -> None:
