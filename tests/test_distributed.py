@@ -1,4 +1,4 @@
-"""fastnet.distributed: processes that train together, told apart, and ended as one."""
+"""fastnet.distributed: processes that train together, and end as one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
 
 from fastnet import distributed
-from fastnet.errors import RankError
-from tests.launched import ended, in_ranks
+from tests.launched import in_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +29,6 @@ class TestOneProcess:
     def test_nothing_is_done(self) -> None:
         distributed.init()
         assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (0, 1, True)
-        assert distributed.compares_ranks()
         distributed.barrier()
         result = {"loss": torch.tensor(3), "x": [1]}
         gathered = distributed.gather(result)
@@ -42,8 +39,7 @@ class TestOneProcess:
 
     @pytest.mark.fast
     def test_as_a_context_manager(self) -> None:
-        with distributed.run(seed=3) as entered:
-            assert isinstance(entered, distributed.run)
+        with distributed.run(seed=3):
             drawn = random.random(), np.random.random(), torch.rand(())
         distributed.seed_ranks(3)
         assert drawn == (random.random(), np.random.random(), torch.rand(()))
@@ -66,8 +62,8 @@ class TestOneProcess:
 
 
 class TestRanks:
-    @pytest.mark.parametrize("count", [2, 3])
-    def test_each_has_its_place(self, count: int) -> None:
+    def test_each_has_its_place(self) -> None:
+        count = 2
         assert in_ranks(count, places) == [
             ((place, count, place == 0), "gloo", False) for place in range(count)
         ]
@@ -168,106 +164,57 @@ class TestGather:
             distributed.gather([1])  # type: ignore[arg-type]
 
 
+PROGRAM = """
+import sys, torch, fastnet
+from fastnet import distributed
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+
+case = sys.argv[1]
+with distributed.run(timeout=10):
+    rank = distributed.rank()
+    model = fastnet.build(lambda: torch.nn.Linear(4, 1), "sgd", model_name="net")
+    more = [LambdaOp(lambda x: 2 * x, "x", "x")] if case == "other" and rank else []
+    loss = LambdaOp(lambda y: (y**2).mean(), "y", "loss")
+    network = fastnet.Network([*more, ModelOp(model, "x", "y"), loss, UpdateOp(model, "loss")])
+    with network("train", 1):
+        for step in range(3):
+            if rank == 1 and step == 1:
+                if case == "raises": raise ValueError("the data is spoilt")
+                if case == "ends": break
+            network.run_step({"x": torch.ones(2, 4)})
+"""
+
+
 class TestFailures:
-    @pytest.mark.parametrize("failing", [0, 1])
-    @pytest.mark.parametrize("others", ["in_a_collective", "at_work", "done"])
-    def test_one_that_raises_ends_all(self, failing: int, others: str) -> None:
-        before = time.monotonic()
-        ranks = ended(3, fails, failing, others, seconds=100)
-        for one in ranks:
-            assert one.error is not None
-            if one.rank == failing:
-                assert "ValueError: the data is spoilt" in one.error
-                assert "RankError" not in one.error
-            else:
-                told = f"RankError: Rank {failing} has failed with ValueError: the data is spoilt"
-                assert told in one.error
-        assert time.monotonic() - before < 90
+    """torchrun ends the job, and prints the rank and the reason."""
 
-    def test_one_that_does_not_come_back_is_ended(self) -> None:
-        """Where nothing of Python runs any more, so that nothing can be raised."""
-        first, second = ended(2, hangs, seconds=100)
-        assert "ValueError: the data is spoilt" in str(first.error)
-        assert (second.error, second.exitcode) == ("It has ended without a word.", 1)
-
-    def test_a_program_may_go_on_after_it(self) -> None:
-        assert in_ranks(2, goes_on) == [("ValueError", False), ("RankError", False)]
-
-    def test_under_torchrun(self, tmp_path: Path) -> None:
-        """Each rank prints its own error before torchrun ends it."""
+    @pytest.mark.parametrize(
+        ("case", "reason"),
+        [
+            ("raises", "ValueError: the data is spoilt"),
+            ("ends", "Another rank has failed, has ended, or is elsewhere in the program."),
+            ("other", "The ranks would train by different ops: rank 0 has ModelOp"),
+        ],
+    )
+    def test_under_torchrun(self, tmp_path: Path, case: str, reason: str) -> None:
         program = tmp_path / "program.py"
-        program.write_text(
-            "import sys, torch; from fastnet import distributed\n"
-            "with distributed.run():\n"
-            "    if distributed.rank() == 1: raise ValueError('the data is spoilt')\n"
-            "    torch.distributed.all_reduce(torch.ones(2))\n"
-        )
-        done = torchrun(program, 2)
+        program.write_text(PROGRAM)
+        done = torchrun(program, 2, case)
         assert done.returncode == 1
-        assert "[rank1]: ValueError: the data is spoilt" in done.stderr
-        assert "[rank1]: Raised on rank 1 of 2." in done.stderr
-        assert "RankError: Rank 1 has failed with ValueError: the data is spoilt" in done.stderr
-
-    @pytest.mark.parametrize("other", ["in_a_collective", "at_work", "at_the_end"])
-    def test_each_prints_the_traceback_once(self, other: str, tmp_path: Path) -> None:
-        """The other one by the name of the rank that it is of, also if it has to be interrupted."""
-        program = tmp_path / "program.py"
-        program.write_text(
-            "import torch; from fastnet import distributed\n"
-            "with distributed.run():\n"
-            "    if distributed.rank() == 1:\n"
-            "        {}['x']  # spoilt\n"
-            f"    if {other == 'in_a_collective'}: torch.distributed.all_reduce(torch.ones(2))\n"
-            f"    while {other == 'at_work'}: sum(range(1000))\n"
-        )
-        done = torchrun(program, 2)
-        of_one = [line for line in done.stderr.splitlines() if line.startswith("[rank1]:")]
-        of_other = [line for line in done.stderr.splitlines() if line.startswith("[rank0]:")]
-        raised = "{}['x']  # spoilt"
-        assert [line for line in of_one if raised in line] == [f"[rank1]:     {raised}"]
-        assert [line for line in of_other if raised in line] == [f"[rank0]:   |     {raised}"]
-        assert done.stderr.count(raised) == 2
-        begin = of_other.index("[rank0]: The traceback of rank 1:")
-        assert of_other[begin + 1] == "[rank0]:   | Traceback (most recent call last):"
-        assert of_other[-1] == "[rank0]:   | KeyError: 'x'"
+        root = done.stderr.partition("Root Cause")[2]
+        rank = re.search(r"rank +: (\d)", root)
+        assert rank is not None
+        assert reason in root
+        assert f"Raised on rank {rank[1]} of 2." in root
+        if case == "raises":
+            assert rank[1] == "1"
 
 
 class TestBadInput:
-    def test_a_variable_that_lacks(self) -> None:
-        (one,) = ended(1, lacking)
-        assert str(one.error).splitlines()[-1] == (
-            "ValueError: This is one of 2 processes, but ['MASTER_ADDR'] is not in the "
-            "environment. Start the program with torchrun, or set what is missing."
-        )
-
     def test_no_group_under_torchrun(self) -> None:
-        assert in_ranks(1, alone, WORLD_SIZE=2) == [
-            [
-                f"{what}, in a process that was started as one of 2 (rank 0), but there is no "
-                "process group: each would train by itself. Put `with "
-                "fastnet.distributed.run():` around the program, or call "
-                "fastnet.distributed.init() first."
-                for what in ("A barrier is waited at", "Results are gathered")
-            ]
-        ]
-
-    @pytest.mark.parametrize(
-        ("device", "text"),
-        [
-            ("cuda:77", "Rank 0 is to run on 'cuda:77', but this machine has "),
-            ("gpu", "fastnet.distributed got the device 'gpu', which torch does not know: "),
-        ],
-    )
-    def test_a_device_that_is_not_there(
-        self, monkeypatch: pytest.MonkeyPatch, device: str, text: str
-    ) -> None:
-        for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
-            monkeypatch.setenv(name, "0")
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
-            distributed.init("torch", device=device)
-        assert not dist.is_initialized()
-        assert distributed.world_size() == 1
+        for text in in_ranks(1, alone, WORLD_SIZE=2)[0]:
+            assert "was called in one of 2 processes that the launcher has started, before" in text
 
     def test_a_cluster_that_cannot_be_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TF_CONFIG", "{")
@@ -368,60 +315,14 @@ def error_of(result: Any) -> str:
     return ""
 
 
-def fails(failing: int, others: str) -> None:
-    with distributed.run():
-        if distributed.rank() == failing:
-            raise ValueError("the data is spoilt")
-        if others == "in_a_collective":
-            dist.all_reduce(torch.ones(3))
-        while others == "at_work":
-            sum(range(1000))
-
-
-def hangs() -> None:
-    with distributed.run():
-        if distributed.rank() == 0:
-            raise ValueError("the data is spoilt")
-        import _thread
-
-        lock = _thread.allocate_lock()
-        lock.acquire()
-        import signal
-
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        while True:
-            lock.acquire(timeout=1)
-
-
-def goes_on() -> Any:
-    name = ""
-    try:
-        with distributed.run():
-            if distributed.rank() == 0:
-                raise ValueError("mine")
-            distributed.barrier()
-    except (RankError, ValueError) as error:
-        name = type(error).__name__
-    return name, dist.is_initialized()
-
-
-def lacking() -> None:
-    os.environ.pop("MASTER_ADDR")
-    os.environ["WORLD_SIZE"] = "2"
-    distributed.init()
-
-
 def alone() -> list[str]:
-    from fastnet.backend.torch import processes
-
-    vars(processes)["_LAUNCHED"] = True  # as it is where the launcher has set it before the import
     texts = []
-    for call in (processes.barrier, lambda: processes.gather({})):
+    for call in (distributed.barrier, lambda: distributed.gather({})):
         try:
             call()
         except ValueError as error:
             texts.append(str(error))
+    assert len(texts) == 2
     return texts
 
 
@@ -432,11 +333,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def torchrun(program: Path, count: int) -> Any:
+def torchrun(program: Path, count: int, *arguments: str) -> Any:
     return subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={count}", str(program)),
+            *(f"--nproc-per-node={count}", str(program), *arguments),
         ],
         env=environment(),
         capture_output=True,

@@ -1,7 +1,7 @@
-"""Several processes that train together: started, told apart, waited for, and ended as one.
+"""Distributed training: joining the other processes, and combining their results.
 
-Thin over `torch.distributed` and `tf.distribute`. Nothing of it is needed in one process, where
-each of these functions does nothing, or gives the answer of a single one.
+Thin over `torch.distributed` and `tf.distribute`. In one process, each function does nothing or
+returns what holds for a single process.
 
 >>> from fastnet import distributed
 >>> with distributed.run():
@@ -12,21 +12,19 @@ each of these functions does nothing, or gives the answer of a single one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any
 
 from fastnet.errors import RankError, add_note
 from fastnet.util.launchers import tf_workers, torch_processes
 from fastnet.util.lazy import import_module
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = [
     "RankError",
     "barrier",
-    "compares_ranks",
     "gather",
     "init",
     "is_main",
@@ -38,7 +36,7 @@ __all__ = [
 ]
 
 _LIBRARIES = {"torch": "torch", "tf": "tensorflow"}
-# The framework of the processes that `init` has started, and its `compare_ranks`.
+# The framework whose processes `init` has joined, and the `compare_ranks` it was given.
 _started: str | None = None
 _compares = True
 
@@ -51,28 +49,28 @@ def init(
     *,
     compare_ranks: bool = True,
 ) -> None:
-    """Join the other processes that the launcher has started. In one process nothing is done.
+    """Join the other processes that the launcher has started; in one process do nothing.
+
+    A process group, or a strategy, that the program has made itself is used as it is.
 
     Args:
-        framework: "torch" or "tf". None for that which the environment speaks of: torch for what
-            torchrun sets, TensorFlow for a `TF_CONFIG`.
-        backend: What torch is to communicate by, such as "nccl" or "gloo". None for the best that
-            there is for the device.
-        device: What the process is to compute on (torch only). None for the GPU of its
-            `LOCAL_RANK` where each process of the machine has one, else the CPU.
-        timeout: After how many seconds a rank is no longer waited for (torch only). None for
-            torch's own.
-        compare_ranks: Whether networks that train together compare, at each opening, what they are
-            to run.
-
-    A process group that the program has initialised itself is made use of as it is.
+        framework: "torch" or "tf". None to read it from the environment: torch if torchrun started
+            the program, TensorFlow if there is a `TF_CONFIG`.
+        backend: The communication backend: for torch such as "nccl" or "gloo", for TensorFlow
+            "ring" or "nccl". None for the best one for the device.
+        device: The device of this process (torch only). None for the GPU of its `LOCAL_RANK` if
+            each process of the machine has one, else the CPU.
+        timeout: The number of seconds after which a collective call fails; None for the default of
+            the framework.
+        compare_ranks: Whether to compare what the processes will run each time that a network is
+            entered for training.
 
     Raises:
-        ValueError: If the environment tells too little, or the device is not there.
+        ValueError: If variables are missing in the environment, or there is no such device.
     """
     global _started, _compares
     _compares = compare_ranks
-    name = _chosen() if framework is None else framework
+    name = _launched_framework() if framework is None else framework
     if name is None:
         return
     settings = {"backend": backend, "device": device, "timeout": timeout}
@@ -82,7 +80,7 @@ def init(
 
 
 def shutdown() -> None:
-    """Leave the other processes. Nothing is done where there are none."""
+    """Leave the other processes; in one process do nothing."""
     global _started, _compares
     part, _started, _compares = _processes(), None, True
     if part is not None:
@@ -90,70 +88,67 @@ def shutdown() -> None:
 
 
 def rank() -> int:
-    """Return the place of this process among all, from 0."""
+    """Return the rank of this process, from 0."""
     part = _processes()
     return 0 if part is None else int(part.rank())
 
 
 def world_size() -> int:
-    """Return how many processes there are."""
+    """Return the number of processes."""
     part = _processes()
     return 1 if part is None else int(part.world_size())
 
 
 def is_main() -> bool:
-    """Return whether this process is the first: the one that prints, and writes files."""
+    """Return whether this is rank 0, which prints and writes files."""
     return rank() == 0
 
 
 def barrier() -> None:
-    """Wait until all processes have come here.
+    """Wait until all processes have called this.
 
     Raises:
-        RankError: If one of them is elsewhere in the program, or has failed.
+        ValueError: If the launcher has started several processes, but `init` was not called.
     """
-    part = _processes()
+    part = _joined("A barrier")
     if part is not None:
         part.barrier()
 
 
 def gather(result: Mapping[str, Any], samples: int | None = None) -> dict[str, Any]:
-    """Put the results of all processes together, on each of them.
+    """Combine the results of all processes, on each of them. All processes call this.
 
     Args:
-        result: Values by key, such as what `run_step` returns, or some of it. Every process calls
-            this, with the same keys.
-        samples: Of how many samples this process's result is. None for the one length of the first
-            axes in it; where there are none, or several, all processes count alike, so that means
-            of unevenly many samples come out wrong without it.
+        result: Values by key, such as what `run_step` returns, with the same keys on each process.
+        samples: The number of samples that this process's result is of. None for the length of the
+            first axes in it; if there are none, or several lengths, all processes count alike.
 
     Returns:
-        A value by key. Of scalars the mean of those that are not NaN, in which a process counts by
-        its number of samples. Everything that has an axis is joined along the first, in the order
-        of the processes; of what is no number there is the first process's. In one process a copy
-        of the dict.
+        A value by key. Scalars become their mean, weighted by the number of samples and without
+        those that are NaN. Everything with an axis is concatenated along the first, in the order
+        of ranks. Of other values that of rank 0 is returned. In one process, a copy of the dict.
 
     Raises:
-        TypeError: If the result is no mapping.
-        ValueError: If the processes have different keys, or one of them more values under a key.
-        RankError: If another process is elsewhere in the program, or has failed.
+        TypeError: If the result is not a mapping.
+        ValueError: If the processes have different keys, or different numbers of values under a
+            key; or if the launcher has started several, but `init` was not called.
     """
     if not isinstance(result, Mapping):
         raise TypeError(
             f"gather takes a result, a dict of values by key, but got {type(result).__name__}."
         )
-    part = _processes()
+    part = _joined("gather")
     return dict(result) if part is None else dict(part.gather(result, samples))
 
 
 def seed_ranks(seed: int) -> None:
-    """Seed the random numbers of Python, numpy and the framework, each process's otherwise.
+    """Seed the random numbers of Python, numpy and the framework differently on each process.
 
-    Models are best built before it, from one seed: then all begin with the same weights, and only
-    what is drawn from then on (dropout, augmentation) differs.
+    Build models before, from one seed, so that all processes start with the same weights and only
+    later random numbers (dropout, augmentation) differ.
 
     Args:
-        seed: The seed; a process adds its rank.
+        seed: The seed, to which each process adds its rank.
     """
     import random
 
@@ -162,20 +157,26 @@ def seed_ranks(seed: int) -> None:
     own = seed + rank()
     for framework in _imported_frameworks():
         _module_for(framework).seed(own)
-    # last: a framework that is asked for its generators may draw from these to make them
+    # Seed these last: a framework may draw from them when it makes its generators.
     random.seed(own)
     np.random.seed(own)
 
 
-class run:
-    """`init` and `shutdown` around a program, so that all of its processes end together.
+@contextmanager
+def run(
+    framework: str | None = None,
+    backend: str | None = None,
+    device: Any = None,
+    timeout: float | None = None,
+    *,
+    compare_ranks: bool = True,
+    seed: int | None = None,
+) -> Iterator[None]:
+    """Call `init` before a block and `shutdown` after it.
 
-    When one raises, the others hear of it within a second: what they wait for is broken off, and
-    each ends with a `RankError` that says which one failed, and how. One that cannot be stopped,
-    because it is in a call that does not come back, is ended 15 seconds later, its error printed.
-    Whoever is done before the others waits for them. All call `save_checkpoint`, `load_checkpoint`,
-    `gather` and `barrier`: one that does not, and goes on where the others wait for it, ends all of
-    them with a `RankError` that names both places.
+    An error in the block gets a note that names the rank. torchrun prints it and ends the other
+    processes; without torchrun they fail in their next collective call, at once if gloo notices
+    that a process has ended, else after `timeout`.
 
     Args:
         framework: As for `init`.
@@ -183,96 +184,55 @@ class run:
         device: As for `init`.
         timeout: As for `init`.
         compare_ranks: As for `init`.
-        seed: What to seed the random numbers by, each process's otherwise (see `seed_ranks`). None
-            to leave them.
-
-    Raises:
-        RankError: In the other processes, when one has raised; in all, when they are at different
-            places.
+        seed: The seed for `seed_ranks`, or None to leave the random numbers.
     """
-
-    def __init__(
-        self,
-        framework: str | None = None,
-        backend: str | None = None,
-        device: Any = None,
-        timeout: float | None = None,
-        *,
-        compare_ranks: bool = True,
-        seed: int | None = None,
-    ) -> None:
-        self._settings = {
-            "framework": framework,
-            "backend": backend,
-            "device": device,
-            "timeout": timeout,
-            "compare_ranks": compare_ranks,
-        }
-        self._seed = seed
-        self._watch: Any = None
-
-    def __enter__(self) -> Self:
-        """Start."""
-        init(**self._settings)
-        try:
-            part = _processes()
-            if part is not None:
-                self._watch = part.watch()
-            if self._seed is not None:
-                seed_ranks(self._seed)
-        except BaseException:
-            shutdown()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Wait for the others, or tell them what has gone wrong.
-
-        Args:
-            kind: The class of the exception that ends the block, or None.
-            error: The exception, or None.
-            trace: Its traceback, or None.
-        """
-        watch, self._watch = self._watch, None
-        if watch is None:
-            shutdown()
-            return
-        if isinstance(error, SystemExit) and not error.code:
-            error = None
-        failed = watch.leave(error, shutdown)
-        if isinstance(error, RankError) and str(error) == str(failed):
-            return  # which this process has heard of where all meet
-        if failed is not None:
-            raise failed from (None if isinstance(error, KeyboardInterrupt) else error)
-        if error is not None:
-            add_note(error, f"Raised on rank {watch.rank} of {watch.world_size}.")
+    init(framework, backend, device, timeout, compare_ranks=compare_ranks)
+    try:
+        if seed is not None:
+            seed_ranks(seed)
+        yield
+    except Exception as error:
+        part = _processes()
+        if part is not None:
+            add_note(error, f"Raised on rank {part.rank()} of {part.world_size()}.")
+            part.note_failure(error)
+        raise
+    finally:
+        shutdown()
 
 
-def compares_ranks() -> bool:
-    """Return whether networks compare, at each opening, what the processes are to run."""
-    return _compares
+@contextmanager
+def together(part: Any, task: str) -> Iterator[None]:
+    """Raise a RankError on every process if the block raises on another one."""
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    texts = part.exchange(None if failure is None else f"{type(failure).__name__}: {failure}")
+    if failure is not None:
+        raise failure
+    for other, text in enumerate(texts):
+        if text is not None:
+            raise RankError(f"{task} has failed on rank {other}, and so here: {text}")
 
 
-def _chosen() -> str | None:
-    """Return the framework whose launcher has started this process as one of several."""
-    for name in _imported_frameworks():
-        if processes_of(name) is not None:
-            return name  # the program has come together with the others by itself
-    if torch_processes() > 1:
-        return "torch"
-    return "tf" if tf_workers() > 1 else None
+def require_same_plans(part: Any, lines: Sequence[str]) -> None:
+    """Raise a ValueError on every process if what they will run differs.
 
-
-def _processes() -> Any:
-    """Find what there is for processes in the framework that has several; None for a single one."""
-    if _started is not None:
-        return _module_for(_started)
-    return next(filter(None, map(processes_of, _imported_frameworks())), None)
+    Only a digest is communicated unless it differs.
+    """
+    if not _compares or len(set(part.exchange(sha256("\n".join(lines).encode()).digest()))) == 1:
+        return
+    first, *others = part.exchange(list(lines))
+    for other, theirs in enumerate(others, 1):
+        for mine, its in zip_longest(first, theirs, fillvalue="nothing more"):
+            if mine != its:
+                raise ValueError(
+                    f"The ranks would train by different ops: rank 0 has {mine}, but rank {other} "
+                    f"has {its}. Make the network by the same code on each rank, and enter it "
+                    "alike; fastnet.distributed.init(compare_ranks=False) turns this check off."
+                )
 
 
 def processes_of(framework: str) -> Any:
@@ -281,8 +241,38 @@ def processes_of(framework: str) -> Any:
     return module if module.world_size() > 1 else None
 
 
+def _joined(call: str) -> Any:
+    """Return what `_processes` does; raise a ValueError if the other processes were not joined."""
+    part, name = _processes(), _launched_framework()
+    if part is None and _started is None and name is not None:
+        raise ValueError(
+            f"{call} was called in one of {max(torch_processes(), tf_workers())} processes that "
+            "the launcher has started, before they were joined. Put `with "
+            "fastnet.distributed.run():` around the program, or call fastnet.distributed.init() "
+            "first."
+        )
+    return part
+
+
+def _launched_framework() -> str | None:
+    """Return the framework whose launcher has started this process as one of several."""
+    for name in _imported_frameworks():
+        if processes_of(name) is not None:
+            return name  # The program has joined the others by itself.
+    if torch_processes() > 1:
+        return "torch"
+    return "tf" if tf_workers() > 1 else None
+
+
+def _processes() -> Any:
+    """Return the module of the framework that has several processes, or None."""
+    if _started is not None:
+        return processes_of(_started)
+    return next(filter(None, map(processes_of, _imported_frameworks())), None)
+
+
 def _imported_frameworks() -> list[str]:
-    # A framework that was never imported has started no processes.
+    # A framework that was never imported has joined no processes.
     return [name for name, library in _LIBRARIES.items() if library in sys.modules]
 
 

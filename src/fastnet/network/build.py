@@ -215,10 +215,10 @@ def _prepare_model(
         if path:
             # Every process reads the whole file before it keeps only its shard.
             setup.load_weights(model, path)
-        how = setup.Spread(*placement)
-        model = setup.spread(model, how, name)
+        how = setup.Placement(*placement)
+        model = setup.parallelize(model, how, name)
         setup.reserve_names(model, source)
-        setup.note(model, how)
+        setup.note_placement(model, how)
     else:
         device, parallel, options = placement
         given = {"device": device, "parallel": parallel, **options}

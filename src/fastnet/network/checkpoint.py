@@ -13,7 +13,7 @@ from fastnet.backend.dispatch import backend_module
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import current_place, name_of, optimizers_of, set_metadata
 from fastnet.backend.tree import block_to_array, decode, encode
-from fastnet.distributed import processes_of
+from fastnet.distributed import processes_of, together
 from fastnet.network.run_state import (
     average_ranks,
     find_stateful,
@@ -84,7 +84,7 @@ def save_checkpoint(
         ValueError: If `epoch` or `step` is no int of at least 0, an object of `stateful` has no
             state, or a model has no variables yet.
         OSError: If the file cannot be written.
-        RankError: If another process is elsewhere in the program, has another path, or has failed.
+        RankError: If another process has failed to do so.
 
     >>> import tempfile, torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -103,8 +103,6 @@ def save_checkpoint(
     processes = processes_of(network.target_type)
     rank = 0 if processes is None else processes.rank()
     blocks: dict[str, Block] = {}
-    if processes is not None:
-        processes.meet(f"save_checkpoint({name!r})")
     with _together(processes, "Saving a checkpoint"):
         objects = _find_objects(network, stateful, "save_checkpoint")
         own: dict[str, Any] = {
@@ -169,12 +167,10 @@ def load_checkpoint(
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If the file is damaged, or does not fit the network.
-        RankError: If another process is elsewhere in the program, has another path, or has failed.
+        RankError: If another process has failed to do so.
     """
     name = _check_path(path)
     processes = processes_of(network.target_type)
-    if processes is not None:
-        processes.meet(f"load_checkpoint({name!r})")
     with ExitStack() as undo, _together(processes, "Loading a checkpoint"):
         objects = _find_objects(network, stateful, "load_checkpoint")
         return _load(name, network, objects, processes, undo)
@@ -243,7 +239,7 @@ def _read(name: str, run: Any, rank: int, size: int) -> dict[str, Any]:
 
 def _together(processes: Any, task: str) -> AbstractContextManager[None]:
     """Raise an error on every process if one of them fails."""
-    return nullcontext() if processes is None else processes.together(task)
+    return nullcontext() if processes is None else together(processes, task)
 
 
 def _check_path(path: str | os.PathLike[str]) -> str:

@@ -131,8 +131,6 @@ def compose_step(network: Any, context: NetworkContext) -> None:
     bound = runner.bound if meter is None and run == runner.bound.step else None
     if meter is not None:
         run = meter.measured(_around_step(runner, network.target_type, meter), run)
-    if runner.ranks is not None:
-        run, bound = runner.ranks.counted(run), None
     # A step may be running in another thread.
     context.bound = bound
     context.run = run
@@ -254,12 +252,10 @@ class Runner:
         bound: The plan bound to the state, set when the network is entered.
         around: The kind and the name of the profile row for what is entered around the ops, such as
             autocast. None for nothing.
-        ranks: Watches the steps of processes that communicate. None where none do.
     """
 
     bound: BoundPlan
     around: tuple[str, str] | None = None
-    ranks: Any = None
 
     def __init__(self, context: NetworkContext) -> None:
         self.context = context
@@ -269,6 +265,9 @@ class Runner:
 
     def close(self) -> None:
         """Undo `open`, even if it failed halfway."""
+
+    def check_loader(self, loader: Any) -> None:
+        """Raise an error for a loader that cannot be run."""
 
     def bind(self) -> BoundPlan:
         """Bind the plan to the state that ops are given."""

@@ -188,8 +188,7 @@ def iter_results(
 def _begin_loader(network: Any, loader: Any) -> None:
     """Prepare a loader for an epoch: compare its length on all ranks, set its samplers' epoch."""
     context: Any = network._context
-    if context.runner.ranks is not None:
-        context.runner.ranks.require_even(loader)
+    context.runner.check_loader(loader)
     inner = getattr(loader, "batch_sampler", None)
     for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
         set_epoch = getattr(sampler, "set_epoch", None)

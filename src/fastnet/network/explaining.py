@@ -64,7 +64,7 @@ def explain(
 
 def _describe_parallelism(network: Any) -> dict[str, str]:
     """Describe how models are distributed, by name."""
-    describe = backend_module(network.target_type, "processes").told_spread
+    describe = backend_module(network.target_type, "processes").describe_parallelism
     described = {name_of(model): describe(model) for model in network.models}
     return {name: how for name, how in described.items() if how is not None}
 

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import fastnet
-from fastnet.backend.torch.engines import bare
+from fastnet.backend.torch.names import innermost as bare
 from fastnet.op.tensorop import Delete, LambdaOp
 from fastnet.op.tensorop.gradient import FGSM, GradientOp, Watch
 from fastnet.op.tensorop.loss import CrossEntropy, L2Regularization

@@ -21,6 +21,7 @@ from fastnet.util.launchers import TF_TASKS, tf_workers
 __all__ = [
     "barrier",
     "collect",
+    "describe_parallelism",
     "exchange",
     "gather",
     "is_of_several_workers",
@@ -34,7 +35,6 @@ __all__ = [
     "strategy_name",
     "the_workers",
     "together",
-    "told_spread",
     "was_made_under",
     "watch",
     "world_size",
@@ -171,7 +171,7 @@ def was_made_under(strategy: tf.distribute.Strategy, variable: Any) -> bool:
     return bool(strategy.extended.variable_created_in_scope(inner))
 
 
-def told_spread(model: Any) -> str | None:
+def describe_parallelism(model: Any) -> str | None:
     """Say how a model is spread.
 
     Args:
@@ -410,6 +410,14 @@ class Watch:
             _leave()
             shutdown()
         return None
+
+
+def note_failure(error: BaseException) -> None:
+    """Tell the other workers of an error."""
+    workers = the_workers()
+    if workers is not None:
+        workers.fail(error)
+        workers.over = workers.over or "This worker has failed."
 
 
 def watch() -> Watch | None:

@@ -36,6 +36,7 @@ __all__ = [
     "fake_mode",
     "find_backend",
     "grad_hooks",
+    "has_reduce_dtype",
     "hook_tables",
     "is_torchs",
     "modes_are_active",
@@ -46,7 +47,6 @@ __all__ = [
     "parameter_count_of",
     "profiler_is_on",
     "put_versions",
-    "reduces_in_another_type",
     "run_backward",
     "scaler_records",
     "scaler_tensors",
@@ -101,8 +101,8 @@ def put_versions(weights: Mapping[str, Any], versions: Mapping[str, Any] | None)
         weights._metadata = dict(versions)  # type: ignore[attr-defined]
 
 
-def reduces_in_another_type(module: torch.nn.Module) -> bool:
-    """Return whether FSDP2 communicates a module's gradients in another type than their own."""
+def has_reduce_dtype(module: torch.nn.Module) -> bool:
+    """Return whether FSDP2 communicates the gradients of a module in a dtype of their own."""
     sharded: Any = module
     return sharded._get_fsdp_state()._mp_policy.reduce_dtype is not None
 

@@ -15,8 +15,8 @@ from fastnet.backend.model_metadata import (
     reserve,
     set_metadata,
 )
-from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.names import unwrap
+from fastnet.backend.torch.wrappers import engine_of
 
 __all__ = ["WeightAverager", "copy_for_average"]
 

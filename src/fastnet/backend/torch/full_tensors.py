@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from fastnet._nest import leaves_of, map_leaves
-from fastnet.backend.torch.engines import is_sharded
+from fastnet.backend.torch.wrappers import is_sharded
 
 __all__ = ["full_tensors", "has_shards", "local_tensor", "shard_like"]
 

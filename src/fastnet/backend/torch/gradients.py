@@ -10,9 +10,9 @@ from torch.overrides import has_torch_function
 
 from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
-from fastnet.backend.torch.averaging import averaged
-from fastnet.backend.torch.engines import engine_of, groups_of
+from fastnet.backend.torch.all_reduce import average
 from fastnet.backend.torch.update import OptimizerStep, accumulate_gradients, trainable
+from fastnet.backend.torch.wrappers import engine_of, groups_of
 
 __all__ = ["get_gradient", "trainable", "update_model", "watch"]
 
@@ -66,14 +66,15 @@ def update_model(
 ) -> None:
     """Update a model's weights, as `fastnet.backend.update_model` documents.
 
-    The gradients of a model that is spread over processes are averaged, so each of them calls this.
+    In distributed training all processes call this, and gradients are averaged over them.
     """
     optimizer = optimizer_of(model)
     if defer and deferred is None:
         raise nowhere_to_defer(model)
+    groups = groups_of(model) if engine_of(model) in ("ddp", "fsdp") else []
     parameters = trainable(model)
-    if engine_of(model) in ("ddp", "fsdp"):
-        gradients = averaged(gradients, parameters, groups_of(model))
+    if groups:
+        gradients = average(gradients, parameters, groups)
     accumulate_gradients(parameters, gradients)
     step = OptimizerStep(optimizer, name_of(model))
     if defer and deferred is not None:

@@ -12,7 +12,7 @@ import torch
 from fastnet.backend.model_metadata import every_optimizer_of
 from fastnet.backend.torch.full_tensors import local_tensor
 from fastnet.backend.torch.names import innermost
-from fastnet.backend.torch.sharded import gather_no_more
+from fastnet.backend.torch.wrappers import reshard
 
 __all__ = [
     "PreservedState",
@@ -35,7 +35,7 @@ class PreservedState:
     def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
         models = list(models)
         for model in models:
-            gather_no_more(innermost(model))
+            reshard(innermost(model))
         self._modules = [(one, one.training) for model in models for one in model.modules()]
         self._tensors = [
             (module, name, tensor, _copy(tensor))

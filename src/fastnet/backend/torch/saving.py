@@ -11,14 +11,15 @@ import torch
 
 from fastnet.backend.files import write_atomically
 from fastnet.backend.model_metadata import current_place, get_metadata, name_of, optimizers_of
+from fastnet.backend.torch import processes
 from fastnet.backend.torch._internals import put_versions, versions_in
-from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.full_tensors import full_tensors, has_shards
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
 from fastnet.backend.torch.preserve_state import restore_on_error
-from fastnet.backend.torch.processes import meet, rank, together
 from fastnet.backend.torch.weights import fill, read_file, read_weights
+from fastnet.backend.torch.wrappers import engine_of
+from fastnet.distributed import together
 
 __all__ = ["load_model", "save_model"]
 
@@ -38,15 +39,13 @@ def save_model(
         )
     weights = innermost(model).state_dict()
     sharded = has_shards(weights)
-    if sharded:
-        meet(f"save_model, to {stem!r}")
     full = full_tensors(weights)
     put_versions(full, versions_in(weights))
     contents: dict[str, Any] = {f"{stem}.pt": full}
     if save_optimizer:
         contents[f"{stem}_opt.pt"] = full_tensors(_optimizer_states(model))
-    with together("Saving a model") if sharded else nullcontext():
-        if rank() == 0:
+    with together(processes, "Saving a model") if sharded else nullcontext():
+        if processes.rank() == 0:
             for path, content in contents.items():
                 write_atomically(path, partial(torch.save, content))
     return f"{stem}.pt"
@@ -58,9 +57,10 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
     All ranks of a DDP or sharded model call this together.
     """
     parallel = engine_of(model) in ("ddp", "fsdp")
-    if parallel:
-        meet("load_model")
-    with restore_on_error([model]), together("Loading a model") if parallel else nullcontext():
+    with (
+        restore_on_error([model]),
+        together(processes, "Loading a model") if parallel else nullcontext(),
+    ):
         weights = read_weights(path)
         if load_optimizer:
             _load_optimizers(model, f"{os.path.splitext(path)[0]}_opt.pt")

@@ -10,13 +10,20 @@ import torch
 
 from fastnet.backend.model_metadata import name_of, reserve
 from fastnet.backend.precision import Precision, read_precision
-from fastnet.backend.torch.engines import engine_of
-from fastnet.backend.torch.spreading import Spread, note, spread
+from fastnet.backend.torch.parallelize import Placement, note_placement, parallelize
 from fastnet.backend.torch.update import parameters_in, trainable
 from fastnet.backend.torch.weights import load_weights
+from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import UnknownNameError, WrongOptimizerError, nearest_name, shorten
 
-__all__ = ["Spread", "load_weights", "make_optimizer", "note", "reserve_names", "spread"]
+__all__ = [
+    "Placement",
+    "load_weights",
+    "make_optimizer",
+    "note_placement",
+    "parallelize",
+    "reserve_names",
+]
 
 # Learning rates that FastEstimator sets in place of torch's defaults.
 _RATES = {"sgd": 0.01}

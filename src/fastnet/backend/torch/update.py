@@ -18,8 +18,8 @@ from fastnet.backend.torch._internals import (
     run_backward,
     transforms_are_active,
 )
-from fastnet.backend.torch.engines import engine_of, is_sharded
 from fastnet.backend.torch.graph import reached
+from fastnet.backend.torch.wrappers import engine_of, is_sharded
 from fastnet.errors import add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids

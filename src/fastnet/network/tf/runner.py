@@ -17,7 +17,6 @@ from fastnet.backend.tf import processes
 from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.workers import Together
-from fastnet.distributed import compares_ranks
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.network.metering import StepMeter, titles
@@ -89,7 +88,7 @@ class TFRunner(Runner):
         state = self.context.state
         self._handled = sys.exc_info()[1]
         together = workers.together(f"an opening in mode '{state['mode']}'")
-        together.begin(plan_of(self.context) if compares_ranks() else {})
+        together.begin(plan_of(self.context))
         self._together = together
 
     def bind(self) -> BoundPlan:

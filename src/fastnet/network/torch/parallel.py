@@ -1,113 +1,111 @@
-"""Who communicates gradients, and when: decided for each opening by the ops that it runs."""
+"""Distributed training of a plan: who averages gradients, and whether all ranks run the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
+import torch.distributed as dist
+
 from fastnet.backend.model_metadata import get_metadata, name_of
-from fastnet.backend.torch.engines import engine_of, process_count
-from fastnet.backend.torch.exchange import EXCHANGES, Exchange, Exchanges
+from fastnet.backend.torch import processes
+from fastnet.backend.torch.wrappers import engine_of, groups_of
+from fastnet.distributed import require_same_plans
+from fastnet.errors import describe_op, shorten
+from fastnet.network.context import NetworkContext
 from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.op.op import takes_gradients
-from fastnet.op.tensorop.gradient import GradientOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model
 
-__all__ = ["EXCHANGES", "exchanges_of", "require_communicating"]
+__all__ = ["compare_batches", "compare_plans", "find_reduced_by_ddp", "require_engines"]
 
 
-def exchanges_of(plan: ExecutionPlan, trained: Sequence[Model]) -> Exchanges | None:
-    """Decide how several processes communicate the gradients of an opening's models.
+def find_reduced_by_ddp(plan: ExecutionPlan, trained: Sequence[Model]) -> Model | None:
+    """Return the model whose DistributedDataParallel averages the gradients of a plan, or None.
 
-    DistributedDataParallel averages gradients while the backward pass goes on, if one backward
-    pass for one forward pass is all there is: a program of one ModelOp and one UpdateOp, say.
-    In all others, where several losses, merged steps or gradients as values are, it would
-    average too often or not at all, so that ops average gradients when these are complete.
-
-    Args:
-        plan: What is run.
-        trained: The models of the network that have optimizers.
-
-    Returns:
-        The decision; None where no engine communicates.
+    It does so if one backward pass of one forward pass is all that takes gradients.
     """
-    engines = {id(model): engine_of(model) for model in plan.models}
-    if not {"ddp", "fsdp"} & set(engines.values()):
-        return None
-    alone = _lone_update(plan.ops) if len(trained) < 2 else None
-    exchanges = {
-        id(model): Exchange(model, alone is not None and alone.model is model)
-        for model in plan.models
-        if engines[id(model)] == "ddp"
-    }
-    return Exchanges(exchanges, frozenset(_given_averages(_flat(plan.ops))))
-
-
-def require_communicating(plan: ExecutionPlan) -> None:
-    """Refuse updates that would leave each of several processes with other weights.
-
-    Args:
-        plan: What is run in training.
-
-    Raises:
-        ValueError: If a model is updated by its loss in several processes, and nothing
-            communicates its gradients, though it was not built to stay by itself or is to merge
-            steps.
-    """
-    for op in _flat(plan.ops):
-        if not isinstance(op, UpdateOp) or engine_of(op.model) or op.gradients is not None:
-            continue
-        name = name_of(op.model)
-        if op.merge_grad > 1:
-            raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={op.merge_grad} in one of {process_count()} "
-                "processes, but the model has no engine that communicates its gradients. Build it "
-                "with parallel='ddp' or 'fsdp', or use merge_grad=1."
-            )
-        if not get_metadata(op.model, "fe_alone"):
-            raise ValueError(
-                f"UpdateOp of '{name}' updates a model in one of {process_count()} processes, but "
-                "the model has no engine that communicates its gradients. Build it with "
-                "parallel='ddp' or 'fsdp' once the process group is there and it has something to "
-                "train, or with parallel=None if each process is to have weights of its own."
-            )
-
-
-def _lone_update(ops: Sequence[Any]) -> UpdateOp | None:
-    """Find the update that is all that takes gradients, of a model that runs once."""
-    takers = [op for op in ops if takes_gradients(op)]
-    if len(takers) != 1 or type(takers[0]) is not UpdateOp:
+    takers = [op for op in plan.ops if takes_gradients(op)]
+    if len(trained) > 1 or len(takers) != 1 or type(takers[0]) is not UpdateOp:
         return None
     update = takers[0]
     if update.gradients is not None or update.updater().is_merging:
         return None
-    runs = [op for op in ops if op is not update and _holds(op, update.model)]
-    return update if len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients else None
+    runs = [op for op in plan.ops if op is not update and update.model in _models_of(op)]
+    runs_once = len(runs) == 1 and type(runs[0]) is ModelOp and runs[0].gradients
+    return update.model if runs_once and engine_of(update.model) == "ddp" else None
 
 
-def _holds(op: Any, model: Model) -> bool:
-    return hasattr(op, "get_fe_models") and any(one is model for one in op.get_fe_models())
+def require_engines(plan: ExecutionPlan) -> None:
+    """Raise a ValueError for an update that would leave each process with other weights."""
+    for op in _flatten(plan.ops):
+        if not isinstance(op, UpdateOp) or op.gradients is not None:
+            continue
+        if engine_of(op.model) is None and not get_metadata(op.model, "fe_alone"):
+            raise ValueError(
+                f"UpdateOp of '{name_of(op.model)}' would update a model in one of "
+                f"{processes.world_size()} processes, but nothing averages its gradients over "
+                "them. Build it with parallel='ddp' or 'fsdp' after the process group is "
+                "initialized, or with parallel=None if each process trains weights of its own."
+            )
 
 
-def _given_averages(ops: Iterable[Any]) -> Iterable[int]:
-    """Find the updates that are given averages: what a GradientOp of the model has led to."""
-    from_models: dict[int, set[str]] = {}
+def compare_plans(context: NetworkContext) -> bool:
+    """Compare what all ranks will run, if their models communicate; return whether they do."""
+    plan = context.plan
+    if not plan.takes_gradients or context.state["warmup"]:
+        return False
+    models = [one for one in plan.models if engine_of(one) in ("ddp", "fsdp")]
+    groups = [group for model in models for group in groups_of(model)]
+    # Ranks outside of a smaller group may run something else.
+    if not groups or any(dist.get_world_size(one) != processes.world_size() for one in groups):
+        return False
+    require_same_plans(processes, list(_describe(context, models)))
+    return True
+
+
+def compare_batches(batches: Any) -> None:
+    """Raise a ValueError if the loaders of the ranks have different numbers of batches."""
+    counts = processes.exchange(len(batches) if isinstance(batches, Sized) else None)
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"The loaders of the ranks have {counts} batches, but in training each step waits for "
+            "all ranks. Give each rank as many batches: a DistributedSampler does, and "
+            "drop_last=True leaves out the rest. Or train with "
+            "`with network('train', epoch), torch.distributed.algorithms.join.Join([model]):`."
+        )
+
+
+def _describe(context: NetworkContext, models: Sequence[Model]) -> Iterator[str]:
+    """Describe what the ranks must have in common, one line each."""
+    state, plan = context.state, context.plan
+    yield f"mode '{state['mode']}', epoch {state['epoch']}"
+    for index, op in enumerate(plan.ops):
+        for inner in _flatten([op]):
+            names = sorted(map(name_of, _models_of(inner)))
+            settings = {key: getattr(inner, key) for key in getattr(inner, "alike_on_ranks", ())}
+            yield f"{describe_op(inner, index)}, models {names}, settings {settings}"
+    for slicer in plan.slicers:
+        keys = [list(getattr(slicer, one, ())) for one in ("slice_inputs", "unslice_inputs")]
+        yield f"{type(slicer).__name__} (slices {keys[0]}, un-slices {keys[1]})"
+    for model in sorted(models, key=name_of):
+        yield f"model '{name_of(model)}' in {engine_of(model)!r}"
+        for name, one in model.named_parameters():
+            trained = "trained" if one.requires_grad else "frozen"
+            yield f"{name} of model '{name_of(model)}', {tuple(one.shape)}, {one.dtype}, {trained}"
+        optimizer = get_metadata(model, "current_optimizer")
+        for group in getattr(optimizer, "param_groups", ()):
+            rate = shorten(float(group["lr"])) if "lr" in group else None
+            yield f"{type(optimizer).__name__} of model '{name_of(model)}' with the rate {rate}"
+
+
+def _models_of(op: Any) -> Iterable[Model]:
+    return op.get_fe_models() if hasattr(op, "get_fe_models") else ()
+
+
+def _flatten(ops: Iterable[Any]) -> Iterator[Any]:
+    """Yield ops, each after the ops inside it."""
     for op in ops:
-        read, written = set(op.inputs), set(op.outputs)
-        for keys in from_models.values():
-            if read & keys:
-                keys |= written
-            else:
-                keys -= written
-        if isinstance(op, GradientOp) and op.model is not None:
-            from_models.setdefault(id(op.model), set()).update(written)
-        if isinstance(op, UpdateOp) and op.gradients in from_models.get(id(op.model), ()):
-            yield id(op)
-
-
-def _flat(ops: Iterable[Any]) -> Iterable[Any]:
-    """List ops, those inside of others before these."""
-    for op in ops:
-        yield from _flat(op.inner_ops() if hasattr(op, "inner_ops") else ())
+        yield from _flatten(op.inner_ops() if hasattr(op, "inner_ops") else ())
         yield op

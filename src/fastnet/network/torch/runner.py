@@ -7,20 +7,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
 from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.precision import Precision
 from fastnet.backend.ranges import OpRanges
-from fastnet.backend.torch.engines import engine_of
+from fastnet.backend.torch.parallel_update import REDUCED_BY_DDP
 from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.backend.torch.update import TRAINED
+from fastnet.backend.torch.wrappers import engine_of, process_count, reshard
 from fastnet.network.context import NetworkContext, Runner
 from fastnet.network.metering import StepMeter, titles
-from fastnet.network.torch.parallel import EXCHANGES, exchanges_of, require_communicating
-from fastnet.network.torch.ranks import ranks_of
+from fastnet.network.torch.parallel import (
+    compare_batches,
+    compare_plans,
+    find_reduced_by_ddp,
+    require_engines,
+)
 from fastnet.network.trace_records import Records
 from fastnet.types import Model, RunStep, State
 from fastnet.util import NonContext
@@ -44,8 +48,8 @@ class TorchRunner(Runner):
         context: The context.
     """
 
-    # Whether other processes take part; set by `open`.
-    _is_spread = False
+    # Whether there are other processes, and whether all take part in each step; set by `open`.
+    _is_spread = _communicates = False
 
     def __init__(self, network: Any, context: NetworkContext) -> None:
         super().__init__(context)
@@ -67,29 +71,28 @@ class TorchRunner(Runner):
         self.context.state["tape"] = _NO_TAPE
         models = self.context.plan.models
         # Without models nothing is communicated.
-        self._is_spread = (
-            bool(models)
-            and dist.is_available()
-            and dist.is_initialized()
-            and dist.get_world_size() > 1
-        )
+        self._is_spread = bool(models) and process_count() > 1
         if self._is_spread:
-            self.ranks = ranks_of(self.context)
             if self.context.state["mode"] == "train":
-                require_communicating(self.context.plan)
+                require_engines(self.context.plan)
+            self._communicates = compare_plans(self.context)
         for model in models:
             if self._device.type != "cpu" or (has_accelerator() and not _is_on_cpu(model)):
                 self._move(model, self._device)
 
     def close(self) -> None:
         """Move the models back to the CPU, unless they stay on the device."""
-        try:
-            if not self._keeps and self._device.type != "cpu":
-                for model in self.context.plan.models:
-                    self._move(model, torch.device("cpu"))
-        finally:
-            if self.ranks is not None:
-                self.ranks.end()
+        if self._is_spread:
+            for model in self.context.plan.models:
+                reshard(model)
+        if not self._keeps and self._device.type != "cpu":
+            for model in self.context.plan.models:
+                self._move(model, torch.device("cpu"))
+
+    def check_loader(self, loader: Any) -> None:
+        """Raise a ValueError if ranks that communicate have different numbers of batches."""
+        if self._communicates:
+            compare_batches(loader)
 
     def bind(self) -> BoundPlan:
         """Bind the plan, in mixed precision with autocast around the ops of each step."""
@@ -152,9 +155,8 @@ class TorchRunner(Runner):
         # Models of other epochs are included, because a gradient left on one would count later.
         models = {id(model): model for model in (*self._models, *plan.models)}
         trained = [one for one in models.values() if get_metadata(one, "optimizer") is not None]
-        exchanges = exchanges_of(plan, trained) if self._is_spread else None
-        if exchanges is not None:
-            state = {**state, EXCHANGES: exchanges}
+        if self._is_spread:
+            state = {**state, REDUCED_BY_DDP: find_reduced_by_ddp(plan, trained)}
         return {**state, TRAINED: trained} if len(trained) > 1 else state
 
     def _move(self, model: Model, device: torch.device) -> None:

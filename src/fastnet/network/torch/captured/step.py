@@ -15,8 +15,8 @@ from fastnet._execute import BoundPlan, Plan
 from fastnet._trace import Length
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.torch._internals import COMPILED, grad_hooks
-from fastnet.backend.torch.engines import engine_of
 from fastnet.backend.torch.update import TRAINED
+from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.execution_plan import ExecutionPlan, Handling

@@ -67,7 +67,7 @@ class GradientOp(HoldsModel, GradientTaker):
         # Returns how to differentiate with respect to a model that is sharded over processes.
         self._taker_of: Any = None
         if framework == "torch":
-            self._taker_of = backend_module("torch", "spread_taking").taker_of
+            self._taker_of = backend_module("torch", "parallel_update").gradient_function
 
     def _anew(self, own: Any) -> GradientOp:
         count = len(self.inputs) - self._count

@@ -194,7 +194,7 @@ def _make_pass(op: ModelOp, framework: str | None) -> Any:
     """Return the function that runs the model, called as `forward`, with a method `close`."""
     make_pass: Any
     if framework == "torch":
-        from fastnet.op.tensorop.model.torch_spread import make_pass
+        from fastnet.backend.torch.parallel_update import make_pass
     elif framework == "tf":
         from fastnet.backend.tf.models import TFPass as make_pass
     else:

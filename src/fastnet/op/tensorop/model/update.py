@@ -383,7 +383,7 @@ def _check_no_closure(model: Model, optimizer: Any) -> None:
 def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
     framework = framework_of(op.model)
     if framework == "torch":
-        from fastnet.op.tensorop.model.torch_spread import make_update
+        from fastnet.backend.torch.parallel_update import make_update
 
         return make_update(op, reports)
     if framework == "tf":

@@ -1,0 +1,305 @@
+"""Runs and updates torch models that are wrapped in DistributedDataParallel or sharded by FSDP2.
+
+FSDP2 averages gradients in every backward pass. DistributedDataParallel does so only in a single
+backward pass after a forward pass through the wrapper. Where a step has nothing else, the wrapper
+runs; otherwise the model inside it runs, and the update averages the gradients that it needs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from fastnet.backend.model_metadata import get_metadata
+from fastnet.backend.model_update import Followers
+from fastnet.backend.torch._internals import parameter_count_of
+from fastnet.backend.torch.all_reduce import average, average_in_place, broadcast_buffers
+from fastnet.backend.torch.graph import reached
+from fastnet.backend.torch.models import TorchPass
+from fastnet.backend.torch.taking import take
+from fastnet.backend.torch.update import (
+    TRAINED,
+    TorchUpdate,
+    accumulate_gradients,
+    backward,
+    cleared_gradients,
+    parameters_in,
+    parameters_of,
+    parameters_of_others,
+    trainable,
+)
+from fastnet.backend.torch.wrappers import (
+    engine_of,
+    fsdp_no_sync,
+    groups_of,
+    is_sharded,
+    reduces_in_own_dtype,
+    reset_fsdp,
+    reshard,
+    wrapper_of,
+)
+from fastnet.types import State
+
+__all__ = [
+    "REDUCED_BY_DDP",
+    "DDPPass",
+    "ParallelUpdate",
+    "gradient_function",
+    "make_pass",
+    "make_update",
+    "note_parameters",
+]
+
+REDUCED_BY_DDP = "reduced_by_ddp"
+"""The key of the step's context that has the model whose gradients its wrapper averages, if any."""
+
+# The parameters whose gradients each wrapper averages.
+_reduced: weakref.WeakKeyDictionary[torch.nn.Module, list[torch.nn.Parameter]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def make_pass(model: torch.nn.Module, **settings: Any) -> TorchPass:
+    """Return the pass of a ModelOp."""
+    cls = DDPPass if engine_of(model) == "ddp" else TorchPass
+    return cls(model, **settings)
+
+
+def make_update(op: Any, reports: Sequence[str]) -> TorchUpdate:
+    """Return the update of an UpdateOp."""
+    cls = ParallelUpdate if engine_of(op.model) in ("ddp", "fsdp") else TorchUpdate
+    return cls(op, reports)
+
+
+def note_parameters(model: torch.nn.Module) -> None:
+    """Note the parameters whose gradients a DistributedDataParallel averages, when it is built."""
+    wrapper = wrapper_of(model)
+    if isinstance(wrapper, DistributedDataParallel) and wrapper not in _reduced:
+        parameters = trainable(wrapper)
+        # Otherwise some were frozen or unfrozen since it was made, and it cannot be told which.
+        if parameter_count_of(wrapper) == len(parameters):
+            _reduced[wrapper] = parameters
+
+
+def _is_reduced_by_ddp(model: torch.nn.Module, wrapper: torch.nn.Module, state: State) -> bool:
+    """Return whether the wrapper averages the gradients of the running step."""
+    reduced = _reduced.get(wrapper)
+    return (
+        state.get(REDUCED_BY_DDP) is model
+        and reduced is not None
+        # False inside `no_sync`.
+        and bool(wrapper.require_backward_grad_sync)
+        # The wrapper would wait for the gradient of a parameter that was frozen.
+        and all(one.requires_grad for one in reduced)
+    )
+
+
+class DDPPass(TorchPass):
+    """Runs a model in DistributedDataParallel, which communicates in training only."""
+
+    def __init__(self, model: torch.nn.Module, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self._wrapper: Any = wrapper_of(model)
+
+    def _run(self, data: Any) -> Any:
+        state = self._opened
+        assert state is not None
+        model: Callable[..., Any] = self._wrapper.module
+        # The key is there in training with other processes.
+        if self._gradients and REDUCED_BY_DDP in state:
+            if _is_reduced_by_ddp(self._model, self._wrapper, state):
+                model = self._model
+            else:
+                broadcast_buffers(self._wrapper)
+        if self._by_name is not None:
+            model = self._by_name.of(model)
+        if self._gradients:
+            return model(*data) if self._spread else model(data)
+        with torch.no_grad():
+            return model(*data) if self._spread else model(data)
+
+
+class ParallelUpdate(TorchUpdate):
+    """Updates a model by gradients that are averaged over processes when they are complete."""
+
+    def __init__(self, op: Any, reports: Sequence[str] = ()) -> None:
+        super().__init__(op, reports)
+        self._is_sharded = engine_of(op.model) == "fsdp"
+        self._wrapper: Any = wrapper_of(op.model)
+        self._groups = groups_of(op.model)
+        # A sharded model has other parameters between its forward and backward passes.
+        self._parameters = list(op.model.parameters()) if self._is_sharded else []
+        self._reduces_in_own_dtype = self._is_sharded and reduces_in_own_dtype(op.model)
+        self._entered: State = {}
+        self._isolates_shards = False
+        # Parameters that are neither sharded nor known to the wrapper.
+        self._unknown: list[torch.nn.Parameter] = []
+
+    def __call__(
+        self, data: Any, state: State, defer: bool, retain_graph: bool, followers: Followers = ()
+    ) -> list[Any] | None:
+        """Run the sequence of `TorchUpdate`."""
+        if state is not self._entered:
+            self._enter(state)
+        if self._given and self._is_sharded:
+            reshard(self._model)
+        return super().__call__(data, state, defer, retain_graph, followers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_entered": {}, "_unknown": []}
+
+    def _enter(self, state: State) -> None:
+        """Look at the models of a context, once."""
+        self._entered = state
+        models = [self._model, *state.get(TRAINED, ())]
+        self._isolates_shards = any(engine_of(model) == "fsdp" for model in models)
+        known = set(map(id, _reduced.get(self._wrapper, ())))
+        self._unknown = [one for one in self._updated() if id(one) not in known]
+
+    def abandon(self) -> None:
+        """Clear the gradients of the model and its optimizer, and what the step has merged."""
+        super().abandon()
+        if self._is_sharded:
+            reset_fsdp(self._model)
+
+    def flush(self, followers: Followers) -> None:
+        """Update with the average of the gradients merged since the last update, if any."""
+        reshard(self._model)
+        super().flush(followers)
+
+    def add_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Accumulate the averaged gradients of the loss in `.grad`."""
+        self._add_own_gradients(data, optimizer, retain_graph)
+        parameters = self._unknown
+        if not _is_reduced_by_ddp(self._model, self._wrapper, self._entered):
+            parameters = self._updated()
+        parameters = [one for one in parameters if one.requires_grad and not is_sharded(one)]
+        if parameters:
+            average_in_place(parameters, self._groups)
+        self._expect_buffers()
+
+    def _add_own_gradients(self, data: Any, optimizer: Any, retain_graph: bool) -> None:
+        """Accumulate gradients, which are of this process only unless the engine averages them."""
+        if not self._isolates_shards:
+            super().add_gradients(data, optimizer, retain_graph)
+            return
+        loss = self.scaled_loss(data, optimizer)
+        own = set(map(id, self.trained_now()))
+        # The leaves of the graph are gathered parameters, so they cannot tell the models apart.
+        with cleared_gradients(parameters_of_others(self._others, own)):
+            backward(loss, None, retain_graph)
+
+    def _expect_buffers(self) -> None:
+        """Let the next forward pass broadcast the buffers of rank 0."""
+        if not self._is_sharded:
+            self._wrapper.require_forward_param_sync = True
+
+    def checked(self, gradients: Any, parameters: Sequence[torch.nn.Parameter]) -> Sequence[Any]:
+        """Check the given gradients and average them; averages of averages are the same."""
+        checked = super().checked(gradients, parameters)
+        if self.is_merging:
+            return [one.full_tensor() if is_sharded(one) else one for one in checked]
+        self._expect_buffers()
+        return average(checked, parameters, self._groups)
+
+    def separate_gradients(
+        self,
+        data: Any,
+        optimizer: Any,
+        parameters: Sequence[torch.nn.Parameter],
+        retain_graph: bool,
+    ) -> list[torch.Tensor | None]:
+        """Compute full gradients of this process apart from those in `.grad`."""
+        with cleared_gradients(parameters):
+            if self._reduces_in_own_dtype:
+                # FSDP2 keeps what it has not communicated in a private place.
+                self._add_own_gradients(data, optimizer, retain_graph)
+                return [_full_gradient(one, one) for one in parameters]
+            with fsdp_no_sync([self._model, *self._others]):
+                self._add_own_gradients(data, optimizer, retain_graph)
+                own = map(id, self._parameters)
+                gathered = dict(zip(own, self._model.parameters(), strict=False))
+                return [_full_gradient(one, gathered.get(id(one), one)) for one in parameters]
+
+    def apply_averages(
+        self,
+        counted: Sequence[torch.nn.Parameter],
+        sums: Mapping[torch.nn.Parameter, torch.Tensor],
+        times: int,
+    ) -> None:
+        """Accumulate the averages of merged gradients over steps and processes in `.grad`."""
+        # Another process may have merged gradients of other parameters.
+        trained = self.trained_now()
+        means = [sums[one] / times if one in sums else None for one in trained]
+        accumulate_gradients(trained, average(means, trained, self._groups))
+        self._expect_buffers()
+
+    def trained_now(self) -> list[torch.nn.Parameter]:
+        """List the trainable parameters of the model, then others that its optimizer updates."""
+        return [one for one in self._updated() if one.requires_grad]
+
+    def _updated(self) -> list[torch.nn.Parameter]:
+        """List the parameters of the model, then others that its optimizer updates."""
+        optimizer = getattr(self._holder, "current_optimizer", None)
+        if not self._is_sharded:
+            return parameters_of(self._model, optimizer)
+        parameters = {id(one): one for one in (*self._parameters, *parameters_in(optimizer))}
+        return list(parameters.values())
+
+
+def _full_gradient(
+    parameter: torch.nn.Parameter, gathered: torch.nn.Parameter
+) -> torch.Tensor | None:
+    """Return the full gradient of a parameter, which ops may have used sharded and gathered."""
+    gradient: torch.Tensor | None = None if gathered is parameter else gathered.grad
+    if parameter.grad is None:
+        return gradient
+    sharded: Any = parameter.grad
+    own: torch.Tensor = sharded.full_tensor() if is_sharded(sharded) else sharded
+    return own if gradient is None else gradient + own
+
+
+def gradient_function(
+    model: torch.nn.Module,
+) -> Callable[[torch.Tensor, State, bool], list[Any]] | None:
+    """Return what computes the gradients of a tensor for a GradientOp; None for a plain model.
+
+    In training they are averages over the processes, sharded as the parameters are.
+    """
+    engine = engine_of(model)
+    if engine == "ddp":
+        groups = groups_of(model)
+
+        def differentiate(final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
+            parameters = trainable(model)
+            gradients = list(take(final, parameters, False, None, retain_graph))
+            return average(gradients, parameters, groups) if state["mode"] == "train" else gradients
+
+        return differentiate
+    return _sharded_gradient_function(model) if engine == "fsdp" else None
+
+
+def _sharded_gradient_function(
+    model: torch.nn.Module,
+) -> Callable[[torch.Tensor, State, bool], list[Any]]:
+    """Return what reads the gradients that FSDP2 leaves in a backward pass."""
+    reshard(model)
+    own = list(model.parameters())
+
+    def differentiate(final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
+        parameters = [one for one in own if one.requires_grad]
+        others = [
+            one
+            for other in (*state.get(TRAINED, ()), model)
+            for one in parameters_of(other, get_metadata(other, "current_optimizer"))
+        ]
+        leaves, _ = reached(final)
+        with cleared_gradients([*leaves, *others, *parameters]):
+            backward(final.sum(), None, retain_graph)
+            return [parameter.grad for parameter in parameters]
+
+    return differentiate

@@ -1,0 +1,234 @@
+"""Wraps or shards torch models when they are built: `build(parallel=...)`."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from fastnet.backend.model_metadata import set_metadata
+from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.parallel_update import note_parameters
+from fastnet.backend.torch.wrappers import engine_of, has_group, process_count
+from fastnet.errors import nearest_name, shorten
+from fastnet.util.devices import get_num_gpus, resolve_device
+from fastnet.util.launchers import torch_processes
+from fastnet.util.warnings import warn
+
+__all__ = ["PARALLEL", "Placement", "note_placement", "parallelize"]
+
+PARALLEL = ("auto", "ddp", "fsdp", "dp", None)
+
+# The options that fastnet adds to those of `fully_shard`.
+_SHARD_OPTIONS = {"blocks", "find_unused_parameters", "device_mesh"}
+
+# The wrapper of each wrapped model, so that none is wrapped twice.
+_wrappers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class Placement(NamedTuple):
+    """The `device`, `parallel` and options that `build` was called with."""
+
+    device: Any = None
+    parallel: str | None = "auto"
+    options: Mapping[str, Any] = {}
+
+
+def parallelize(model: torch.nn.Module, placement: Placement, name: str) -> torch.nn.Module:
+    """Move a model to its device, and wrap or shard it; one that already is stays as it is.
+
+    Raises:
+        ValueError: If there is no such engine or device, the model has another engine, or there is
+            no process group where one is needed.
+        TypeError: If the engine has no such option.
+    """
+    parallel = placement.parallel
+    if parallel is not None and parallel not in PARALLEL:
+        raise ValueError(
+            f"parallel={shorten(parallel)} of model '{name}' is none of 'auto', 'ddp', 'fsdp', "
+            "'dp' and None."
+        )
+    existing = engine_of(model)
+    if existing is not None:
+        _require_same(existing, placement, name)
+        note_parameters(model)
+        return model
+    engine = _resolve_auto(model, name) if parallel == "auto" else parallel
+    _check_options(engine, placement, name)
+    if placement.device is not None:
+        model.to(resolve_device(placement.device))
+    _require_unwrapped(model, engine, name)
+    if engine is None:
+        return model
+    wrapped: torch.nn.Module
+    if engine == "dp":
+        wrapped = torch.nn.DataParallel(model)
+    elif not has_group():
+        raise _no_group(parallel, name)
+    else:
+        wrap = _wrap_ddp if engine == "ddp" else _shard
+        wrapped = wrap(model, resolve_device(placement.device), dict(placement.options), name)
+    _wrappers[innermost(wrapped)] = weakref.ref(wrapped)
+    return wrapped
+
+
+def note_placement(model: torch.nn.Module, placement: Placement) -> None:
+    """Record on a model the device that it was built on, and whether it trains alone."""
+    given = placement.device is not None or engine_of(model) is not None
+    first = next(model.parameters(), None)
+    set_metadata(model, "fe_device", first.device if given and first is not None else None)
+    set_metadata(model, "fe_alone", placement.parallel is None)
+
+
+def _resolve_auto(model: torch.nn.Module, name: str) -> str | None:
+    if process_count() > 1:
+        # DistributedDataParallel refuses a model without trainable parameters.
+        return "ddp" if any(one.requires_grad for one in model.parameters()) else None
+    if torch_processes() > 1 and "LOCAL_RANK" in os.environ and not has_group():
+        raise _no_group("auto", name)
+    gpus = get_num_gpus()
+    if gpus > 1:
+        warn(
+            f"There are {gpus} GPUs, of which one is used. Start the program with "
+            f"`torchrun --nproc_per_node={gpus} program.py`, one process for each, and call "
+            "fastnet.distributed.init() before fastnet.build. Pass parallel=None to use one GPU, "
+            "or parallel='dp' for DataParallel, as in FastEstimator.",
+        )
+    return None
+
+
+def _check_options(engine: str | None, placement: Placement, name: str) -> None:
+    """Raise a TypeError for an option that the engine, or `build` itself, does not have."""
+    known: set[str] = set()
+    # With "auto", the same program runs in one process, too.
+    if engine == "ddp" or (engine is None and placement.parallel == "auto"):
+        known = {*signature(DistributedDataParallel).parameters} - {"module", "device_ids"}
+    elif engine == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        known = ({*signature(fully_shard).parameters} - {"module", "mesh"}) | _SHARD_OPTIONS
+    unknown = [option for option in placement.options if option not in known]
+    if unknown:
+        near = nearest_name(unknown[0], known | {"device", "mixed_precision", "model_name"})
+        raise TypeError(
+            f"build of model '{name}' got the option {unknown[0]!r}, which neither it nor "
+            f"parallel={placement.parallel!r} has."
+            f"{f' Did you mean {near!r}?' if near else ''} To give an optimizer settings pass a "
+            "function, such as `optimizer_fn=lambda params: torch.optim.Adam(params, lr=1e-3)`."
+        )
+
+
+def _require_same(existing: str, placement: Placement, name: str) -> None:
+    if placement.parallel not in ("auto", None, existing):
+        raise ValueError(
+            f"Model '{name}' is to have parallel={placement.parallel!r}, but it already is "
+            f"{existing!r}. Pass the model without it, or leave `parallel` out."
+        )
+    if placement.options:
+        raise ValueError(
+            f"Model '{name}' already is {existing!r}, so the options {sorted(placement.options)} "
+            "come too late. Pass them where it is wrapped, or pass the model without a wrapper."
+        )
+
+
+def _require_unwrapped(model: torch.nn.Module, engine: str | None, name: str) -> None:
+    reference = _wrappers.get(innermost(model))
+    wrapper = None if reference is None else reference()
+    if wrapper is None or wrapper is model:
+        return
+    raise ValueError(
+        f"Model '{name}' is to have parallel={engine!r}, but the same {type(model).__name__} was "
+        f"built with parallel={engine_of(wrapper)!r} before, and both would update its weights. "
+        "Use the model that the first build returned, also in a second network."
+    )
+
+
+def _no_group(parallel: str | None, name: str) -> ValueError:
+    count = torch_processes()
+    launched = f"This process is one of {count} of torchrun, but t" if count > 1 else "T"
+    return ValueError(
+        f"{launched}here is no process group for model '{name}' (parallel={parallel!r}). Call "
+        "fastnet.distributed.init() before fastnet.build, or pass parallel=None for a model that "
+        "each process trains alone."
+    )
+
+
+def _wrap_ddp(
+    model: torch.nn.Module, device: torch.device, options: dict[str, Any], name: str
+) -> torch.nn.Module:
+    model.to(device)
+    if not any(one.requires_grad for one in model.parameters()):
+        raise ValueError(
+            f"Model '{name}' has no parameter with requires_grad, so there is nothing for "
+            "parallel='ddp' to communicate. Pass parallel=None."
+        )
+    ids = None if device.type == "cpu" else [device]
+    wrapped = DistributedDataParallel(model, device_ids=ids, **options)
+    note_parameters(wrapped)
+    return wrapped
+
+
+def _shard(
+    model: torch.nn.Module, device: torch.device, options: dict[str, Any], name: str
+) -> torch.nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    is_block = _block_policy(options.pop("blocks", ()), model, name)
+    finds_unused = options.pop("find_unused_parameters", False)
+    mesh = options.pop("device_mesh", None)
+    if mesh is None:
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    if not any(one.is_meta for one in model.parameters()):
+        model.to(device)
+        _broadcast_weights(model, mesh)
+    # Inner modules come first, because each shards the parameters that are left.
+    for module in reversed([one for one in model.modules() if one is not model and is_block(one)]):
+        fully_shard(module, mesh=mesh, **options)
+    sharded: Any = fully_shard(model, mesh=mesh, **options)
+    if finds_unused:
+        sharded.set_reduce_scatter_unused_params(True)
+    return model
+
+
+def _block_policy(
+    blocks: Any, model: torch.nn.Module, name: str
+) -> Callable[[torch.nn.Module], bool]:
+    """Return whether a module is sharded separately."""
+    if isinstance(blocks, type):
+        blocks = [blocks]
+    if isinstance(blocks, Iterable):
+        classes = tuple(blocks)
+        if all(isinstance(one, type) and issubclass(one, torch.nn.Module) for one in classes):
+            found = [cls for cls in classes if any(isinstance(one, cls) for one in model.modules())]
+            missing = [cls.__name__ for cls in classes if cls not in found]
+            if missing:
+                raise ValueError(
+                    f"blocks names {missing}, but model '{name}' has no such modules. "
+                    "print(model) shows its modules."
+                )
+            return lambda module: isinstance(module, classes)
+    elif callable(blocks):
+        policy: Callable[[torch.nn.Module], bool] = blocks
+        return policy
+    raise TypeError(
+        f"blocks of model '{name}' is {shorten(blocks)}. Pass classes of modules, or a function "
+        "that returns whether a module is sharded separately."
+    )
+
+
+def _broadcast_weights(model: torch.nn.Module, mesh: Any) -> None:
+    """Give all processes the weights of rank 0, so that they shard the same model."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            for dimension in range(mesh.ndim):
+                group = mesh.get_group(dimension)
+                dist.broadcast(tensor.data, dist.get_global_rank(group, 0), group=group)

@@ -1,0 +1,131 @@
+"""DistributedDataParallel, FSDP2 and DataParallel: which of them a model has, and its groups."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from fastnet.backend.torch._internals import has_reduce_dtype
+from fastnet.backend.torch.names import compiled_in
+
+__all__ = [
+    "Engine",
+    "engine_of",
+    "fsdp_no_sync",
+    "groups_of",
+    "has_group",
+    "is_sharded",
+    "process_count",
+    "reduces_in_own_dtype",
+    "reset_fsdp",
+    "reshard",
+    "wrapper_of",
+]
+
+Engine: TypeAlias = Literal["ddp", "fsdp", "dp"]
+
+
+def engine_of(model: torch.nn.Module) -> Engine | None:
+    """Return "ddp", "fsdp" or "dp" for a model that is wrapped or sharded, else None."""
+    wrapper = wrapper_of(model)
+    if isinstance(wrapper, DistributedDataParallel):
+        return "ddp"
+    if isinstance(wrapper, torch.nn.DataParallel):
+        return "dp"
+    return "fsdp" if any(True for _ in _sharded_modules(model)) else None
+
+
+def wrapper_of(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the wrapper inside a compiled model, or the model itself."""
+    inner = compiled_in(model)
+    while inner is not None:
+        model, inner = inner, compiled_in(inner)
+    return model
+
+
+def groups_of(model: torch.nn.Module) -> list[Any]:
+    """Return the process groups of a model, one per dimension of its mesh; without one none."""
+    wrapper: Any = wrapper_of(model)
+    if isinstance(wrapper, DistributedDataParallel):
+        return [wrapper.process_group]
+    reshard(model)
+    sharded: Any = next((one for one in model.parameters() if is_sharded(one)), None)
+    if sharded is None:
+        return []
+    mesh = sharded.device_mesh
+    return [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Put the sharded parameters of FSDP2 back into a model.
+
+    After a forward pass the outermost module keeps the gathered parameters, which are not those
+    that an optimizer updates.
+    """
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
+def reset_fsdp(model: torch.nn.Module) -> None:
+    """Let FSDP2 recover from a pass that raised."""
+    root: Any = wrapper_of(model)
+    if hasattr(root, "reset_iter_state"):
+        with suppress(RuntimeError):  # The model is a part of another sharded one.
+            root.reset_iter_state()
+
+
+@contextmanager
+def fsdp_no_sync(models: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """Let a backward pass leave this process's full gradients on `model.parameters()`.
+
+    They are there until the context is left.
+    """
+    modules = [module for model in models for module in _sharded_modules(model)]
+    try:
+        for module in modules:
+            module.set_requires_gradient_sync(False, recurse=False)
+            module.set_reshard_after_backward(False, recurse=False)
+        yield
+    finally:
+        for module in modules:
+            for parameter in module.parameters():
+                if not is_sharded(parameter):
+                    parameter.grad = None
+        for module in modules:
+            module.reshard()
+            module.set_requires_gradient_sync(True, recurse=False)
+            module.set_reshard_after_backward(True, recurse=False)
+
+
+def reduces_in_own_dtype(model: torch.nn.Module) -> bool:
+    """Return whether FSDP2 communicates gradients in a dtype of their own."""
+    return any(map(has_reduce_dtype, _sharded_modules(model)))
+
+
+def is_sharded(tensor: object) -> bool:
+    """Return whether a tensor is a DTensor."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def has_group() -> bool:
+    """Return whether this process is in a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def process_count() -> int:
+    """Return the number of processes in the default process group, or 1."""
+    return dist.get_world_size() if has_group() else 1
+
+
+def _sharded_modules(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield the modules that `fully_shard` was called with, outer ones first."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None:  # Otherwise nothing was sharded.
+        yield from (one for one in model.modules() if isinstance(one, fsdp.FSDPModule))

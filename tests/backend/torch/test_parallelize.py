@@ -1,0 +1,213 @@
+"""Models that `build` spreads over processes or devices: what it decides, and what it refuses.
+
+That they train is tested with processes of their own, in tests/network/torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import fastnet
+from fastnet.backend.torch import parallelize
+from fastnet.backend.torch.names import innermost
+from fastnet.backend.torch.wrappers import engine_of
+from fastnet.network import TorchNetwork
+from tests.network.programs import (
+    batches,
+    line,
+    losses,
+    mlp,
+    no_gradients,
+    raising,
+    run_all,
+    same_weights,
+    supervised,
+    twins,
+)
+from tests.ranks import ranks
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "FASTNET_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(parallelize, "get_num_gpus", lambda: count)
+
+
+class TestDataParallel:
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_no_hint_for_one_device(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        with_gpus(monkeypatch, count)
+        model = line()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert fastnet.build(model, None) is model
+
+    def test_several_are_a_hint(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with_gpus(monkeypatch, 4)
+        model = line()
+        with pytest.warns(UserWarning, match="^There are 4 GPUs") as caught:
+            assert fastnet.build(model, None) is model
+        (warning,) = caught
+        assert "`torchrun --nproc_per_node=4 program.py`" in str(warning.message)
+        assert warning.filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert fastnet.build(line, None, parallel=None) is not None
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="the wrapper would use the GPUs")
+    def test_on_request_trains_like_the_model_in_it(self) -> None:
+        model, twin = twins(mlp)
+        fastnet.build(lambda: twin, "adam")
+        wrapped = fastnet.build(lambda: model, "adam", parallel="dp")
+        assert type(wrapped) is nn.DataParallel
+        assert innermost(wrapped) is model
+        data = batches(5)
+        seen = losses(run_all(TorchNetwork(supervised(wrapped)), data))
+        assert seen == losses(run_all(TorchNetwork(supervised(twin)), data))
+        assert same_weights(model, twin)
+        assert no_gradients(wrapped)
+
+
+class TestNames:
+    @pytest.mark.parametrize("given", ["DDP", "", 1, True, "fsdp2"])
+    def test_no_engine(self, given: Any) -> None:
+        with raising(
+            ValueError,
+            f"parallel={given!r} of model 'm' is none of 'auto', 'ddp', 'fsdp', 'dp' and None.",
+        ):
+            fastnet.build(line, None, model_name="m", parallel=given)
+
+    @pytest.mark.parametrize(
+        ("parallel", "option", "near"),
+        [
+            ("ddp", "reshard_after_forward", None),
+            ("fsdp", "reshard_after", "reshard_after_forward"),
+            (None, "static_graph", None),
+            ("dp", "static_graph", None),
+            ("auto", "statig_graph", "static_graph"),
+            ("auto", "mixed_presision", "mixed_precision"),
+            ("fsdp", "lr", None),
+        ],
+    )
+    def test_unknown_options(self, parallel: Any, option: str, near: str | None) -> None:
+        with pytest.raises(TypeError) as caught:
+            fastnet.build(line, None, model_name="m", parallel=parallel, **{option: 1})
+        text = str(caught.value)
+        assert text.startswith(f"build of model 'm' got the option {option!r}, which neither it")
+        assert f"parallel={parallel!r} has." in text
+        assert (f"Did you mean {near!r}?" in text) == (near is not None)
+
+    def test_options_of_many_processes_in_one(self) -> None:
+        """A program is the same in one process and in many."""
+        model = line()
+        assert fastnet.build(model, None, static_graph=True) is model
+
+
+class TestWithoutAGroup:
+    @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+    def test_in_one_process(self, parallel: Any) -> None:
+        with pytest.raises(ValueError, match=r"^There is no process group for model 'm'"):
+            fastnet.build(line, None, model_name="m", parallel=parallel)
+
+    @pytest.mark.parametrize("parallel", ["auto", "ddp", "fsdp"])
+    def test_under_torchrun(self, monkeypatch: pytest.MonkeyPatch, parallel: Any) -> None:
+        for name, value in {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ValueError, match=r"^This process is one of 3 of torchrun, but there"):
+            fastnet.build(line, None, model_name="m", parallel=parallel)
+        model = line()
+        assert fastnet.build(model, None, parallel=None) is model
+
+    def test_one_process_of_torchrun_needs_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+            monkeypatch.setenv(name, value)
+        model = line()
+        assert fastnet.build(model, None) is model
+
+
+def refused(what: Any, *args: Any) -> str:
+    try:
+        what(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was refused"
+
+
+def refusals() -> dict[str, str]:
+    """Do what is refused in a process group, and see that the models are of use afterwards."""
+    found = {}
+    model = mlp()
+    early = torch.optim.SGD(model.parameters(), lr=0.1)
+    found["early"] = refused(
+        lambda: fastnet.build(model, lambda _: early, model_name="m", parallel="fsdp")
+    )
+    model = mlp()
+    spread = fastnet.build(model, "sgd", model_name="m", parallel="ddp")
+    for parallel in ("auto", "ddp", "fsdp", None):
+        found[f"again {parallel}"] = refused(
+            lambda parallel=parallel: fastnet.build(model, "sgd", model_name="n", parallel=parallel)
+        )
+    found["other"] = refused(lambda: fastnet.build(spread, "sgd", model_name="m", parallel="fsdp"))
+    found["late"] = refused(lambda: fastnet.build(spread, "sgd", model_name="m", static_graph=True))
+    assert fastnet.build(spread, "sgd", model_name="m") is spread
+    run_all(TorchNetwork(supervised(spread)), batches(2))
+    own = mlp().requires_grad_(False)
+    made = fastnet.build(own, "sgd", model_name="m")
+    own.requires_grad_(True)
+    network = TorchNetwork(supervised(made))
+    found["frozen"] = refused(lambda: run_all(network, batches(1)))
+    run_all(network, batches(1), mode="eval")
+    alone = fastnet.build(mlp, "sgd", parallel=None)
+    run_all(TorchNetwork(supervised(alone)), batches(2))
+    found["blocks"] = refused(
+        lambda: fastnet.build(mlp, None, model_name="m", parallel="fsdp", blocks=nn.LSTM)
+    )
+    found["no blocks"] = refused(
+        lambda: fastnet.build(mlp, None, model_name="m", parallel="fsdp", blocks="Linear")
+    )
+    frozen = mlp().requires_grad_(False)
+    found["nothing"] = refused(lambda: fastnet.build(frozen, None, model_name="m", parallel="ddp"))
+    found["device"] = refused(
+        lambda: fastnet.build(mlp, None, model_name="m", device="cuda:7", parallel="ddp")
+    )
+    found["elsewhere"] = refused(lambda: TorchNetwork(supervised(spread), device="meta"))
+    policy = fastnet.build(
+        mlp, "sgd", parallel="fsdp", blocks=lambda module: isinstance(module, nn.Linear)
+    )
+    found["policy"] = str([engine_of(one) for one in (policy, policy[0], policy[1])])
+    dist.barrier()
+    return found
+
+
+def test_what_is_refused_on_every_rank() -> None:
+    again = "but the same Sequential was built with parallel='ddp' before"
+    expected = {
+        "early": "that are none of the sharded model's",
+        "again auto": again,
+        "again ddp": again,
+        "again fsdp": again,
+        "again None": again,
+        "other": "Model 'm' is to have parallel='fsdp', but it already is 'ddp'",
+        "late": "Model 'm' already is 'ddp', so the options ['static_graph'] come too late",
+        "frozen": "UpdateOp of 'm' would update a model in one of 2 processes, but nothing",
+        "blocks": "blocks names ['LSTM'], but model 'm' has no such modules",
+        "no blocks": "blocks of model 'm' is 'Linear'. Pass classes of modules",
+        "nothing": "Model 'm' has no parameter with requires_grad",
+        "device": "device='cuda:7', but this machine has no such device",
+        "elsewhere": "The network's device is meta, but the models ['m'] are",
+        "policy": "['fsdp', 'fsdp', None]",
+    }
+    for found in ranks(2)(refusals):
+        assert found.keys() == expected.keys()
+        for name, text in expected.items():
+            assert text in found[name], name
