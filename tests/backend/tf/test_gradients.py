@@ -22,7 +22,6 @@ from tests.network.keras_models import (
     same_weights,
     twins,
 )
-from tests.network.programs import raising
 
 pytestmark = pytest.mark.tf
 
@@ -83,11 +82,7 @@ class TestGetGradient:
         assert (one, float(two)) == (None, 2)
 
     def test_without_a_tape(self) -> None:
-        with raising(
-            ValueError,
-            "A gradient in TensorFlow needs the tape that recorded its target, but got None. Pass "
-            "state['tape'], which a network provides if any of its ops takes gradients.",
-        ):
+        with pytest.raises(ValueError, match=r"TensorFlow.*'tape'"):
             backend.get_gradient(tf.constant(1.0), tf.constant(1.0))
 
 

@@ -86,11 +86,9 @@ class TestSet:
     def test_a_schedule_stays(self, kind: Any) -> None:
         decay = keras.optimizers.schedules.ExponentialDecay(0.4, 1, 0.5)
         model = build(lambda: kind.SGD(decay))
-        with raising(
+        with pytest.raises(
             ValueError,
-            "The learning rate of model 'net' cannot be set, because a schedule that its "
-            "optimizer, SGD, was made with decides it. Make the optimizer with a number as its "
-            "learning_rate.",
+            match="The learning rate of model 'net' cannot be set, because a schedule tha",
         ):
             set_lr(model, 0.1)
         assert get_lr(model) == pytest.approx(0.4)
@@ -137,10 +135,9 @@ class TestWeightDecay:
     @pytest.mark.parametrize("kind", KINDS)
     def test_of_an_optimizer_without(self, kind: Any) -> None:
         model = build(lambda: kind.Adam(0.5))
-        with raising(
+        with pytest.raises(
             ValueError,
-            "A weight decay was given for model 'net', but its optimizer, Adam, has none. Leave "
-            "weight_decay out.",
+            match="A weight decay was given for model 'net', but its optimizer, Adam, has",
         ):
             set_lr(model, 0.1, weight_decay=0.1)
         assert get_lr(model) == 0.5

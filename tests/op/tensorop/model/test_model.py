@@ -76,20 +76,12 @@ class TestMaking:
 
     def test_trainable_without_gradients(self) -> None:
         model = built(line, model_name="m")
-        with raising(
-            AssertionError,
-            "ModelOp of 'm' is trainable, so gradients must be True. Pass trainable=False to run "
-            "the model without them.",
-        ):
+        with pytest.raises(AssertionError, match=r"ModelOp.*'m'.*trainable=False"):
             ModelOp(model, "x", "y", gradients=False)
 
     def test_of_no_known_framework(self) -> None:
         model = types.SimpleNamespace(fe_compiled=True, model_name="m")
-        with raising(
-            ValueError,
-            "ModelOp runs a torch.nn.Module or a Keras model, but got SimpleNamespace, of no known "
-            "framework.",
-        ):
+        with pytest.raises(ValueError, match=r"ModelOp.*torch\.nn.*SimpleNamespace"):
             ModelOp(model, "x", "y")
 
 
@@ -271,10 +263,9 @@ class TestIntermediateLayers:
 
     def test_a_layer_that_does_not_run(self) -> None:
         op = ModelOp(built(Layers, None), "x", ["y", "h"], intermediate_layers=["idle"])
-        with raising(
+        with pytest.raises(
             RuntimeError,
-            "The intermediate layer 'idle' did not run in the model's forward pass, so it has no "
-            "output. Name a layer that runs on every pass.",
+            match="The intermediate layer 'idle' did not run in the model's forward pass,",
         ):
             run(TorchNetwork([op]), {"x": self.X})
 

@@ -179,11 +179,7 @@ def test_names_that_are_not_returned(form: Any, told: str) -> None:
 
 def test_names_and_intermediate_layers() -> None:
     model = built(Encoder, None, model_name="m")
-    with raising(
-        ValueError,
-        "ModelOp of 'm' takes values by name and asks for the intermediate layers ['head']. Give "
-        "outputs as a list: the model's first, then one a layer.",
-    ):
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'head'.*as a list"):
         ModelOp(model, {"input_ids": "ids"}, {"logits": "y"}, intermediate_layers="head")
     op = ModelOp(
         model,
@@ -200,9 +196,5 @@ def test_a_count_of_keys_that_was_changed() -> None:
     model = built(Encoder, None, model_name="m")
     op = ModelOp(model, {"input_ids": "ids", "attention_mask": "mask"}, "y")
     op.inputs.pop()
-    with raising(
-        ValueError,
-        "ModelOp of 'm' has inputs by the names ['input_ids', 'attention_mask'], but its keys are "
-        "['ids']. Make it with a key for each.",
-    ):
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'input_ids'.*'attention_mask'.*'ids'"):
         TorchNetwork([op])

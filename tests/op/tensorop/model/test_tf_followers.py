@@ -18,7 +18,6 @@ from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.loss import CrossEntropy
 from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
 from tests.network.keras_models import BY_NAME, KERAS_3, batches, keras, layers, mlp
-from tests.network.programs import raising
 
 pytestmark = pytest.mark.tf
 
@@ -337,49 +336,25 @@ def test_an_op_that_cannot_read_what_has_parts(eager: bool) -> None:
 
 def test_names_that_there_are_not() -> None:
     model = built(functional, model_name="m")
-    with raising(
-        ValueError,
-        "ModelOp of 'm' gives inputs by the names ['left', 'rigth'], but those of the model are "
-        "['right', 'left'].",
-    ):
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'left'.*'rigth'.*'right'"):
         ModelOp(model, {"left": "a", "rigth": "b"}, "y")
     model = built(Pair, model_name="m")
-    with raising(
-        ValueError,
-        "ModelOp of 'm' gives the argument 'rigth', which Pair.call does not take. Did you mean "
-        "'right'? It takes ['left', 'right', 'training'].",
-    ):
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*'rigth'.*'right'.*'left'.*'training'"):
         ModelOp(model, {"left": "a", "rigth": "b"}, "y")
 
 
 def test_what_is_for_torch_is_refused() -> None:
     model = built(model_name="m")
-    with raising(
-        ValueError,
-        "ModelOp of 'm' has eval_layers, which are for torch. In Keras set `trainable = False` on "
-        "a BatchNormalization to keep it as in evaluation, or pass trainable=False to the op for "
-        "the whole model.",
-    ):
+    with pytest.raises(ValueError, match=r"ModelOp.*'m'.*`trainable = False`.*trainable=False"):
         ModelOp(model, "x", "y", eval_layers="dense")
-    with raising(
-        ValueError,
-        "LRSchedule of 'm' steps a scheduler of torch, but the model is of framework 'tf'. Give "
-        "its optimizer a schedule as its learning_rate.",
-    ):
+    with pytest.raises(ValueError, match=r"LRSchedule.*'m'.*'tf'.*learning_rate"):
         LRSchedule(model, lambda optimizer: optimizer)
     network = TFNetwork([LambdaOp(lambda x: x, "x", "y")])
-    with raising(
-        TypeError,
-        "transform got device='cuda', which is for torch. Leave it out.",
-    ):
+    with pytest.raises(TypeError, match="transform got device='cuda', which is for torch"):
         network.transform({"x": np.ones(1)}, "infer", device="cuda")
 
 
 def test_a_model_without_weights_has_no_average() -> None:
     model = built(Pair, model_name="m")
-    with raising(
-        ValueError,
-        "EMA averages the weights of model 'm', which has none before it knows the shape of its "
-        "input. Give it an Input, or call its build(shape), in model_fn.",
-    ):
+    with pytest.raises(ValueError, match=r"EMA.*'m'.*build\(shape\)"):
         EMA(model)

@@ -477,11 +477,7 @@ def test_a_count_of_outputs_that_was_changed_is_refused() -> None:
     model = built(line, sgd(), model_name="m")
     update = UpdateOp(model, "y", outputs=TOLD)
     update.outputs.append("more")
-    with raising(
-        ValueError,
-        "UpdateOp of 'm' tells of ['grad_norm', 'stepped'], but its outputs are ['norm', "
-        "'stepped', 'more']. Make it with a key for each.",
-    ):
+    with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*'grad_norm'.*'stepped'.*'norm'.*'more'"):
         TorchNetwork([ModelOp(model, "x", "y"), update])
 
 
@@ -491,13 +487,7 @@ def test_an_optimizer_with_a_closure_is_refused(scheduled: bool) -> None:
     if scheduled:
         source = EpochScheduler({1: "sgd", 2: "lbfgs"})
     model = built(line, source, model_name="m")
-    with raising(
-        ValueError,
-        "UpdateOp of 'm' takes steps of the model's optimizer, LBFGS, which needs a closure that "
-        "works out the loss several times a step, where a network's step does so once. Build the "
-        "model with another optimizer, or let the network give what the loss is made of and call "
-        "`LBFGS.step(closure)` in a loop of your own, without an UpdateOp.",
-    ):
+    with pytest.raises(ValueError, match=r"'m'.*LBFGS.*closure"):
         TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y")])
 
 

@@ -26,7 +26,6 @@ from tests.network.programs import (
     built,
     line,
     mlp,
-    raising,
     run_all,
     same_weights,
     sgd,
@@ -297,10 +296,7 @@ def test_another_model_is_refused() -> None:
     ema = EMA(model)
     network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), ema])
     ema.model = other
-    with raising(
-        ValueError,
-        "EMA averages model 'a', which it was made for, and not 'b'. Make another EMA for that.",
-    ):
+    with pytest.raises(ValueError, match=r"EMA.*'a'.*'b'"):
         network(mode="train", epoch=1)
 
 
@@ -313,11 +309,7 @@ def test_a_schedule_of_another_model_is_refused() -> None:
     schedule = LRSchedule(model, halving)
     network = TorchNetwork([ModelOp(model, "x", "y"), UpdateOp(model, "y"), schedule])
     schedule.model = other
-    with raising(
-        ValueError,
-        "LRSchedule schedules the learning rate of 'a', which it was made for, and not of 'b'. "
-        "Make another LRSchedule for that.",
-    ):
+    with pytest.raises(ValueError, match=r"LRSchedule.*'a'.*'b'"):
         network(mode="train", epoch=1)
 
 
@@ -329,11 +321,7 @@ def test_an_optimizer_without_a_schedule(per: Any) -> None:
     (batch,) = batches(1)
     run_all(network, [batch])
     model.current_optimizer = model.optimizer = torch.optim.Adam(model.parameters())
-    with raising(
-        ValueError,
-        "LRSchedule of 'a' has no scheduler for the optimizer in force, Adam, which the model did "
-        "not have when it was made. Make the LRSchedule anew.",
-    ):
+    with pytest.raises(ValueError, match=r"LRSchedule.*'a'.*Adam.*anew"):
         run_all(network, [batch], epoch=2)
     assert not same_weights(model, twin)
 
@@ -344,10 +332,8 @@ def test_a_state_that_is_no_schedules(state: Any) -> None:
     schedule = LRSchedule(model, halving)
     schedule.ending()
     before = schedule.state_dict()
-    with raising(
-        ValueError,
-        "The state to load is none of an LRSchedule of 1 schedulers. Load it into the LRSchedule "
-        "of the model that it was saved from.",
+    with pytest.raises(
+        ValueError, match="The state to load is none of an LRSchedule of 1 schedulers"
     ):
         schedule.load_state_dict(state)
     assert schedule.state_dict() == before
@@ -356,10 +342,8 @@ def test_a_state_that_is_no_schedules(state: Any) -> None:
 @pytest.mark.parametrize("state", [None, {}, {"has_begun": 1}])
 def test_a_state_that_is_no_averages(state: Any) -> None:
     ema = EMA(built(line, sgd()))
-    with raising(
-        ValueError,
-        "The state to load is none of an EMA: it has no 'has_begun'. Load it into the EMA of the "
-        "model that it was saved from.",
+    with pytest.raises(
+        ValueError, match="The state to load is none of an EMA: it has no 'has_begun'"
     ):
         ema.load_state_dict(state)
     assert ema.state_dict() == {"has_begun": False}
@@ -449,10 +433,7 @@ class TestLayersInEvaluation:
             "eval_layers asks for the layer 'norn' of Image, which has none of this name. Did you "
             "mean 'norm'? list(model.named_modules()) shows them."
         )
-        with raising(
-            ValueError,
-            "ModelOp of 'm' has 3 among its eval_layers, which are names and classes of layers.",
-        ):
+        with pytest.raises(ValueError, match=r"ModelOp.*'m' has 3.*eval_layers"):
             ModelOp(model, "x", "y", eval_layers=3)  # type: ignore[arg-type]
 
     def test_explain_tells_of_them(self) -> None:

@@ -21,7 +21,6 @@ from tests.network.programs import (
     is_free,
     line,
     no_gradients,
-    raising,
     regression,
     run,
     run_all,
@@ -66,11 +65,8 @@ class TestMaking:
 
     def test_gradients_of_a_model_of_mixed_precision(self) -> None:
         model = built(line, mixed_precision=True, model_name="m")
-        with raising(
-            ValueError,
-            "UpdateOp of 'm' is given the gradients 'g', but the model has mixed precision, where "
-            "the loss is scaled before its gradients are taken. Leave `gradients` out, or build "
-            "the model with mixed_precision=False.",
+        with pytest.raises(
+            ValueError, match=r"UpdateOp.*'m'.*'g'.*`gradients`.*mixed_precision=False\."
         ):
             UpdateOp(model, "loss", gradients="g")
         # a refused op leaves no mark on the model
@@ -81,20 +77,12 @@ class TestMaking:
         UpdateOp(built(line, model_name="m"), "loss", merge_grad=2)
         model = built(line, model_name="m", parallel="dp")
         UpdateOp(model, "loss", merge_grad=1)
-        with raising(
-            ValueError,
-            "UpdateOp of 'm' has merge_grad=2, which is not supported on several devices. Use "
-            "merge_grad=1.",
-        ):
+        with pytest.raises(ValueError, match=r"UpdateOp.*'m'.*merge_grad=2.*merge_grad=1\."):
             UpdateOp(model, "loss", merge_grad=2)
 
     def test_of_no_known_framework(self) -> None:
         model = types.SimpleNamespace(fe_compiled=True, model_name="m", mixed_precision=False)
-        with raising(
-            ValueError,
-            "UpdateOp updates a torch.nn.Module or a Keras model, but got SimpleNamespace, of no "
-            "known framework.",
-        ):
+        with pytest.raises(ValueError, match=r"UpdateOp.*torch\.nn.*SimpleNamespace"):
             UpdateOp(model, "loss")
 
 
@@ -203,11 +191,7 @@ class TestErrorsOfAStep:
     def test_no_optimizer_in_this_epoch(self, optimizer: Any, merge: int) -> None:
         model = built(line, optimizer, model_name="m")
         network = TorchNetwork(regression(model, merge_grad=merge))
-        with raising(
-            ValueError,
-            "Model 'm' is to be updated, but it has no optimizer in this epoch. Give fastnet.build "
-            "an optimizer_fn (a scheduler's None means none), or let no UpdateOp run.",
-        ):
+        with pytest.raises(ValueError, match=r"'m'.*no optimizer in this epoch.*UpdateOp"):
             run(network, X, "train")
         self.after(network, model)
         run(network, X, "train", warmup=True)
