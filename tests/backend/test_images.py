@@ -47,13 +47,6 @@ class TestNormalize:
         assert type_name(result) == "float32"
         np.testing.assert_array_equal(read(tensor), before)
 
-    @pytest.mark.parametrize("container", [list, tuple, np.array])
-    def test_numbers_in_containers(self, framework: str, container: Any) -> None:
-        tensor = make(framework, laid_out(framework, IMAGES[:1]), "float32")
-        result = backend.normalize(tensor, container([0.1, 0.2, 0.3]), container([1.0, 2.0, 4.0]))
-        expected = (IMAGES[:1] / 255 - [0.1, 0.2, 0.3]) / [1.0, 2.0, 4.0]
-        np.testing.assert_allclose(channels_last(framework, read(result)), expected, atol=1e-6)
-
     @pytest.mark.tf
     def test_under_a_policy(self, framework: str) -> None:
         policies = pytest.importorskip("tensorflow").keras.mixed_precision

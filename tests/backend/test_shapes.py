@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fastnet import backend
 from fastnet.backend.dispatch import backend_of
@@ -95,15 +94,6 @@ class TestGather:
     ) -> None:
         result = backend.gather(make(framework, X), make(framework, np.array(indices)))
         np.testing.assert_array_equal(read(result), X[taken])
-
-
-@pytest.mark.tf
-def test_gather_in_a_graph_of_any_batch_size() -> None:
-    for indices in ([[2], [0]], [[2]]):
-        result = in_graph(backend.gather, X, np.array(indices))
-        np.testing.assert_array_equal(read(result), X[np.array(indices)[:, 0]])
-    result = in_graph(lambda x: backend.gather(x, [1]), X)
-    np.testing.assert_array_equal(read(result), X[1])
 
 
 @FRAMEWORKS
@@ -199,14 +189,6 @@ def test_zeros_and_ones(framework: str, dtype: str | None) -> None:
         assert type_name(made) == (dtype or "float32")
 
 
-@pytest.mark.parametrize("dtype", ["half", torch.half])
-def test_torch_dtypes(dtype: Any) -> None:
-    assert backend.ones_like(torch.ones(2), dtype=dtype).dtype is torch.float16
-    for name in ("float33", "nn"):
-        with pytest.raises(ValueError, match=f"no dtype named '{name}'"):
-            backend.ones_like(torch.ones(2), dtype=name)
-
-
 @FRAMEWORKS
 def test_pad_ends(framework: str) -> None:
     tensor = make(framework, np.array([[1, 2]]))
@@ -228,15 +210,3 @@ class TestImageDims:
         text = f"An image has three axes, a batch of them four, but got the shape {shape}."
         with raising(AssertionError, text):
             backend.get_image_dims(make(framework, np.ones(shape)))
-
-
-@pytest.mark.tf
-def test_image_dims_in_a_graph() -> None:
-    dims: list[Any] = []
-    images = np.ones((2, 5, 6, 3))
-    in_graph(lambda x: dims.extend(backend.get_image_dims(x)) or x, images)
-    assert dims == [3, 5, 6]
-    tf = pytest.importorskip("tensorflow")
-    spec = tf.TensorSpec([None, None, 6, None], tf.float32)
-    graph = tf.function(backend.get_image_dims, input_signature=[spec], autograph=False)
-    assert [int(each) for each in graph(tf.ones((2, 5, 6, 3)))] == [3, 5, 6]

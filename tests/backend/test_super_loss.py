@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fastnet import backend
-from tests.backend.makers import WITH_GRADIENTS, gradient, in_graph, make, read
+from tests.backend.makers import WITH_GRADIENTS, gradient, make, read
 
 mpmath = pytest.importorskip("mpmath")
 
@@ -97,18 +97,6 @@ class TestSlopes:
         found = gradient(framework, slopes, excess)
         wanted = gradient(framework, lambda x: weigh(framework, x)[1], excess)
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
-
-
-@pytest.mark.tf
-def test_in_a_graph() -> None:
-    excess = EXCESSES.astype("float32")
-    confidences, weighed = exact(excess, 1.0)
-    found = (
-        in_graph(lambda x: weigh("tf", x)[0], excess),
-        in_graph(lambda x: weigh("tf", x)[1], excess),
-    )
-    for one, other in zip(found, (weighed, confidences), strict=True):
-        np.testing.assert_allclose(read(one), other, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", list(ROOM))

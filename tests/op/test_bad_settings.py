@@ -62,124 +62,67 @@ def array_op(**rest: Any) -> numpyop.NumpyOp:
 SUM = loss.Hinge(PAIR, "y")
 LINEAR = torch.nn.Linear(1, 1)
 
-# The class, its arguments, the error, and the setting that it names with its value.
-SETTINGS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    *[(tensorop.Argmax, {"axis": axis}, ValueError, "axis") for axis in ("a", 1.5)],
-    *[
-        (tensorop.Reshape, {"shape": shape}, ValueError, "shape")
-        for shape in [(-1, -1), (1.5, 2), (-2, 2), None, "ab", 1.5]
-    ],
-    *[
-        (tensorop.Permute, {"permutation": order}, ValueError, "permutation")
-        for order in [(0, 0, 1), (), (0.0, 1.0), "ab", 1, (0, 5, 1), (0, -4, 1), (0, -2)]
-    ],
-    *[
-        (tensorop.Resize3D, {"output_shape": shape}, ValueError, "output_shape")
-        for shape in [(1, 1), (0, 1, 1), (1.5, 1, 1), 3, (-1, 2, 2), None]
-    ],
-    (
-        tensorop.Resize3D,
-        {"output_shape": (1, 1, 1), "resize_mode": "cubic"},
-        AssertionError,
-        "resize_mode",
-    ),
-    *[
-        (tensorop.Normalize, {name: given}, ValueError, name)
-        for name in ("mean", "std")
-        for given in (None, "abc", ("a", 0.5), ())
-    ],
-    (tensorop.Normalize, {"max_pixel_value": 0}, ValueError, "max_pixel_value"),
-    (tensorop.UnHadamard, {"n_classes": 0}, ValueError, "n_classes"),
-    *[
-        (cls, {"n_classes": 3, "code_length": length}, ValueError, "code_length")
-        for cls in (tensorop.UnHadamard, univariate.Hadamard)
-        for length in (6, 2)
-    ],
-    (univariate.Hadamard, {"n_classes": 2.0}, ValueError, "n_classes"),
-    (univariate.Onehot, {"num_classes": "3"}, ValueError, "num_classes"),
-    (univariate.Onehot, {"num_classes": 3, "label_smoothing": 1.5}, ValueError, "label_smoothing"),
-    (univariate.ExpandDims, {"axis": None}, ValueError, "axis"),
-    (univariate.Binarize, {"threshold": None}, ValueError, "threshold"),
-    (univariate.ToArray, {"dtype": "floot"}, ValueError, "dtype"),
-    (univariate.Minmax, {"epsilon": "x"}, ValueError, "epsilon"),
-    (univariate.Minmax, {"new_max": None}, ValueError, "new_max"),
-    *[
-        (univariate.Minmax, {"new_max": most}, AssertionError, "new_max")
-        for most in (0.0, -1.0, float("nan"))
-    ],
-    *[
-        (univariate.Reshape, {"shape": shape}, ValueError, "shape")
-        for shape in [(-1, -1), (1.5, 2), (-2, 2), None]
-    ],
-    *[
-        (univariate.ChannelTranspose, {"axes": axes}, ValueError, "axes")
-        for axes in [(0, 0, 1), (), "ab", 1, (0, 5, 1)]
-    ],
+# A class, a setting, and values that are refused with a ValueError that names all three.
+SHAPES: list[Any] = [(-1, -1), (1.5, 2), (-2, 2), None]
+SETTINGS: list[tuple[Any, str, list[Any]]] = [
+    (tensorop.Argmax, "axis", ["a", 1.5]),
+    (tensorop.Reshape, "shape", [*SHAPES, "ab", 1.5]),
+    (tensorop.Permute, "permutation", [(0, 0, 1), (), (0.0, 1.0), "ab", 1, (0, 5, 1), (0, -2)]),
+    (tensorop.Resize3D, "output_shape", [(1, 1), (0, 1, 1), (1.5, 1, 1), 3, (-1, 2, 2), None]),
+    (tensorop.Normalize, "mean", [None, "abc", ("a", 0.5), ()]),
+    (tensorop.Normalize, "std", [None, "abc", ("a", 0.5), ()]),
+    (tensorop.Normalize, "max_pixel_value", [0]),
+    (tensorop.UnHadamard, "n_classes", [0]),
+    (partial(tensorop.UnHadamard, n_classes=3), "code_length", [6, 2]),
+    (partial(univariate.Hadamard, n_classes=3), "code_length", [6, 2]),
+    (univariate.Hadamard, "n_classes", [2.0]),
+    (univariate.Onehot, "num_classes", ["3"]),
+    (partial(univariate.Onehot, num_classes=3), "label_smoothing", [1.5]),
+    (univariate.ExpandDims, "axis", [None]),
+    (univariate.Binarize, "threshold", [None]),
+    (univariate.ToArray, "dtype", ["floot"]),
+    (univariate.Minmax, "epsilon", ["x"]),
+    (univariate.Minmax, "new_max", [None]),
+    (univariate.Reshape, "shape", SHAPES),
+    (univariate.ChannelTranspose, "axes", [(0, 0, 1), (), "ab", 1, (0, 5, 1)]),
+    (loss.CrossEntropy, "form", ["sparce", "Binary", 3]),
+    (loss.CrossEntropy, "axis", [1.5]),
+    (loss.CrossEntropy, "ignore_index", ["a"]),
+    (loss.CrossEntropy, "label_smoothing", [1.5, None]),
+    (partial(loss.CrossEntropy, form="binary"), "axis", [1]),
+    (partial(loss.CrossEntropy, form="binary"), "ignore_index", [1]),
+    (partial(loss.CrossEntropy, form="categorical"), "ignore_index", [1]),
+    (loss.DiceLoss, "epsilon", ["x"]),
+    (loss.FocalLoss, "gamma", [-1, None, "a"]),
+    (loss.FocalLoss, "alpha", [-1, 1.5]),
+    (loss.FocalLoss, "sample_reduction", ["max"]),
+    (loss.FocalLoss, "shape_reduction", [None]),
+    (loss.L1_Loss, "loss_type", ["L2"]),
+    (loss.L1_Loss, "beta", ["1", 0, -1.5]),
 ]
-
-LOSS_SETTINGS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    *[(loss.CrossEntropy, {"form": form}, ValueError, "form") for form in ("sparce", "Binary", 3)],
-    *[
-        (loss.CrossEntropy, {name: given}, ValueError, name)
-        for name, given in [
-            ("axis", 1.5),
-            ("ignore_index", "a"),
-            ("label_smoothing", 1.5),
-            ("label_smoothing", None),
-        ]
-    ],
-    *[
-        (loss.CrossEntropy, {"form": form, name: 1}, ValueError, name)
-        for form, name in [
-            ("binary", "axis"),
-            ("binary", "ignore_index"),
-            ("categorical", "ignore_index"),
-        ]
-    ],
-    *[
-        (cls, {name: weights}, AssertionError, name)
-        for cls, name in ((loss.CrossEntropy, "class_weights"), (loss.DiceLoss, "channel_weights"))
-        for weights in ([1.0], {"1": 2.0}, {1: 2})
-    ],
-    *[
-        (loss.DiceLoss, {"channel_weights": {index: 1.0}}, AssertionError, "channel_weights")
-        for index in (-1, -3)
-    ],
-    (loss.DiceLoss, {"epsilon": "x"}, ValueError, "epsilon"),
-    *[
-        (loss.FocalLoss, {name: given}, ValueError, name)
-        for name, given in [
-            ("gamma", -1),
-            ("gamma", None),
-            ("gamma", "a"),
-            ("alpha", -1),
-            ("alpha", 1.5),
-            ("sample_reduction", "max"),
-            ("shape_reduction", None),
-        ]
-    ],
-    (loss.L1_Loss, {"loss_type": "L2"}, ValueError, "loss_type"),
-    *[(loss.L1_Loss, {"beta": beta}, ValueError, "beta") for beta in ("1", 0, -1.5)],
+# Those that FastEstimator refuses with AssertionError.
+ASSERTED: list[tuple[Any, str, list[Any]]] = [
+    (partial(tensorop.Resize3D, output_shape=(1, 1, 1)), "resize_mode", ["cubic"]),
+    (univariate.Minmax, "new_max", [0.0, -1.0, float("nan")]),
+    (loss.CrossEntropy, "class_weights", [[1.0], {"1": 2.0}, {1: 2}]),
+    (loss.DiceLoss, "channel_weights", [[1.0], {"1": 2.0}, {1: 2}, {-1: 1.0}, {-3: 1.0}]),
 ]
 
 
-def shown(settings: dict[str, Any], name: str) -> str:
-    """Return how an error shows a value: a bad entry of a dict by itself."""
-    value = settings[name]
-    return repr(next(iter(value))) if isinstance(value, dict) else repr(value)
-
-
-@pytest.mark.parametrize(("cls", "settings", "kind", "name"), SETTINGS)
-def test_settings(cls: Any, settings: dict[str, Any], kind: Any, name: str) -> None:
-    make = partial(cls, inputs="x", outputs="y", **settings)
-    refuse(make, kind, cls.__name__, name, shown(settings, name))
-
-
-@pytest.mark.parametrize(("cls", "settings", "kind", "name"), LOSS_SETTINGS)
-def test_settings_of_losses(cls: Any, settings: dict[str, Any], kind: Any, name: str) -> None:
-    value = settings[name]
+@pytest.mark.parametrize(
+    ("cls", "name", "value", "kind"),
+    [
+        *[(cls, name, one, ValueError) for cls, name, values in SETTINGS for one in values],
+        *[(cls, name, one, AssertionError) for cls, name, values in ASSERTED for one in values],
+    ],
+)
+def test_settings(cls: Any, name: str, value: Any, kind: type[Exception]) -> None:
+    plain = getattr(cls, "func", cls)
+    inputs = PAIR if plain in LOSSES else "x"
+    # of weights it names the bad one
     parts = [] if isinstance(value, (dict, list)) else [repr(value)]
-    refuse(partial(cls, PAIR, "y", **settings), kind, cls.__name__, name, *parts)
+    make = partial(cls, inputs=inputs, outputs="y", **{name: value})
+    refuse(make, kind, plain.__name__, name, *parts)
 
 
 @pytest.mark.parametrize(
@@ -485,7 +428,17 @@ def test_rua() -> None:
         numpy_meta.Fuse(numpyop.LambdaOp(abs, "x", "x")).set_rua_level(0.5)
 
 
-@pytest.mark.parametrize("merge", [0, 1.5, "2"])
-def test_merged_steps(model: Model, merge: Any) -> None:
-    make = partial(UpdateOp, model, "l", merge_grad=merge)
-    refuse(make, ValueError, "UpdateOp", "'m'", f"merge_grad={merge!r}")
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        *[({"merge_grad": value}, [f"merge_grad={value!r}"]) for value in (0, 1.5, "2")],
+        *[({"clip_norm": value}, [f"clip_norm={value}"]) for value in (-1, 0, float("nan"))],
+        *[({"clip_value": value}, [f"clip_value={value!r}"]) for value in ("a", True)],
+        ({"clip_norm": 1.0, "clip_value": 2}, ["clip_norm=1.0", "clip_value=2", "Leave one"]),
+        ({"rest": "keep"}, ["rest='keep'", "'carry', 'flush', 'drop'"]),
+        ({"outputs": "norm"}, ["outputs", "{'grad_norm': 'norm'}", "got 'norm'"]),
+        ({"outputs": {"grad_nrm": "n"}}, ["'grad_nrm'", "Did you mean 'grad_norm'?", "'stepped'"]),
+    ],
+)
+def test_updates(model: Model, settings: dict[str, Any], parts: list[str]) -> None:
+    refuse(partial(UpdateOp, model, "l", **settings), ValueError, "UpdateOp", "'m'", *parts)

@@ -111,9 +111,6 @@ class TestFeedForward:
         y = backend.feed_forward(model, np.array(1.0, "float32"), training=training)
         assert float(y) == factor
 
-    def test_training_is_what_it_is_if_nobody_says(self) -> None:
-        assert float(backend.feed_forward(Asking(), tf.constant(1.0))) == 2
-
     @pytest.mark.parametrize("training", [True, False])
     def test_a_model_that_does_not_ask(self, training: bool) -> None:
         y = backend.feed_forward(NotAsking(), tf.ones((1, 64)), training=training)
@@ -125,20 +122,6 @@ class TestFeedForward:
 
 
 class TestApplyGradients:
-    @ALL_KINDS
-    @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
-    @pytest.mark.parametrize("frozen", [False, True])
-    def test_as_the_optimizers_own(self, kind: Any, name: str, frozen: bool) -> None:
-        model, twin = twins(mlp)
-        optimizer, other = getattr(kind, name)(0.1), getattr(kind, name)(0.1)
-        ready(optimizer, model), ready(other, twin)
-        model.layers[0].trainable = twin.layers[0].trainable = not frozen
-        for _ in range(3):
-            update(model, optimizer, gradients_of(model))
-            other.apply_gradients(zip(gradients_of(twin), twin.trainable_variables, strict=True))
-            assert same_weights(model, twin)
-        assert int(optimizer.iterations) == 3
-
     @KERAS_3_ONLY
     def test_an_optimizer_for_more_than_is_trained(self) -> None:
         """It was made for a frozen layer's variables too, which it must not take for granted."""

@@ -9,7 +9,6 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tensorflow.python.eager import context
 
 from fastnet.backend.tf import graph
 from fastnet.backend.tf.graph import caller
@@ -81,31 +80,6 @@ def test_errors_are_explained(make: Any) -> None:
     assert call([tf.constant([1.0])])[0].numpy().tolist() == [1.0]
 
 
-def test_a_tape_around_sees_the_call(make: Any) -> None:
-    call = make(traced(lambda x: [x * x], SPEC))
-    x = tf.constant([3.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        (square,) = call([x])
-    assert tape.gradient(square, x).numpy().tolist() == [6.0]
-
-
 def test_resources_go_the_public_way() -> None:
     concrete = traced(lambda x: [tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=())], SPEC)
     assert caller(concrete, lambda error, graph: None).__name__ == "call_publicly"
-
-
-def test_cancelled_steps(make: Any) -> None:
-    if not hasattr(context.Context, "call_function"):
-        pytest.skip("TensorFlow has another way to cancel")
-    from tensorflow.python.eager import cancellation
-
-    call = make(traced(lambda x: [x + 1.0], SPEC))
-    manager = cancellation.CancellationManager()
-    manager.start_cancel()
-    with (
-        cancellation.CancellationManagerContext(manager),
-        pytest.raises(tf.errors.CancelledError),
-    ):
-        call([tf.constant([1.0])])
-    assert call([tf.constant([1.0])])[0].numpy().tolist() == [2.0]

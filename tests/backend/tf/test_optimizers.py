@@ -59,15 +59,6 @@ class TestRead:
 
 class TestSet:
     @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("mixed", [False, True])
-    def test_is_read(self, kind: Any, mixed: bool) -> None:
-        model = build(lambda: kind.Adam(0.1), mixed_precision=mixed)
-        assert get_lr(model) == pytest.approx(0.1)
-        for rate in (0.5, np.float64(0.25), 1):
-            set_lr(model, rate)
-            assert get_lr(model) == rate
-
-    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
     def test_counts_from_the_next_step_on(self, kind: Any, eager: bool) -> None:
         model = build(lambda: kind.SGD(0.1), mlp)
@@ -107,13 +98,6 @@ class TestWeightDecay:
         set_lr(model, 0.125, weight_decay=0.5)
         assert float(optimizer.weight_decay) == 0.5
         assert get_lr(model) == 0.125
-
-    def test_is_gone_after_a_rate_of_nothing(self) -> None:
-        model = self.make()
-        set_lr(model, 0.0)
-        assert float(model.current_optimizer.weight_decay) == 0.0
-        set_lr(model, 0.5)
-        assert float(model.current_optimizer.weight_decay) == 0.0
 
     @pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
     def test_counts_from_the_next_step_on(self, eager: bool) -> None:

@@ -148,14 +148,6 @@ class TestErrors:
         self.refused(path, ValueError, f"'{beside}' is a pickle, as FastEstimator writes it")
         assert not marker.exists()
 
-    def test_a_pickle_among_the_arrays(self, tmp_path: Path) -> None:
-        marker = tmp_path / "marker"
-        _, path = saved(tmp_path)
-        hostile = np.array([Hostile(marker)], dtype=object)
-        np.savez(tmp_path / "net_opt.npz", facts=hostile, **{"0/0": hostile})
-        self.refused(path, ValueError, "is damaged, or was not written by fastnet")
-        assert not marker.exists()
-
     @pytest.mark.parametrize("setting", ["learning_rate", "weight_decay"])
     def test_settings_of_another_kind(self, tmp_path: Path, setting: str) -> None:
         _, path = saved(tmp_path)

@@ -103,12 +103,6 @@ class TestLoading:
         load_weights(model, save(saved, tmp_path, ending))
         assert same_weights(model, saved)
 
-    def test_hdf5(self, tmp_path: Path) -> None:
-        saved, model = mlp(), mlp()
-        path = save(saved, tmp_path, ".h5")
-        load_weights(model, shutil.copy(path, tmp_path / "saved.hdf5"))
-        assert same_weights(model, saved)
-
     def test_a_layer_that_keeps_more_than_its_weights(self, tmp_path: Path) -> None:
         class Keeper(layers.Dense):
             def save_own_variables(self, store: Any) -> None:
@@ -285,21 +279,3 @@ class TestNothingIsExecuted:
         load_weights(model, path)
         assert not os.path.exists(marker)
         assert same_weights(model, hostile)
-
-    def test_objects_of_pickle(self, tmp_path: Path) -> None:
-        """Arrays of bytes that are pickles stay bytes, and are refused."""
-        import pickle
-
-        marker = tmp_path / "marker"
-
-        class Hostile:
-            def __reduce__(self) -> Any:
-                return os.mkdir, (str(marker),)
-
-        path = save(mlp(), tmp_path, ".weights.h5")
-        with h5py.File(path, "r+") as file:
-            del file["layers/dense/vars/0"]
-            file["layers/dense/vars/0"] = np.void(pickle.dumps(Hostile()))
-        with pytest.raises(ValueError, match="damaged"):
-            load_weights(mlp(), path)
-        assert not marker.exists()

@@ -60,34 +60,6 @@ class TestTrainingSwitch:
         switch.set(False)
         assert model.calls == calls + 1
 
-    def test_layers_in_another_order_and_a_flag_that_was_deleted(self) -> None:
-        model = Counting(nn.Dropout(), nn.Linear(1, 1))
-        switch = TrainingSwitch(model)
-        switch.set(False)
-        model[0], model[1] = model[1], model[0]
-        switch.set(False)
-        assert model.calls == 2
-        del model[0].training
-        switch.set(False)
-        assert not model[0].training
-
-    def test_a_model_that_raises_is_asked_again(self) -> None:
-        class Moody(Counting):
-            def train(self, mode: bool = True) -> Moody:
-                super().train(mode)
-                if self.calls == 2:
-                    self[0].train(not mode)
-                    raise OSError("as told")
-                return self
-
-        model = Moody(nn.Dropout())
-        switch = TrainingSwitch(model)
-        switch.set(True)
-        with pytest.raises(OSError, match="as told"):
-            switch.set(False)
-        switch.set(False)
-        assert not model[0].training
-
     def test_a_model_that_keeps_a_part_in_evaluation(self) -> None:
         class Frozen(Image):
             def train(self, mode: bool = True) -> Frozen:

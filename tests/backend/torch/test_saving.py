@@ -156,14 +156,6 @@ class TestErrors:
             save_model(build(), tmp_path, save_architecture=True)
         assert os.listdir(tmp_path) == []
 
-    def test_quantized_weights(self, tmp_path: Path) -> None:
-        model, path = saved(tmp_path)
-        state = model.state_dict()
-        last = list(state)[-1]
-        state[last] = torch.quantize_per_tensor(state[last], 0.1, 0, torch.qint8)
-        torch.save(state, path)
-        self.refused(path, ValueError, path, "does not fit the model, Sequential", last)
-
     def test_a_module_that_refuses(self, tmp_path: Path) -> None:
         """The weights and the optimizer state that were loaded before are restored."""
 
@@ -203,17 +195,3 @@ class TestScalers:
         load_model(other, save_model(model, tmp_path, save_optimizer=True), load_optimizer=True)
         assert other.current_optimizer.scaler.state_dict() == scaler.state_dict()
         assert other.current_optimizer.scaler.scale(torch.ones(())).item() == 256
-
-    def test_a_file_with_a_scale_fits_where_none_is_scaled(self, tmp_path: Path) -> None:
-        model = build()
-        load_model(
-            model, save_model(scaled(8.0), tmp_path, save_optimizer=True), load_optimizer=True
-        )
-        assert model.current_optimizer.scaler is None
-
-    def test_torch_reads_the_file_as_an_optimizers(self, tmp_path: Path) -> None:
-        model, _ = saved(tmp_path)
-        twin = mlp()
-        optimizer = torch.optim.Adam(twin.parameters())
-        optimizer.load_state_dict(torch.load(tmp_path / "net_opt.pt", weights_only=True))
-        assert same_memory(optimizer.state_dict()["state"], memory(model))

@@ -160,18 +160,6 @@ class TestBatches:
         assert data["half"].dtype == torch.bfloat16
         assert data["half"].tolist() == [1.5, 2.5]
 
-    def test_strings_and_none(self) -> None:
-        data: dict[str, Any] = {"x": torch.tensor([0, 1])}
-        ops = [
-            LambdaOp(lambda x: np.array(["a", "b"])[x], "x", "names"),
-            LambdaOp(lambda x: None, "x", "nothing"),
-            LambdaOp(lambda x: ["a", 1], "x", "list"),
-        ]
-        forward_numpyop(ops, data, STATE, batched="torch")
-        assert data["names"].tolist() == ["a", "b"]
-        assert data["nothing"] is None
-        assert data["list"] == ["a", torch.tensor(1)]
-
     @pytest.mark.parametrize("shared", [True, False])
     def test_shared_memory(self, shared: bool) -> None:
         data = {"x": torch.ones(2), "other": torch.ones(2)}

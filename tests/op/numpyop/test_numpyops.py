@@ -26,13 +26,6 @@ class SumAndFirst(NumpyOp):
 
 
 class TestForwardBatch:
-    def test_a_list_of_strings_is_one_value(self) -> None:
-        class Upper(NumpyOp):
-            def forward(self, data: str, state: dict[str, Any]) -> str:
-                return data.upper()
-
-        assert Upper("x", "x").forward_batch(["ab", "c"], STATE).tolist() == ["AB", "C"]
-
     def test_no_inputs(self) -> None:
         class Constant(NumpyOp):
             def forward(self, data: Any, state: dict[str, Any]) -> Any:

@@ -52,14 +52,6 @@ class TestValues:
         bytes_ = np.array([0, 51, 255], "uint8")
         check(run(Minmax("x", "y"), bytes_), [0, 0.2, 1], "float32")
 
-    def test_onehot(self) -> None:
-        op = Onehot("x", "y", num_classes=3)
-        for index in (2, [2], np.array([2]), np.int64(2), np.array(2, "uint8")):
-            check(run(op, index), [0, 0, 1], "float32")
-        check(run(op, [0, 2]), [[1, 0, 0], [0, 0, 1]], "float32")
-        smooth = Onehot("x", "y", num_classes=4, label_smoothing=0.2)
-        check(run(smooth, 1), [0.05, 0.85, 0.05, 0.05], "float32")
-
 
 @pytest.mark.parametrize("index", [3, 1.0])
 def test_an_index_that_is_no_class(index: Any) -> None:

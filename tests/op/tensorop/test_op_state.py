@@ -85,22 +85,6 @@ def test_the_state_of_another_model_is_refused() -> None:
     )
 
 
-def test_half_precision_is_saved_as_it_is() -> None:
-    torch.manual_seed(0)
-    model = fe.build(lambda: torch.nn.Linear(2, 1).bfloat16(), "sgd")
-    update = UpdateOp(model, "loss", merge_grad=4)
-    network = fe.Network([ModelOp(model, "x", "y"), Squares(("y", "t"), "loss"), update])
-    with network(mode="train", epoch=1):
-        network.run_step({"x": torch.ones(1, 2).bfloat16(), "t": torch.ones(1, 1).bfloat16()})
-    state = update.state_dict()
-    assert state["gradients"][0].dtype == torch.bfloat16
-    update.load_state_dict(
-        {**state, "gradients": [one.float().numpy() for one in state["gradients"]]}
-    )
-    assert update.state_dict()["merged"] == 1
-    assert torch.equal(update.state_dict()["gradients"][0], state["gradients"][0])
-
-
 @pytest.mark.parametrize(
     ("state", "text"),
     [

@@ -6,7 +6,6 @@ import copy
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -51,11 +50,6 @@ class TestBackend:
         assert op.forward(torch.tensor([1.0, 6.0]), STATE) == 6.0
         op.build("np")
         assert op.backend is get_backend("np")
-
-    def test_by_the_value_where_nothing_was_built(self) -> None:
-        op = Largest("x", "y")
-        assert op.forward(torch.tensor([1.0, 6.0]), STATE) == 6.0
-        assert op.forward(np.array([1.0, 6.0]), STATE) == 6.0
 
     def test_a_class_whose_build_does_not_call_its_base(self) -> None:
         class Silent(Hinge):

@@ -92,25 +92,6 @@ def test_conditions_over_tensors(kind: str, around: str, eager: bool) -> None:
             np.testing.assert_allclose(result, wanted)
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["static", "eager"])
-def test_each_of_several_is_drawn(eager: bool) -> None:
-    def plus(amount: float) -> Any:
-        def add(x: Any) -> Any:
-            if tf.reduce_sum(x) > 0:
-                return x + amount
-            return x - amount
-
-        return LambdaOp(add, "x", "y")
-
-    tf.random.set_seed(0)
-    network = TFNetwork(OneOf(plus(1.0), plus(2.0), plus(3.0)))
-    with network(mode="infer", epoch=1, eager=eager):
-        for sign in (1.0, -1.0):
-            batch = {"x": tf.constant([sign])}
-            drawn = {float(network.run_step(batch)["y"][0]) for _ in range(60)}
-            assert drawn == {2.0 * sign, 3.0 * sign, 4.0 * sign}
-
-
 def test_gradients_through_a_branch() -> None:
     network = TFNetwork([OneOf(Branching("x", "y"))])
     for sign, wanted in ((1.0, 2.0), (-1.0, 1.0)):

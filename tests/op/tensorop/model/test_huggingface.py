@@ -10,9 +10,7 @@ from torch import nn
 
 from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
-from fastnet.op.tensorop import LambdaOp
-from fastnet.op.tensorop.loss import CrossEntropy
-from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from fastnet.op.tensorop.model import ModelOp
 from tests.network.programs import built, run_all, same_weights, sgd, twins
 from tests.network.torch.captured.steps import QUICK
 from tests.op.tensorop.model.test_names import network_of
@@ -74,40 +72,6 @@ def test_training_with_the_models_own_loss(transformers: Any) -> None:
         output = twin.eval()(data[0]["ids"], data[0]["mask"], labels=data[0]["t"])
     assert torch.equal(result["loss"], output.loss)
     assert torch.equal(result["y"], output.logits)
-
-
-def test_training_with_a_loss_of_the_networks(transformers: Any) -> None:
-    config = transformers.GPT2Config(
-        vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
-    )
-    model, twin = twins(lambda: transformers.GPT2LMHeadModel(config))
-    network = TorchNetwork(
-        [
-            ModelOp(built(model, sgd()), {"input_ids": "ids"}, {"logits": "y"}),
-            LambdaOp(
-                lambda y, ids: (y[:, :-1].flatten(0, 1), ids[:, 1:].flatten()),
-                ["y", "ids"],
-                ["told", "next"],
-            ),
-            CrossEntropy(["told", "next"], "loss", from_logits=True),
-            UpdateOp(model, "loss"),
-        ]
-    )
-    data = sentences(5)
-    torch.manual_seed(1)
-    results = run_all(network, data)
-    optimizer = sgd()(twin.parameters())
-    twin.train()
-    torch.manual_seed(1)
-    for batch, result in zip(data, results, strict=True):
-        # of equal values it is the loss that the model itself works out
-        loss = twin(input_ids=batch["ids"], labels=batch["ids"]).loss
-        torch.testing.assert_close(result["loss"], loss.detach())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(own, other)
 
 
 def test_a_batch_of_a_tokenizer(transformers: Any) -> None:

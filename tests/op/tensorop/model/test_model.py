@@ -17,7 +17,7 @@ import fastnet
 from fastnet.errors import MissingKeyError
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import ModelOp
-from tests.network.programs import batches, built, line, mlp, raising, run, run_all
+from tests.network.programs import batches, built, line, mlp, run, run_all
 
 
 class Returning(nn.Module):
@@ -148,13 +148,6 @@ class TestIntermediateLayers:
         (hidden,) = self.outputs(layers, model=model)
         assert torch.equal(hidden, model.body[0](self.X))
 
-    def test_several_in_the_order_given(self) -> None:
-        model = built(Layers, None)
-        first, second, whole = self.outputs(["body", "body.0", 0], 3, model)
-        assert torch.equal(first, model.body(self.X))
-        assert torch.equal(second, model.body[0](self.X))
-        assert torch.equal(whole, model(self.X))
-
     def test_a_layer_without_a_batch_axis_gets_one(self) -> None:
         """As in FastEstimator, which stacks what each device gave."""
         (total,) = self.outputs("total")
@@ -232,20 +225,6 @@ class TestIntermediateLayers:
         result = run(TorchNetwork([op]), {"x": self.X})
         assert torch.equal(result["h"], result["y"])
 
-    def test_two_ops_on_one_model(self) -> None:
-        model = built(Layers, None)
-        network = TorchNetwork(
-            [
-                ModelOp(model, "x", ["y", "h"], intermediate_layers="body"),
-                ModelOp(model, "w", ["z", "i"], intermediate_layers="body"),
-                ModelOp(model, "w", "plain"),
-            ]
-        )
-        result = run(network, {"x": self.X, "w": -self.X})
-        assert torch.equal(result["h"], model.body(self.X))
-        assert torch.equal(result["i"], model.body(-self.X))
-        assert torch.equal(result["plain"], result["z"])
-
     def test_hooks_hold_nothing_after_a_failure(self) -> None:
         model = built(Layers, None)
         watched: list[weakref.ref[Any]] = []
@@ -272,48 +251,21 @@ class TestIntermediateLayers:
     @pytest.mark.parametrize(
         ("layers", "kind", "text"),
         [
-            (
-                "bdy",
-                MissingKeyError,
-                "intermediate_layers asks for the layer 'bdy' of Layers, which has none of this "
-                "name. Did you mean 'body'? list(model.named_modules()) shows them.",
-            ),
-            (
-                ["nothing like it"],
-                MissingKeyError,
-                "intermediate_layers asks for the layer 'nothing like it' of Layers, which has "
-                "none of this name. list(model.named_modules()) shows them.",
-            ),
-            (
-                8,
-                IndexError,
-                "intermediate_layers asks for layer 8 of Layers, which has 8. "
-                "list(model.named_modules()) shows them.",
-            ),
-            (
-                -9,
-                IndexError,
-                "intermediate_layers asks for layer -9 of Layers, which has 8. "
-                "list(model.named_modules()) shows them.",
-            ),
-            (
-                [1.5],
-                ValueError,
-                "ModelOp of 'm' asks for the intermediate layer 1.5 of type float. Give names or "
-                "places.",
-            ),
+            ("bdy", MissingKeyError, "'bdy' of Layers.*Did you mean 'body'"),
+            (["nothing like it"], MissingKeyError, "'nothing like it' of Layers.*named_modules"),
+            (8, IndexError, "layer 8 of Layers, which has 8"),
+            (-9, IndexError, "layer -9 of Layers, which has 8"),
+            ([1.5], ValueError, "'m'.*1.5 of type float"),
             (
                 ["body", "head"],
                 ValueError,
-                "ModelOp of 'm' writes the model's output and those of the intermediate layers "
-                "['body', 'head'], but its outputs are ['y', 'h']. Name a key for each: the "
-                "model's first, then one a layer.",
+                r"'m'.*\['body', 'head'\].*\['y', 'h'\].*a key for each",
             ),
         ],
     )
     def test_malformed(self, layers: Any, kind: Any, text: str) -> None:
         model = built(Layers, None, model_name="m")
-        with raising(kind, text):
+        with pytest.raises(kind, match=text):
             TorchNetwork([ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)])
 
 
@@ -331,13 +283,6 @@ class TestSpreadOverDevices:
         for layers in ("body.0", 2):
             op = ModelOp(model, "x", ["y", "h"], intermediate_layers=layers)
             assert torch.equal(run(TorchNetwork([op]), {"x": x})["h"], model.module.body[0](x))
-
-    def test_how_many_inputs_it_takes(self) -> None:
-        for cls, y in ((TestInputs.Pair, 12), (TestInputs.OnePair, 12)):
-            model = fastnet.build(cls, None, parallel="dp")
-            network = TorchNetwork([ModelOp(model, ["a", "b"], "y")])
-            batch = {"a": torch.tensor(1.0), "b": torch.tensor(2.0)}
-            assert run(network, batch)["y"] == y
 
     def test_a_layer_that_is_called_module_is_no_wrapper(self) -> None:
         class Model(nn.Module):
@@ -384,13 +329,6 @@ class TestInputSpec:
         assert torch.equal(first, torch.ones(2, 3))
         assert torch.equal(second, torch.ones(4, dtype=torch.int64))
         assert model.fe_input_spec.device == torch.device("cpu")
-
-    def test_of_several_inputs(self) -> None:
-        model = built(TestInputs.Pair, None)
-        network = TorchNetwork([ModelOp(model, ["a", "b"], "y")])
-        run(network, {"a": torch.zeros(3), "b": torch.zeros(3)})
-        dummy = model.fe_input_spec.get_dummy_input()
-        assert model(*dummy).tolist() == [11.0] * 3
 
     def test_is_made_anew_in_each_epoch(self) -> None:
         model = built(line, None)

@@ -13,7 +13,7 @@ from torch import nn
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
-from tests.network.programs import built, raising, run, run_all, same_weights, sgd, twins
+from tests.network.programs import built, run, run_all, same_weights, sgd, twins
 from tests.network.torch.captured.steps import QUICK
 from tests.op.tensorop.model.named_models import Encoder, Output, Pair, Plain
 
@@ -120,42 +120,18 @@ def test_copies_and_written_keys() -> None:
     assert same_weights(model, other.models[0])
 
 
-def test_all_arguments_that_a_function_needs() -> None:
-    class Two(nn.Module):
-        def forward(self, one: Any, other: Any) -> Any:
-            return one + other
-
-    model = built(Two, None, model_name="m")
-    where = "test_all_arguments_that_a_function_needs.<locals>.Two.forward"
-    with raising(
-        ValueError,
-        f"ModelOp of 'm' gives ['one'], but {where} needs 'other', too. Add it to inputs.",
-    ):
-        ModelOp(model, {"one": "x"}, "y")
-    network = TorchNetwork([ModelOp(model, {"other": "b", "one": "a"}, "y")])
-    result = run(network, {"a": torch.ones(2), "b": torch.zeros(2)}, mode="infer")
-    assert result["y"].tolist() == [1, 1]
-
-
-def test_names_that_a_model_has_not() -> None:
+def test_arguments_that_a_function_does_not_take_or_needs() -> None:
     class Strict(nn.Module):
         def forward(self, input_ids: Any, attention_mask: Any = None) -> Any:
-            return input_ids
+            return input_ids - (attention_mask or 0)
 
     model = built(Strict, None, model_name="m")
-    where = "test_names_that_a_model_has_not.<locals>.Strict.forward"
-    with raising(
-        ValueError,
-        f"ModelOp of 'm' gives the argument 'input_id', which {where} does not take. Did you mean "
-        "'input_ids'? It takes ['input_ids', 'attention_mask'].",
-    ):
+    with pytest.raises(ValueError, match=r"'m'.*'input_id'.*Did you mean 'input_ids'"):
         ModelOp(model, {"input_id": "ids"}, "y")
-    with raising(
-        ValueError,
-        f"ModelOp of 'm' gives ['attention_mask'], but {where} needs 'input_ids', too. Add it to "
-        "inputs.",
-    ):
+    with pytest.raises(ValueError, match=r"'m'.*'attention_mask'.*needs 'input_ids', too"):
         ModelOp(model, {"attention_mask": "ids"}, "y")
+    network = TorchNetwork([ModelOp(model, {"attention_mask": "b", "input_ids": "a"}, "y")])
+    assert run(network, {"a": torch.tensor(3), "b": torch.tensor(1)})["y"] == 2
 
 
 @pytest.mark.parametrize(

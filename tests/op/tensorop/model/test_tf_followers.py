@@ -106,48 +106,6 @@ def assert_same(model: Any, twin: Any, rtol: float = 1e-5, atol: float = 1e-6) -
 
 
 @EITHER_WAY
-@pytest.mark.parametrize("defer", [False, True])
-@pytest.mark.parametrize("merge", [1, 3])
-@pytest.mark.parametrize(("norm", "value"), [(0.1, None), (None, 0.01), (None, None)])
-def test_is_the_loop_by_hand(
-    norm: float | None, value: float | None, merge: int, defer: bool, eager: bool
-) -> None:
-    model, twin = twins()
-    ema = EMA(model, decay=0.9)
-    network = TFNetwork(
-        ops_of(
-            model,
-            ema,
-            merge_grad=merge,
-            rest="flush",
-            defer=defer,
-            clip_norm=norm,
-            clip_value=value,
-            outputs=TOLD,
-        )
-    )
-    data = batches(5)
-    results = run_all(network, data, eager=eager)
-    by_hand = ByHand(twin, norm, value)
-    for start in range(0, 5, merge):
-        by_hand.window(data[start : start + merge])
-    ends = results[merge - 1 :: merge]
-    assert [bool(one["stepped"]) for one in results] == [step % merge == 0 for step in range(1, 6)]
-    np.testing.assert_allclose(
-        [float(one["norm"]) for one in ends], by_hand.norms[: len(ends)], rtol=1e-4
-    )
-    for step, result in enumerate(results, 1):
-        if step % merge:
-            assert np.isnan(result["norm"])
-    assert_same(model, twin)
-    for own, other in zip(ema.averaged.trainable_variables, by_hand.mean, strict=True):
-        np.testing.assert_allclose(own.numpy(), other, rtol=1e-5, atol=1e-6)
-    (result,) = run_all(network, data[:1], mode="eval", eager=eager)
-    expected = ema.averaged(data[0]["x"], training=False)
-    np.testing.assert_allclose(result["y"], expected, rtol=1e-5, atol=1e-6)
-
-
-@EITHER_WAY
 @pytest.mark.parametrize(("norm", "value"), [(0.1, None), (None, 0.001), (None, None)])
 def test_a_step_that_overflows_is_none(
     norm: float | None, value: float | None, eager: bool
@@ -170,58 +128,6 @@ def test_a_step_that_overflows_is_none(
     assert_same(model, twin, rtol=1e-2, atol=1e-4)
     for own, other in zip(ema.averaged.trainable_variables, by_hand.mean, strict=True):
         np.testing.assert_allclose(own.numpy(), other, rtol=1e-2, atol=1e-4)
-
-
-@EITHER_WAY
-def test_nan_gradients_of_a_loss_that_is_not_scaled_are_applied_as_by_hand(eager: bool) -> None:
-    model = built()
-    network = TFNetwork(ops_of(model, clip_value=0.1, outputs=TOLD))
-    (batch,) = batches(1)
-    batch["x"] = batch["x"] * float("nan")
-    (result,) = run_all(network, [batch], eager=eager)
-    assert bool(result["stepped"])
-    assert np.isnan(result["norm"])
-    assert all(bool(np.isnan(one).all()) for one in model.get_weights())
-
-
-def test_a_warmup_takes_no_step() -> None:
-    model, twin = twins()
-    (result,) = run_all(TFNetwork(ops_of(model, outputs=TOLD)), batches(1), warmup=True)
-    assert not bool(result["stepped"])
-    assert np.isnan(result["norm"])
-    assert_same(model, twin)
-
-
-@pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
-@EITHER_WAY
-def test_what_is_left_at_an_epochs_end(rest: str, eager: bool) -> None:
-    model, twin = twins()
-    network = TFNetwork(ops_of(model, merge_grad=3, rest=rest))
-    first, second = batches(5), batches(4, seed=1)
-    run_all(network, first, eager=eager)
-    run_all(network, second, epoch=2, eager=eager)
-    by_hand = ByHand(twin)
-    windows = {
-        "carry": [first[:3], [*first[3:], second[0]], second[1:]],
-        "flush": [first[:3], first[3:], second[:3], second[3:]],
-        "drop": [first[:3], second[:3]],
-    }
-    for window in windows[rest]:
-        by_hand.window(window)
-    assert_same(model, twin)
-    assert network.ops[3].state_dict()["merged"] == 0
-    assert len(network.traces) == (0 if eager else 1)
-
-
-@pytest.mark.parametrize("rest", ["flush", "drop"])
-def test_an_error_carries_what_is_left(rest: str) -> None:
-    model, twin = twins()
-    network = TFNetwork(ops_of(model, merge_grad=2, rest=rest))
-    with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):  # noqa: PT012
-        network.run_step(batches(1)[0])
-        raise KeyboardInterrupt
-    assert_same(model, twin)
-    assert network.ops[3].state_dict()["merged"] == 1
 
 
 @pytest.mark.parametrize("way", ["checkpoint", "copy", "pickle"])

@@ -24,7 +24,6 @@ from tests.network.keras_models import (
     twins,
     weights,
 )
-from tests.network.programs import raising
 
 pytestmark = pytest.mark.tf
 
@@ -40,11 +39,7 @@ class TestMaking:
     def test_more_keys_than_inputs(self) -> None:
         model = made(line(), model_name="line")
         (only,) = model.inputs
-        with raising(
-            ValueError,
-            "ModelOp of 'line' reads the keys ['x', 'z'], one for each of the model's inputs, but "
-            f"the model has 1: ['{only.name}'].",
-        ):
+        with pytest.raises(ValueError, match=rf"'line'.*\['x', 'z'\].*1: \['{only.name}'\]"):
             ModelOp(model, ["x", "z"], "y")
 
     def test_models_that_know_of_no_inputs_yet(self) -> None:
@@ -305,14 +300,6 @@ class TestIntermediateLayers:
         for own, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(own, other, rtol=1e-5)
 
-    def test_a_layer_that_runs_twice_gives_its_last_output(self, eager: bool) -> None:
-        x = layers.Input((2,))
-        shared = layers.Dense(2, name="shared")
-        model = made(keras.Model(x, layers.Dense(1)(shared(shared(x)))))
-        op = ModelOp(model, "x", ["y", "h"], intermediate_layers="shared")
-        h = infer(TFNetwork([op]), {"x": tf.ones((1, 2))}, eager=eager)["h"]
-        np.testing.assert_allclose(h, shared(shared(tf.ones((1, 2)))), rtol=1e-5)
-
     def test_own_outputs_by_name(self, eager: bool) -> None:
         x = layers.Input((4,))
         hidden = layers.Dense(2, name="hidden")(x)
@@ -361,32 +348,12 @@ class TestIntermediateLayers:
         assert "call" not in vars(op.model.idle)
 
 
-class TestLayersThatThereAreNot:
-    def model(self) -> Any:
-        return made(functional(), model_name="m")
-
-    def names(self, model: Any) -> str:
-        found = [layer.name for layer in model._flatten_layers(include_self=False)]
-        (below,) = set(found) - {"in", "first", "block", "up", "down", "one"}
-        return f"['in', 'first', 'block', '{below}', 'up', 'down', 'one']"
-
-    def test_a_name(self) -> None:
-        model = self.model()
-        with raising(
-            MissingKeyError,
-            "intermediate_layers asks for the layer 'frist' of Functional, which has none of this "
-            f"name. Did you mean 'first'? Its layers are {self.names(model)}.",
-        ):
-            ModelOp(model, "x", ["y", "h"], intermediate_layers="frist")
-
-    @pytest.mark.parametrize("place", [7, -8])
-    def test_a_place(self, place: int) -> None:
-        model = self.model()
-        with raising(
-            IndexError,
-            f"intermediate_layers asks for layer {place} of Functional, which has 7, those in "
-            f"other layers counted: {self.names(model)}.",
-        ):
+def test_layers_that_there_are_not() -> None:
+    model = made(functional(), model_name="m")
+    with pytest.raises(MissingKeyError, match=r"'frist' of Functional.*Did you mean 'first'.*'up'"):
+        ModelOp(model, "x", ["y", "h"], intermediate_layers="frist")
+    for place in (7, -8):
+        with pytest.raises(IndexError, match=rf"layer {place} of Functional, which has 7.*'up'"):
             ModelOp(model, "x", ["y", "h"], intermediate_layers=place)
 
 

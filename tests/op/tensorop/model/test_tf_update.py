@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import weakref
 from typing import Any
 
 import numpy as np
@@ -156,35 +154,6 @@ class TestLossesOfTheModelsOwn:
 
 @EAGER
 class TestMerging:
-    @pytest.mark.parametrize(("merge", "kind"), [(3, BY_NAME), (2, KINDS[-1])])
-    def test_as_by_hand(self, eager: bool, merge: int, kind: Any) -> None:
-        model, twin = twins(mlp)
-        data = batches(7)
-        model = made(model, lambda: kind.Adam(0.01))
-        network = TFNetwork(supervised(model, merge_grad=merge))
-        # what is added up outlives an opening
-        train(network, data[:3], eager)
-        train(network, data[3:], eager, epoch=2)
-        loop(twin, kind.Adam(0.01), data, classify, merge)
-        assert_close(model, twin, 1e-4)
-
-    @pytest.mark.parametrize("lowered", [1, 2])
-    def test_a_lower_merge_grad_averages_what_was_merged_before(
-        self, eager: bool, lowered: int
-    ) -> None:
-        model, twin = twins(mlp)
-        data = batches(5)
-        model = made(model, sgd())
-        ops = supervised(model, merge_grad=3)
-        network = TFNetwork(ops)
-        train(network, data[:2], eager)
-        ops[2].merge_grad = lowered
-        train(network, data[2:], eager, epoch=2)
-        optimizer = BY_NAME.SGD(0.1)
-        loop(twin, optimizer, data[:3], classify, 3)
-        loop(twin, optimizer, data[3:], classify, lowered)
-        assert_close(model, twin, 1e-4)
-
     def test_layers_that_are_frozen_between(self, eager: bool) -> None:
         """A layer's gradients up to then count no more, once there was an update without them."""
         model, twin = twins(mlp)
@@ -363,22 +332,6 @@ class TestSparseGradients:
         loop(twin, make(0.1), self.data(), classify, merge)
         assert_close(model, twin, 1e-4)
 
-    @pytest.mark.parametrize("merge", [2])
-    def test_in_mixed_precision(self, eager: bool, merge: int) -> None:
-        model = build(embedding, sgd(), mixed_precision=True)
-        twin = build(embedding, sgd(), mixed_precision=True)
-        twin.set_weights(model.get_weights())
-        train(TFNetwork(supervised(model, merge_grad=merge)), self.data(), eager)
-        own = keras.losses.sparse_categorical_crossentropy
-        loop(
-            twin,
-            twin.optimizer,
-            self.data(),
-            lambda y, b: own(b["t"], y, from_logits=True),
-            merge,
-        )
-        assert_close(model, twin, 2e-3)
-
 
 class TestEagerSteps:
     """Steps share what they find out of a model, as long as it is so, and no longer."""
@@ -394,15 +347,6 @@ class TestEagerSteps:
                 network.run_step(batch)
                 loop(twin, BY_NAME.SGD(0.1), [batch], classify)
         assert_close(model, twin)
-
-    def test_an_optimizer_is_let_go_of(self) -> None:
-        model = made(line(), "adam")
-        network = TFNetwork(regression(model))
-        train(network, [X], eager=True)
-        gone = weakref.ref(model.optimizer)
-        model.optimizer = model.current_optimizer = BY_NAME.SGD(0.1)
-        gc.collect()
-        assert gone() is None
 
 
 @EAGER

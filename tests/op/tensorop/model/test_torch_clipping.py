@@ -21,7 +21,6 @@ from tests.network.programs import (
     line,
     mlp,
     no_gradients,
-    raising,
     run_all,
     same_weights,
     sgd,
@@ -38,42 +37,6 @@ def clip(model: nn.Module, norm: float | None, value: float | None) -> float:
     if value is not None:
         nn.utils.clip_grad_value_(model.parameters(), value)
     return float(total)
-
-
-@pytest.mark.parametrize(("norm", "value"), [(0.1, None), (None, 0.01), (None, None), (1e9, None)])
-@pytest.mark.parametrize("merge", [1, 3])
-@pytest.mark.parametrize("defer", [False, True])
-@pytest.mark.parametrize("last", [False, True])
-def test_is_the_loop_by_hand(
-    norm: float | None, value: float | None, merge: int, defer: bool, last: bool
-) -> None:
-    model, twin = twins(mlp)
-    built(model, sgd(momentum=0.9))
-    ops = supervised(
-        model, merge_grad=merge, defer=defer, clip_norm=norm, clip_value=value, outputs=TOLD
-    )
-    # an update that does not stand last is not put off by the network
-    network = TorchNetwork([*ops, None if last else LambdaOp(lambda x: x, "x", "copy")])
-    data = batches(7)
-    results = run_all(network, data)
-    optimizer = sgd(momentum=0.9)(twin.parameters())
-    for step, batch in enumerate(data, 1):
-        cross_entropy(twin(batch["x"]), batch["t"]).backward()
-        result = results[step - 1]
-        assert result["stepped"].dtype is torch.bool
-        assert result["stepped"].shape == result["norm"].shape == ()
-        assert bool(result["stepped"]) is (step % merge == 0)
-        if step % merge:
-            assert result["norm"].isnan()
-            continue
-        for parameter in twin.parameters():
-            assert parameter.grad is not None
-            parameter.grad /= merge
-        assert float(result["norm"]) == pytest.approx(clip(twin, norm, value), rel=1e-5)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert same_weights(model, twin)
-    assert no_gradients(model)
 
 
 def overflowing(count: int) -> list[dict[str, Any]]:
@@ -131,21 +94,6 @@ def test_merged_gradients_of_a_scaled_loss() -> None:
             optimizer.zero_grad()
     for own, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
-
-
-def test_nan_gradients_without_a_scaler_are_applied_as_by_hand() -> None:
-    model = built(line, sgd())
-    network = TorchNetwork(
-        [
-            ModelOp(model, "x", "y"),
-            LambdaOp(lambda y: y.mean() * float("nan"), "y", "loss"),
-            UpdateOp(model, "loss", clip_norm=1.0, outputs=TOLD),
-        ]
-    )
-    (result,) = run_all(network, [{"x": torch.ones(2, 2)}])
-    assert bool(result["stepped"])
-    assert result["norm"].isnan()
-    assert all(bool(one.isnan().all()) for one in model.parameters())
 
 
 class Words(nn.Module):
@@ -221,21 +169,6 @@ def test_two_updates_of_a_model_are_clipped_together() -> None:
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
-def test_given_gradients_are_clipped() -> None:
-    model, twin = twins(line)
-    built(model, sgd())
-    update = UpdateOp(model, "loss", gradients="g", clip_norm=0.5, outputs=TOLD)
-    network = TorchNetwork([LambdaOp(lambda x: [x, x[0, :1]], "x", "g"), update])
-    (result,) = run_all(network, [{"x": torch.tensor([[3.0, 4.0]])}])
-    for parameter, gradient in zip(
-        twin.parameters(), [torch.tensor([[3.0, 4.0]]), torch.tensor([3.0])], strict=True
-    ):
-        parameter.grad = gradient
-    assert float(result["norm"]) == pytest.approx(clip(twin, 0.5, None))
-    sgd()(twin.parameters()).step()
-    assert same_weights(model, twin)
-
-
 @pytest.mark.parametrize("settings", [{"clip_norm": 0.1}, {"clip_value": 0.01}, {}])
 def test_a_captured_step_clips_and_tells(settings: dict[str, float]) -> None:
     model, twin = twins(mlp)
@@ -253,45 +186,12 @@ def test_a_captured_step_clips_and_tells(settings: dict[str, float]) -> None:
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_warmup_takes_no_step() -> None:
-    model, twin = twins(mlp)
-    built(model, sgd())
-    network = TorchNetwork(supervised(model, outputs=TOLD, merge_grad=2, rest="flush"))
-    (result,) = run_all(network, batches(1), warmup=True)
-    assert not bool(result["stepped"])
-    assert result["norm"].isnan()
-    assert same_weights(model, twin)
-
-
 def test_true_is_no_norm_though_it_equals_1() -> None:
     ops = supervised(built(mlp(), sgd(), model_name="m"), clip_norm=1.0)
     network = TorchNetwork(ops)
     ops[2].clip_norm = True
     with pytest.raises(ValueError, match="clip_norm=True"):
         network(mode="train", epoch=1)
-
-
-@pytest.mark.parametrize("compile", [False, QUICK])
-@pytest.mark.parametrize("lowered", [1, 2])
-def test_a_lower_merge_grad_averages_what_was_merged_before(lowered: int, compile: Any) -> None:
-    """After 2 of 3 steps were merged, the third one updates with the average of the three."""
-    model, twin = twins(mlp)
-    built(model, sgd())
-    ops = supervised(model, merge_grad=3)
-    network = TorchNetwork(ops, compile=compile)
-    run_all(network, batches(2))
-    ops[2].merge_grad = lowered
-    run_all(network, batches(1, seed=1))
-    run_all(network, batches(2, seed=2))
-    optimizer = sgd()(twin.parameters())
-    data = [*batches(2), *batches(1, seed=1), *batches(2, seed=2)]
-    for first, last in [(0, 3), *(((3, 4), (4, 5)) if lowered == 1 else ((3, 5),))]:
-        for batch in data[first:last]:
-            (cross_entropy(twin(batch["x"]), batch["t"]) / (last - first)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    for name, value in twin.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], value)
 
 
 class TestRest:
@@ -309,41 +209,6 @@ class TestRest:
             nn.utils.clip_grad_norm_(twin.parameters(), norm)
             optimizer.step()
             optimizer.zero_grad()
-
-    @pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
-    @pytest.mark.parametrize("inside", [False, True])
-    def test_at_an_epochs_end(self, rest: str, inside: bool) -> None:
-        model, twin = twins(mlp)
-        built(model, sgd())
-        *ops, update = supervised(model, merge_grad=3, rest=rest, clip_norm=0.2)
-        network = TorchNetwork([*ops, Fuse([update]) if inside else update])
-        first, second = batches(5), batches(4, seed=1)
-        run_all(network, first)
-        run_all(network, first[:1], mode="eval")
-        run_all(network, second, epoch=2)
-        windows = {
-            "carry": [first[:3], [*first[3:], second[0]], second[1:]],
-            "flush": [first[:3], first[3:], second[:3], second[3:]],
-            "drop": [first[:3], second[:3]],
-        }
-        self.by_hand(twin, windows[rest], 0.2)
-        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
-        assert no_gradients(model)
-        assert update.state_dict()["merged"] == 0
-
-    @pytest.mark.parametrize("rest", ["flush", "drop"])
-    def test_an_error_carries_it(self, rest: str) -> None:
-        model, twin = twins(mlp)
-        built(model, sgd())
-        ops = supervised(model, merge_grad=2, rest=rest)
-        network = TorchNetwork(ops)
-        (batch,) = batches(1)
-        with pytest.raises(KeyboardInterrupt), network(mode="train", epoch=1):  # noqa: PT012
-            network.run_step(batch)
-            raise KeyboardInterrupt
-        assert same_weights(model, twin)
-        assert ops[2].state_dict()["merged"] == 1
 
     def test_a_generator_of_the_programs_own_that_is_closed_is_an_end(self) -> None:
         model, twin = twins(mlp)
@@ -380,37 +245,6 @@ class TestRest:
         run_all(network, data[2:], epoch=2)
         self.by_hand(twin, [data[2:]])
         assert same_weights(model, twin)
-
-
-REFUSED = {
-    "clip_norm=-1": "UpdateOp of 'm' has clip_norm=-1; it is a number above 0, or None.",
-    "clip_norm=0": "UpdateOp of 'm' has clip_norm=0; it is a number above 0, or None.",
-    "clip_value='a'": "UpdateOp of 'm' has clip_value='a'; it is a number above 0, or None.",
-    "clip_value=True": "UpdateOp of 'm' has clip_value=True; it is a number above 0, or None.",
-    "clip_norm=float('nan')": (
-        "UpdateOp of 'm' has clip_norm=nan; it is a number above 0, or None."
-    ),
-    "clip_norm=1.0, clip_value=2": (
-        "UpdateOp of 'm' has both clip_norm=1.0 and clip_value=2, which do not go together. Leave "
-        "one of them out."
-    ),
-    "rest='keep'": "UpdateOp of 'm' has rest='keep'; it is one of ['carry', 'flush', 'drop'].",
-    "outputs='norm'": (
-        "UpdateOp of 'm' writes what it tells of itself under outputs such as {'grad_norm': "
-        "'norm'}, a mapping, but got 'norm'."
-    ),
-    "outputs={'grad_nrm': 'n'}": (
-        "UpdateOp of 'm' cannot tell of 'grad_nrm'. Did you mean 'grad_norm'? What it tells of are "
-        "['grad_norm', 'stepped']."
-    ),
-}
-
-
-@pytest.mark.parametrize("given", REFUSED)
-def test_settings_that_are_refused(given: str) -> None:
-    model = built(line, sgd(), model_name="m")
-    with raising(ValueError, REFUSED[given]):
-        UpdateOp(model, "loss", **eval(f"dict({given})"))
 
 
 def test_what_is_known_at_the_end_cannot_be_read_before() -> None:
@@ -504,26 +338,3 @@ def test_explain_tells_of_it(settings: dict[str, Any], told: str) -> None:
     network = TorchNetwork([ModelOp(model, "x", "y"), update])
     text = str(network.explain("train"))
     assert f"averages 4 steps, {told}" in " ".join(text.split())
-
-
-def test_an_interrupt_in_the_step_leaves_nothing() -> None:
-    model, twin = twins(mlp)
-
-    class Broken(torch.optim.SGD):
-        breaks = True
-
-        def step(self, closure: Any = None) -> Any:
-            if self.breaks:
-                raise KeyboardInterrupt
-            return super().step(closure)
-
-    built(model, lambda parameters: Broken(parameters, lr=0.1))
-    network = TorchNetwork(supervised(model, clip_norm=0.1, outputs=TOLD))
-    (batch,) = batches(1)
-    with network(mode="train", epoch=1):
-        with pytest.raises(KeyboardInterrupt):
-            network.run_step(batch)
-        assert no_gradients(model)
-        assert same_weights(model, twin)
-        Broken.breaks = False
-        assert bool(network.run_step(batch)["stepped"])

@@ -228,39 +228,15 @@ def test_a_decay_that_is_written_counts_from_the_next_opening_on() -> None:
 
 
 BAD = {
-    "EMA(m, decay=2)": "EMA of 'm' has decay=2; it is a number between 0 and 1.",
-    "EMA(m, decay='a')": "EMA of 'm' has decay='a'; it is a number between 0 and 1.",
-    "LRSchedule(m, make, per='step')": (
-        "LRSchedule of 'm' has per='step'; it is one of ['update', 'epoch']."
-    ),
-    "LRSchedule(m, 3)": (
-        "LRSchedule of 'm' got 3 for a scheduler. Pass a function that takes an optimizer and "
-        "returns one, such as `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`."
-    ),
-    "LRSchedule(m, StepLR)": (
-        "LRSchedule of 'm' calls StepLR with the model's optimizer alone, which failed: TypeError("
-        "\"__init__() missing 1 required positional argument: 'step_size'\"). Pass a function that "
-        "takes an optimizer and returns a scheduler, such as "
-        "`lambda optimizer: StepLR(optimizer, ...)`."
-    ),
-    "LRSchedule(m, lambda: 3)": (
-        "LRSchedule of 'm' calls <lambda> with the model's optimizer alone, which failed: "
-        "TypeError('<lambda>() takes 0 positional arguments but 1 was given'). Pass a function "
-        "that takes an optimizer and returns a scheduler, such as "
-        "`lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`."
-    ),
-    "LRSchedule(m, plateau)": (
-        "LRSchedule of 'm' got a ReduceLROnPlateau, whose step needs ['metrics'], which no update "
-        "knows. Step it in your own loop, after evaluation."
-    ),
-    "LRSchedule(m, make(other.optimizer))": (
-        "LRSchedule of 'm' got a ExponentialLR of another optimizer than the model's, SGD. Pass a "
-        "function that makes it of the one that it is given."
-    ),
-    "LRSchedule(bare, make)": (
-        "LRSchedule of 'bare' schedules its learning rate, but the model has no optimizer. Give "
-        "fastnet.build an optimizer_fn."
-    ),
+    "EMA(m, decay=2)": ["EMA of 'm'", "decay=2", "between 0 and 1"],
+    "EMA(m, decay='a')": ["EMA of 'm'", "decay='a'", "between 0 and 1"],
+    "LRSchedule(m, make, per='step')": ["LRSchedule of 'm'", "per='step'", "['update', 'epoch']"],
+    "LRSchedule(m, 3)": ["LRSchedule of 'm'", "got 3", "a function that takes an optimizer"],
+    "LRSchedule(m, StepLR)": ["StepLR", "'step_size'", "`lambda optimizer: StepLR(optimizer, "],
+    "LRSchedule(m, lambda: 3)": ["<lambda>", "0 positional arguments", "takes an optimizer"],
+    "LRSchedule(m, plateau)": ["ReduceLROnPlateau", "['metrics']", "in your own loop"],
+    "LRSchedule(m, make(other.optimizer))": ["ExponentialLR of another optimizer", "SGD"],
+    "LRSchedule(bare, make)": ["LRSchedule of 'bare'", "no optimizer", "optimizer_fn"],
 }
 
 
@@ -278,8 +254,7 @@ def test_what_is_refused(made: str) -> None:
     }
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         eval(made, names)
-    # Python 3.10 and later name the class of a method that lacks an argument
-    assert str(caught.value).replace("StepLR.__init__", "__init__") == BAD[made]
+    assert not [part for part in BAD[made] if part not in str(caught.value)]
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -427,12 +402,8 @@ class TestLayersInEvaluation:
 
     def test_what_is_refused(self) -> None:
         model = built(Image, sgd(), model_name="m")
-        with pytest.raises(KeyError) as caught:
+        with pytest.raises(KeyError, match=r"eval_layers.*'norn'.*Did you mean 'norm'"):
             ModelOp(model, "x", "y", eval_layers="norn")
-        assert str(caught.value) == (
-            "eval_layers asks for the layer 'norn' of Image, which has none of this name. Did you "
-            "mean 'norm'? list(model.named_modules()) shows them."
-        )
         with pytest.raises(ValueError, match=r"ModelOp.*'m' has 3.*eval_layers"):
             ModelOp(model, "x", "y", eval_layers=3)  # type: ignore[arg-type]
 

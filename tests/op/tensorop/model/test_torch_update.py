@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,21 +128,6 @@ class TestWhatTheModelDoesNotShow:
         assert float(scale.detach()) != 2.0
         assert same_weights(model, twin)
         assert scale.grad is None
-
-    def test_what_of_it_is_added_up_goes_into_a_checkpoint(self) -> None:
-        scale = nn.Parameter(torch.tensor(2.0))
-        model = built(mlp, lambda parameters: torch.optim.SGD([*parameters, scale], lr=0.1))
-        ops = supervised(model, merge_grad=2)
-        ops.insert(1, LambdaOp(lambda y: y * scale, "y", "y"))
-        (batch,) = batches(1)
-        run(TorchNetwork(ops), batch, "train")
-        (functional.cross_entropy(model(batch["x"]) * scale, batch["t"])).backward()
-        state = ops[-1].state_dict()
-        expected = [*(one.grad for one in model.parameters()), scale.grad]
-        assert [one.tolist() for one in state["gradients"]] == [one.tolist() for one in expected]
-        other = UpdateOp(model, "loss", merge_grad=2)
-        other.load_state_dict(state)
-        assert str(other.state_dict()) == str(state)
 
     @MERGES
     def test_parameters_that_a_wrapper_holds_elsewhere(self, merge: int) -> None:
@@ -373,37 +357,6 @@ class TestBesideOtherModels:
             assert gradient is None or bool((gradient == 1).all())
         assert no_gradients(maker)
 
-    def test_a_parameter_of_both_is_trained_by_each(self) -> None:
-        shared = seeded(lambda: nn.Linear(16, 16), 3)
-        one, one_twin = twins(lambda: nn.Sequential(shared, nn.Linear(16, 4)), 1)
-        two = seeded(lambda: nn.Linear(16, 4), 2)
-        two_twin = copy.deepcopy(two)
-        first = built(one, sgd(0.1), model_name="first")
-        second = built(nn.Sequential(shared, two), sgd(0.2), model_name="second")
-        shared_twin = one_twin[0]
-        ops = [*supervised(first), *supervised(second)]
-        for op, key in zip(ops[3:], ("z", "other", None), strict=True):
-            if key:
-                op.outputs = [key]
-        ops[4].inputs = ["z", "t"]
-        ops[5] = UpdateOp(second, "other")
-        ops = [ops[0], ops[1], ops[3], ops[4], ops[2], ops[5]]
-        data = batches(3)
-        run_all(TorchNetwork(ops), data)
-        optimizers = [
-            torch.optim.SGD(one_twin.parameters(), lr=0.1),
-            torch.optim.SGD([*shared_twin.parameters(), *two_twin.parameters()], lr=0.2),
-        ]
-        for batch in data:
-            functional.cross_entropy(one_twin(batch["x"]), batch["t"]).backward()
-            functional.cross_entropy(two_twin(shared_twin(batch["x"])), batch["t"]).backward()
-            for optimizer in optimizers:
-                # the first that steps drops the gradients of what they share
-                optimizer.step()
-                optimizer.zero_grad()
-        assert same_weights(first, one_twin)
-        assert same_weights(two, two_twin)
-
     @MERGES
     def test_a_loss_of_the_other_model_alone(self, merge: int) -> None:
         maker, _, critic, _ = self.pair(mlp)
@@ -485,18 +438,6 @@ class TestWhatStandsInTheWay:
         setattr(optimizer, name, patched)
         self.trained(TorchNetwork(supervised(model)), model, twin)
         assert calls == [name] * 3
-
-    @MERGES
-    def test_a_complex_loss(self, merge: int) -> None:
-        model = built(line, sgd())
-        ops = regression(model, merge_grad=merge)
-        ops[1] = LambdaOp(lambda y: (y * 1j).mean(), "y", "loss")
-        with pytest.raises(RuntimeError) as expected:
-            (model(torch.ones(1, 2)) * 1j).mean().backward()
-        with pytest.raises(RuntimeError) as caught:
-            run(TorchNetwork(ops), {"x": torch.ones(1, 2)}, "train")
-        assert str(caught.value).startswith(str(expected.value))
-        assert no_gradients(model)
 
 
 @contextmanager

@@ -131,15 +131,6 @@ class TestRetainingTheGraph:
         assert self.freed(network)
         assert no_gradients(model)
 
-    def test_the_ops_own_setting_is_not_touched(self) -> None:
-        model = built(line)
-        ops = [*regression(model), UpdateOp(model, "loss")]
-        ops[3].fe_retain_graph(True)
-        network = TorchNetwork(ops)
-        with network(mode="train", epoch=1):
-            network.run_step(X)
-            assert [op.retain_graph for op in ops[2:]] == [False, True]
-
     def test_an_op_that_must_be_told_is_told_for_just_the_call(self) -> None:
         model = built(line)
         early, late = self.Own("y"), self.Own("y")
@@ -150,15 +141,6 @@ class TestRetainingTheGraph:
             network.run_step(X)
             assert (early.seen, late.seen) == ([True], [False])
             assert (early.retain, late.retain) == (False, True)
-
-    def test_and_put_back_when_it_raises(self) -> None:
-        model = built(line)
-        early = self.Own("y", fails=True)
-        network = TorchNetwork([*regression(model)[:2], early, regression(model)[2]])
-        with pytest.raises(RuntimeError, match="as told"):
-            run(network, X, "train")
-        assert early.seen == [True]
-        assert early.retain is False
 
     def test_a_derived_update_with_a_forward_of_its_own(self) -> None:
         seen: list[Any] = []
@@ -283,22 +265,3 @@ class TestMerging:
                 assert all(bool((gradient == value).all()) for gradient in buffer)
         torch.testing.assert_close(model.weight.detach(), before["weight"] - 3)
         torch.testing.assert_close(model.bias.detach(), before["bias"] - 3)
-
-    def test_two_ops_merge_each_for_itself(self) -> None:
-        model = built(line, sgd(1.0))
-        before = weights(model)
-        network = TorchNetwork(
-            [
-                UpdateOp(model, "a", gradients="g", merge_grad=2),
-                LambdaOp(lambda g: g, "g", "g"),
-                UpdateOp(model, "b", gradients="g", merge_grad=3),
-                LambdaOp(lambda g: g, "g", "g"),
-            ]
-        )
-        moved = []
-        with network(mode="train", epoch=1):
-            for _ in range(6):
-                network.run_step({"g": [torch.ones(1, 2), None]})
-                moved.append(round(float((before["weight"] - model.weight.detach())[0, 0])))
-        assert moved == [0, 1, 2, 3, 3, 5]
-        assert torch.equal(model.bias, before["bias"])

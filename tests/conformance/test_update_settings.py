@@ -1,0 +1,178 @@
+"""Updates that clip, merge, report and are averaged, beside a loop in numpy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.meta import Fuse
+from fastnet.op.tensorop.model import EMA, ModelOp, UpdateOp
+from tests.conformance.agreement import assert_same
+from tests.conformance.frameworks import Framework, TakeGradients, make_layers
+from tests.conformance.oracle import Line, make_batches
+from tests.conformance.test_training import regression
+
+LAYERS = make_layers(3, 2)
+REPORTS: Any = {"stepped": "stepped", "grad_norm": "norm"}
+CLIPS: list[dict[str, Any]] = [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}, {"clip_norm": 1e9}]
+
+
+class Loop:
+    """Trains a line by the averages of windows of batches."""
+
+    def __init__(self, clip_norm: float | None = None, clip_value: float | None = None) -> None:
+        self.line = Line(*LAYERS[0])
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+        self.average: Any = None
+
+    def step(self, window: list[Any], decay: float = 0.9) -> float:
+        """Update by a window, average weights, and return the norm of the gradients."""
+        each = [self.line.gradients(batch) for batch in window]
+        means = [sum(parts) / len(window) for parts in zip(*each, strict=True)]
+        norm = float(np.sqrt(sum((one**2).sum() for one in means)))
+        if self.clip_norm is not None:
+            means = [one * min(1, self.clip_norm / norm) for one in means]
+        if self.clip_value is not None:
+            means = [one.clip(-self.clip_value, self.clip_value) for one in means]
+        self.line.descend(tuple(means))
+        now = self.line.weights
+        before = self.average or now
+        self.average = [
+            decay * old + (1 - decay) * new for old, new in zip(before, now, strict=True)
+        ]
+        return norm
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize("merge", [1, 3])
+@pytest.mark.parametrize(("defer", "last"), [(False, True), (True, True), (False, False)])
+def test_is_the_loop_by_hand(
+    fw: Framework, clip: dict[str, Any], merge: int, defer: bool, last: bool
+) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ema = EMA(model, decay=0.9)
+    ops = regression(model, merge_grad=merge, defer=defer, outputs=REPORTS, **clip)
+    # an update that does not stand last is not put off by the network
+    after = [] if last else [LambdaOp(lambda x: x, "x", "copy")]
+    evaluate = ModelOp(ema.averaged, "x", "averaged", mode="eval")
+    network = fw.network([*ops, *after, ema, evaluate])
+    batches, loop = make_batches(7), Loop(**clip)
+    for number, result in enumerate(fw.steps(network, batches, "train"), 1):
+        assert result["stepped"].dtype == bool
+        assert result["stepped"].shape == result["norm"].shape == ()
+        assert result["stepped"] == (number % merge == 0)
+        if number % merge:
+            assert np.isnan(result["norm"])
+        else:
+            norm = loop.step(batches[number - merge : number])
+            np.testing.assert_allclose(result["norm"], norm, rtol=1e-4)
+    assert_same(fw.weights(model), loop.line.weights)
+    kernel, bias = loop.average
+    assert_same(fw.weights(ema.averaged), [kernel, bias])
+    result = fw.step(network, batches[0], "eval")
+    assert_same(result["averaged"], (batches[0]["x"] @ kernel + bias).astype("float32"))
+
+
+@pytest.mark.parametrize("rest", ["carry", "flush", "drop"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_left_at_an_epochs_end(fw: Framework, rest: str, inside: bool) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    *ops, update = regression(model, merge_grad=3, rest=rest, clip_norm=0.2)
+    network = fw.network([*ops, Fuse([update]) if inside else update])
+    first, second, loop = make_batches(5), make_batches(4, seed=1), Loop(clip_norm=0.2)
+    fw.steps(network, first, "train")
+    fw.steps(network, first[:1], "eval")
+    fw.steps(network, second, "train", 2)
+    windows = {
+        "carry": [first[:3], [*first[3:], second[0]], second[1:]],
+        "flush": [first[:3], first[3:], second[:3], second[3:]],
+        "drop": [first[:3], second[:3]],
+    }
+    for window in windows[rest]:
+        loop.step(window)
+    assert_same(fw.weights(model), loop.line.weights)
+    assert update.state_dict()["merged"] == 0
+
+
+@pytest.mark.parametrize("rest", ["flush", "drop"])
+def test_an_error_carries_what_is_left(fw: Framework, rest: str) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ops = regression(model, merge_grad=2, rest=rest)
+    network, (batch,) = fw.network(ops), make_batches(1)
+    with pytest.raises(KeyboardInterrupt), fw.opened(network, "train"):  # noqa: PT012
+        network.run_step(fw.tensors(batch))
+        raise KeyboardInterrupt
+    assert_same(fw.weights(model), list(LAYERS[0]))
+    assert ops[2].state_dict()["merged"] == 1
+
+
+@pytest.mark.parametrize("lowered", [1, 2])
+def test_a_lower_merge_grad_averages_what_was_merged_before(fw: Framework, lowered: int) -> None:
+    """After 2 of 3 steps were merged, the third one updates with the average of the three."""
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ops = regression(model, merge_grad=3)
+    network, batches, loop = fw.network(ops), make_batches(5), Loop()
+    fw.steps(network, batches[:2], "train")
+    ops[2].merge_grad = lowered
+    fw.steps(network, batches[2:], "train")
+    for first, last in itertools.pairwise([0, 3, *range(3 + lowered, 6, lowered)]):
+        loop.step(batches[first:last])
+    assert_same(fw.weights(model), loop.line.weights)
+
+
+def test_a_warmup_takes_no_step(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    ema = EMA(model)
+    network = fw.network([*regression(model, outputs=REPORTS, merge_grad=2, rest="flush"), ema])
+    (result,) = fw.steps(network, make_batches(1), "train", warmup=True)
+    assert not result["stepped"]
+    assert np.isnan(result["norm"])
+    for one in (model, ema.averaged):
+        assert_same(fw.weights(one), list(LAYERS[0]))
+
+
+def test_given_gradients_are_clipped(fw: Framework) -> None:
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    take = TakeGradients(fw, model, "loss", "g")
+    *ops, update = regression(model, gradients="g", clip_norm=0.1, outputs=REPORTS)
+    network, (batch,), loop = fw.network([*ops, take, update]), make_batches(1), Loop(clip_norm=0.1)
+    result = fw.step(network, batch, "train", desired_output_keys={"norm"})
+    np.testing.assert_allclose(result["norm"], loop.step([batch]), rtol=1e-5)
+    assert_same(fw.weights(model), loop.line.weights)
+
+
+@pytest.mark.parametrize("clip", CLIPS[:3], ids=str)
+def test_nan_gradients_that_are_not_scaled_are_applied(fw: Framework, clip: Any) -> None:
+    """As a loop by hand does."""
+    model = fw.build(LAYERS, fw.sgd(0.1))
+    network = fw.network(regression(model, outputs=REPORTS, **clip))
+    (batch,) = make_batches(1)
+    result = fw.step(network, {**batch, "x": batch["x"] * np.float32("nan")}, "train")
+    assert result["stepped"]
+    assert np.isnan(result["norm"])
+    assert all(np.isnan(one).all() for one in fw.weights(model))
+
+
+def test_an_update_of_a_frozen_layer_leaves_it_out_of_the_norm(fw: Framework) -> None:
+    layers = make_layers(3, 4, 2)
+    model = fw.build(layers, fw.sgd(0.1))
+    network = fw.network(
+        [
+            ModelOp(model, "x", "y"),
+            LambdaOp(lambda y: fw.mean(y), "y", "loss"),
+            UpdateOp(model, "loss", outputs=REPORTS),
+        ]
+    )
+    fw.freeze(model, 0)
+    (batch,) = make_batches(1)
+    result = fw.step(network, batch, "train")
+    moved = [before - now for now, before in zip(fw.weights(model)[2:], layers[1], strict=True)]
+    norm = np.sqrt(sum((one**2).sum() for one in moved)) / 0.1
+    np.testing.assert_allclose(result["norm"], norm, rtol=1e-3)
+    assert_same(fw.weights(model)[:2], list(layers[0]))
