@@ -259,7 +259,7 @@ class TestIntermediateLayers:
             (
                 ["body", "head"],
                 ValueError,
-                r"'m'.*\['body', 'head'\].*\['y', 'h'\].*a key for each",
+                r"\['body', 'head'\].*\['y', 'h'\].*a key for each",
             ),
         ],
     )
