@@ -22,7 +22,6 @@ MODULES = (
     "fastnet.network.build",
     "fastnet.network.checkpoint",
     "fastnet.network.plan_cache",
-    "fastnet.network.factory",
     "fastnet.op",
     "fastnet.op.numpyop",
     "fastnet.op.numpyop.meta",

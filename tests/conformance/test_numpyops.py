@@ -181,18 +181,10 @@ class TestOfPipelines:
     """Ops that stand in front of a network, not behind it."""
 
     def test_a_network_refuses_them(self, fw: Framework) -> None:
-        with pytest.raises(ValueError, match="drops samples") as caught:
+        with pytest.raises(ValueError, match=r"RemoveIf \(op 1, inputs \['x'\]\) drops samples"):
             fw.network([], [add(1), RemoveIf(lambda x: True, inputs="x")])
-        assert str(caught.value) == (
-            "RemoveIf (op 1, inputs ['x']) drops samples, which postprocessing cannot do: the "
-            "network's results are already made. Filter in the data pipeline."
-        )
-        with pytest.raises(ValueError, match="makes batches") as caught:
+        with pytest.raises(ValueError, match=r"Batch \(op 0\) makes batches"):
             fw.network([], [Batch(batch_size=2)])
-        assert str(caught.value) == (
-            "Batch (op 0) makes batches, but postprocessing gets batches. "
-            "Leave it out, or use it in the data pipeline."
-        )
 
     def test_a_network_refuses_to_drop_samples(self, fw: Framework) -> None:
         op = LambdaOp(lambda x: FilteredData() if x.sum() > 20 else x, "x", "y")

@@ -168,20 +168,6 @@ class TestLoop:
         list(fastnet.steps(plus_one(), loader, "train", 5))
         assert sampler.epoch == 5
 
-    def test_the_length_is_the_loaders(self) -> None:
-        epoch = fastnet.steps(plus_one(), DataLoader(batches(), batch_size=2), "infer")
-        assert len(epoch) == 2
-        assert len(list(epoch)) == 2
-        assert len(fastnet.steps(plus_one(), [], "infer")) == 0
-        assert fastnet.steps(plus_one(), [], "infer")
-
-    def test_a_loader_without_a_length(self) -> None:
-        epoch = fastnet.steps(plus_one(), iter(batches()), "infer")
-        with pytest.raises(TypeError, match="list_iterator"):
-            len(epoch)
-        assert epoch
-        assert len(list(epoch)) == 3
-
     def test_a_second_iteration_counts_anew(self) -> None:
         epoch = fastnet.steps(plus_one(), batches(), "infer")
         assert len(list(epoch)) == len(list(epoch)) == epoch.count == 3
@@ -207,9 +193,6 @@ class TestTimes:
         assert (epoch.waited, epoch.ran) == (9, 3)
         assert epoch.waiting_share == 0.75
         assert epoch.in_body == 3000
-        assert repr(epoch) == (
-            "Steps(3 run, 9 s waiting for data, 3 s in steps, 3e+03 s in the loop's body)"
-        )
 
     def test_of_a_loop_that_is_left(self, clock: Clock) -> None:
         epoch = fastnet.steps(

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fastnet.network import TorchNetwork
-from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.plan_cache import MAX_PLANS
+from fastnet.network.plan_cache import MAX_PLANS, ExecutionPlan
 from fastnet.op.numpyop import LambdaOp as NumpyLambdaOp
 from fastnet.op.tensorop import LambdaOp, TensorOp
 from fastnet.op.tensorop.meta import Fuse

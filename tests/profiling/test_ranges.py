@@ -12,7 +12,7 @@ from torch.profiler import profile as torch_profile
 
 import fastnet
 from fastnet.network import TorchNetwork
-from fastnet.network.metering import op_title
+from fastnet.network.step import op_title
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import UpdateOp
 from fastnet.slicer import AxisSlicer

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from fastnet.types import Model, is_scheduler
 
 __all__ = [
     "Beside",
+    "choose_optimizer",
     "current_place",
     "every_optimizer_of",
     "get_metadata",
     "holder_of",
     "is_built",
     "name_of",
+    "note_new_models",
+    "note_optimizer",
     "nowhere_to_defer",
     "optimizer_of",
     "optimizers_of",
@@ -28,6 +32,9 @@ _OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name"
 _NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
 # The object beside a model is an attribute of the model, so that it is copied with the model.
 _SLOT = "_fastnet_beside"
+
+# The optimizer that was last made the `current_optimizer` of each model.
+_current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
 
 
 class Beside:
@@ -125,6 +132,50 @@ def optimizer_of(model: Model) -> Any:
             "UpdateOp run."
         )
     return holder.current_optimizer
+
+
+def note_optimizer(model: Model) -> None:
+    """Remember the current optimizer of a model, to see later whether a program has assigned it."""
+    current = get_metadata(model, "current_optimizer")
+    # An optimizer may refer to its model, which must not be kept alive.
+    _current_optimizers[model] = None if current is None else ref(current)
+
+
+def note_new_models(models: Iterable[Model]) -> None:
+    """Remember the current optimizers of models that are new to fastnet."""
+    for model in models:
+        if model not in _current_optimizers:
+            note_optimizer(model)
+
+
+def choose_optimizer(model: Model, epoch: int) -> None:
+    """Make the optimizer of an epoch the model's `current_optimizer`, or use one that was assigned.
+
+    A program may assign `current_optimizer` where no scheduler chooses it.
+    """
+    optimizer, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
+    noted = _current_optimizers.get(model)
+    last = None if noted is None else noted()
+    was_assigned = model in _current_optimizers and current is not last
+    value = optimizer
+    if is_scheduler(optimizer):
+        value = optimizer.get_current_value(epoch)
+        if was_assigned and all(current is not one for one in optimizer.get_all_values()):
+            raise ValueError(
+                f"The current_optimizer of model '{name_of(model)}' was set to "
+                f"{type(current).__name__}, but its optimizer is a {type(optimizer).__name__}, "
+                "which chooses one in each epoch. Set model.optimizer instead."
+            )
+    elif was_assigned and current is not optimizer:
+        if optimizer is not last:
+            raise ValueError(
+                f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
+                "different optimizers. Set model.optimizer only."
+            )
+        set_metadata(model, "optimizer", current)
+        value = current
+    set_metadata(model, "current_optimizer", value)
+    note_optimizer(model)
 
 
 def nowhere_to_defer(model: Model) -> ValueError:

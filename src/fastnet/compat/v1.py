@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastnet._resolve import Resolution
 from fastnet.network import base
-from fastnet.network.build import build
+from fastnet.network.build import build, framework_for
 from fastnet.network.context import NetworkContext, check_request
-from fastnet.network.factory import framework_for
 from fastnet.types import Mode, Model, State
 
 if TYPE_CHECKING:

@@ -11,29 +11,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastnet.backend import to_tensor
-from fastnet.backend.model_metadata import get_metadata, name_of
+from fastnet.backend.model_metadata import get_metadata, name_of, note_new_models
 from fastnet.backend.precision import Precision
-from fastnet.network.build import collect_models
 from fastnet.network.context import (
     NetworkContext,
     Runner,
     compose_step,
-    note_new_models,
+    iter_results,
     open_context,
     start_context,
 )
 from fastnet.network.copying import Value
-from fastnet.network.epoch_loop import iter_results
-from fastnet.network.execution_plan import ExecutionPlan, Handling
-from fastnet.network.metering import Meter
-from fastnet.network.plan_cache import PlanCache, resolve_settings
+from fastnet.network.plan_cache import ExecutionPlan, Handling, PlanCache
+from fastnet.network.step import Meter
 from fastnet.network.validation import (
     agree_on_precision,
     check_batches,
     check_items,
     check_names,
+    collect_models,
     not_a_batch,
 )
+from fastnet.op.settings import resolve_settings
 from fastnet.schedule import get_current_items
 from fastnet.types import Mode, Model, State, is_given
 from fastnet.util import to_list

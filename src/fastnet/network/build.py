@@ -1,24 +1,29 @@
-"""Building models for a network: optimizers, weights, names, precision and devices."""
+"""Builds models for a network, and the network of the framework that its ops need."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from fastnet.backend.dispatch import backend_module, framework_of
-from fastnet.backend.model_metadata import set_metadata
+from fastnet.backend.model_metadata import name_of, note_optimizer, set_metadata
 from fastnet.backend.precision import Precision, keras_precision, read_precision
 from fastnet.errors import shorten
-from fastnet.network.context import note_optimizer
-from fastnet.schedule import get_current_items
+from fastnet.network.compile_options import CompileOptions
+from fastnet.network.validation import collect_models
 from fastnet.schedule.schedule import map_scheduler
-from fastnet.types import Model, SchedulerLike, is_scheduler
+from fastnet.types import SchedulerLike, is_scheduler
 from fastnet.util import to_list
+from fastnet.util.lazy import import_module
 from fastnet.util.warnings import warn
 
-__all__ = ["build", "collect_models", "make_models"]
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
+    from fastnet.network.tf.open_axes import Axes
+
+__all__ = ["Network", "build", "framework_for", "make_models"]
 
 OptimizerSource = str | Callable[..., Any] | SchedulerLike[Any] | None
 Parallel = Literal["auto", "ddp", "fsdp", "dp"] | None
@@ -153,15 +158,6 @@ def build(
     return models[0] if len(models) == 1 else models
 
 
-def collect_models(ops: Any) -> list[Model]:
-    """List the models of ops, and of scheduled ops, each once and in the order of the ops."""
-    models: dict[int, Model] = {}
-    for op in get_current_items(to_list(ops)):
-        if hasattr(op, "get_fe_models") and not isinstance(op, type):
-            models.update((id(model), model) for model in op.get_fe_models())
-    return list(models.values())
-
-
 def make_models(model_fn: Any, mixed_precision: Precision) -> list[Any]:
     """Return the models, created with the given precision."""
     # Models are callable, so look for existing ones before calling `model_fn`.
@@ -251,3 +247,84 @@ def _prepare_model(
     if framework == "tf":
         backend_module("tf", "copying").let_pickle(model)
     return model
+
+
+def Network(
+    ops: Any,
+    pops: Any = None,
+    slicers: Any = None,
+    open_axes: Axes | None = None,
+    device: Any = None,
+    keep_on_device: bool = True,
+    returns: Literal["cpu", "device"] | None = "cpu",
+    compile: bool | CompileOptions = False,
+) -> BaseNetwork:
+    """Create the network that fits the models of some ops.
+
+    A network is entered for a mode and an epoch, ``with network(mode="train", epoch=1):``, and then
+    runs one batch per step: ``result = network.run_step({"x": x, "label": label})``. The result
+    holds the values of the batch and the outputs of the ops, by key. See
+    `help(fastnet.network.BaseNetwork)` for all methods.
+
+    Args:
+        ops: The ops, in order; None and schedulers of ops are allowed.
+        pops: Postprocessing ops, which run on batches of numpy arrays after the other ops.
+        slicers: Slicers, which cut a batch into minibatches and join their results.
+        open_axes: The axes whose length may vary within one graph (see `TFNetwork`).
+        device: Where ops run (see `TorchNetwork`).
+        keep_on_device: Whether models stay on the device while the network is not open (see
+            `TorchNetwork`).
+        returns: Where a step's outputs are returned (see `TorchNetwork`).
+        compile: Whether to compile each step to one program, or the options for it.
+
+    Returns:
+        A `TorchNetwork` or a `TFNetwork`. Ops without models run in torch, unless only TensorFlow
+        is imported.
+
+    Raises:
+        AssertionError: If the ops hold models of two frameworks, or models of equal names.
+        ValueError: If the framework of a model is unknown.
+        TypeError: If the network of the framework does not take an option.
+
+    >>> import torch
+    >>> from fastnet.op.tensorop.model import ModelOp
+    >>> model = build(lambda: torch.nn.Linear(2, 1), optimizer_fn=None)
+    >>> network = Network([ModelOp(model, "x", "y")])
+    >>> type(network).__name__
+    'TorchNetwork'
+    >>> with network(mode="infer", epoch=1):
+    ...     network.run_step({"x": torch.ones(3, 2)})["y"].shape
+    torch.Size([3, 1])
+    """
+    given = {
+        "open_axes": (open_axes, None),
+        "device": (device, None),
+        "keep_on_device": (keep_on_device, True),
+        "returns": (returns, "cpu"),
+        "compile": (compile, False),
+    }
+    options = {name: value for name, (value, default) in given.items() if value != default}
+    if framework_for(ops) == "tf":
+        make = import_module("fastnet.network.tf").TFNetwork
+    else:
+        make = import_module("fastnet.network.torch").TorchNetwork
+    network: BaseNetwork = make(ops, pops, slicers, **options)
+    return network
+
+
+def framework_for(ops: Any) -> str:
+    """Return the framework of the models in ops; without models "torch", unless only tf is used."""
+    frameworks: dict[str | None, list[str]] = {}
+    for model in collect_models(ops):
+        frameworks.setdefault(framework_of(model), []).append(name_of(model))
+    if None in frameworks:
+        raise ValueError(
+            f"The models {frameworks[None]} are of no known framework. Build models of torch or "
+            "Keras with fastnet.build."
+        )
+    if len(frameworks) > 1:
+        raise AssertionError(
+            f"The ops hold models of several frameworks: {frameworks}. Make a network for each."
+        )
+    only_tf = "tensorflow" in sys.modules and "torch" not in sys.modules
+    return next(filter(None, frameworks), "tf" if only_tf else "torch")

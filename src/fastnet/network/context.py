@@ -7,60 +7,50 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from numbers import Integral
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 from fastnet._execute import BoundPlan
-from fastnet.backend.model_metadata import get_metadata, name_of, set_metadata
+from fastnet.backend.model_metadata import choose_optimizer
 from fastnet.backend.ranges import OpRanges
+from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
-from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import Around, StepMeter
-from fastnet.network.step import postprocessed, sliced, waiting
-from fastnet.types import Model, RunStep, State, is_scheduler
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.step import Around, StepMeter, postprocessed, sliced, waiting
+from fastnet.types import RunStep, State
 
 __all__ = [
     "NetworkContext",
     "Runner",
+    "begin_loader",
     "check_request",
     "compose_step",
-    "note_new_models",
-    "note_optimizer",
+    "iter_results",
     "open_context",
     "start_context",
 ]
 
 _MODES = ("train", "eval", "test", "infer")
 
-# The optimizer that was last made the `current_optimizer` of each model.
-_current_optimizers: WeakKeyDictionary[Model, ref[Any] | None] = WeakKeyDictionary()
-
 
 @dataclass(eq=False, slots=True)
 class NetworkContext:
-    """One use of a network, from `network(mode, epoch)` until the network is left.
-
-    Attributes:
-        plan: The execution plan.
-        state: The state that ops are given.
-        run: Runs a step; raises until the network is entered.
-        transforms: Whether this is a `transform` of a single batch, which may run eagerly but also
-            use existing traces.
-        runner: The framework's runner of steps.
-        bound: The bound plan if `run` is nothing but its step, else None.
-        on_exit: Called when the network is left without an error.
-    """
+    """One use of a network, from `network(mode, epoch)` until the network is left."""
 
     plan: ExecutionPlan
     state: State
+    # Runs a step; raises until the network is entered.
     run: RunStep
+    # Whether this is a `transform` of a single batch, which runs eagerly unless a trace fits.
     transforms: bool = False
     runner: Runner = field(init=False)
+    # The bound plan if `run` is nothing but its step.
     bound: BoundPlan | None = None
+    # Called when the network is left without an error.
     on_exit: Sequence[Callable[[], None]] = ()
 
     def close(self, error: BaseException | None) -> None:
@@ -112,7 +102,7 @@ def start_context(network: Any, context: NetworkContext) -> None:
     """Choose the optimizers, prepare the models, and compose the function that runs a step."""
     started = perf_counter()
     for model in context.plan.models:
-        _choose_optimizer(model, context.state["epoch"])
+        choose_optimizer(model, context.state["epoch"])
     runner = context.runner
     runner.open()
     if not context.state["warmup"]:
@@ -195,66 +185,50 @@ def check_request(
     return int(epoch), desired
 
 
-def note_optimizer(model: Model) -> None:
-    """Remember the current optimizer of a model, to see later whether a program has assigned it."""
-    current = get_metadata(model, "current_optimizer")
-    # An optimizer may refer to its model, which must not be kept alive.
-    _current_optimizers[model] = None if current is None else ref(current)
+def iter_results(
+    network: Any, data: Any, request: tuple[Any, ...], progress: bool, device: Any
+) -> Iterator[Any]:
+    """Open a network and yield the results of batches; see `BaseNetwork.iter_transform`."""
+    mode, epoch, ds_id, _ = request
+    opened = nullcontext(data)
+    with network._on_device(device), network(*request):
+        try:
+            if callable(data) and not hasattr(data, "__iter__"):
+                opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
+            with opened as loader:
+                begin_loader(network, loader)
+                if progress and hasattr(loader, "__len__") and is_main():
+                    from tqdm import tqdm
+
+                    loader = tqdm(loader, unit="batch", desc="transform")
+                for batch in loader:
+                    yield network._do_transform(network._to_batch(batch))
+        except GeneratorExit:
+            # A loop that was left early cannot be told from one that failed.
+            network._skip_exit_calls()
+            raise
 
 
-def note_new_models(models: Iterable[Model]) -> None:
-    """Remember the current optimizers of models that are new to fastnet."""
-    for model in models:
-        if model not in _current_optimizers:
-            note_optimizer(model)
-
-
-def _choose_optimizer(model: Model, epoch: int) -> None:
-    """Make the optimizer of an epoch the model's `current_optimizer`, or use one that was assigned.
-
-    A program may assign `current_optimizer` where no scheduler chooses it.
-    """
-    optimizer, current = get_metadata(model, "optimizer"), get_metadata(model, "current_optimizer")
-    noted = _current_optimizers.get(model)
-    last = None if noted is None else noted()
-    was_assigned = model in _current_optimizers and current is not last
-    value = optimizer
-    if is_scheduler(optimizer):
-        value = optimizer.get_current_value(epoch)
-        if was_assigned and all(current is not one for one in optimizer.get_all_values()):
-            raise ValueError(
-                f"The current_optimizer of model '{name_of(model)}' was set to "
-                f"{type(current).__name__}, but its optimizer is a {type(optimizer).__name__}, "
-                "which chooses one in each epoch. Set model.optimizer instead."
-            )
-    elif was_assigned and current is not optimizer:
-        if optimizer is not last:
-            raise ValueError(
-                f"Both optimizer and current_optimizer of model '{name_of(model)}' were set, to "
-                "different optimizers. Set model.optimizer only."
-            )
-        set_metadata(model, "optimizer", current)
-        value = current
-    set_metadata(model, "current_optimizer", value)
-    note_optimizer(model)
+def begin_loader(network: Any, loader: Any) -> None:
+    """Prepare a loader for an epoch: let the runner check it, and set the epoch of its samplers."""
+    context: Any = network._context
+    context.runner.check_loader(loader)
+    inner = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(context.state["epoch"])
 
 
 class Runner:
     """Runs the steps of one context eagerly; the frameworks' runners derive from it.
 
     Slicing, waiting for the device and postprocessing are added around it: see `step.py`.
-
-    Args:
-        context: The context.
-
-    Attributes:
-        context: The context.
-        bound: The plan bound to the state, set when the network is entered.
-        around: The kind and the name of the profile row for what is entered around the ops, such as
-            autocast. None for nothing.
     """
 
+    # The plan bound to the state, set when the network is entered.
     bound: BoundPlan
+    # The kind and the name of the profile row for a context around the ops, such as autocast.
     around: tuple[str, str] | None = None
 
     def __init__(self, context: NetworkContext) -> None:

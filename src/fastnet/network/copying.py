@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastnet.network.context import note_new_models
+from fastnet.backend.model_metadata import note_new_models
 from fastnet.op.op import Op
 from fastnet.schedule import get_current_items
 from fastnet.types import is_op, is_slicer
@@ -52,11 +53,7 @@ class Value:
         for op in filter(is_op, _all_items(self)):
             self._require_apart(op)
         # Passing the state setter makes this independent of a `__setstate__` of a subclass.
-        return _new, (type(self),), _state(self), None, None, _restore
-
-
-def _new(cls: type[Value]) -> Value:
-    return object.__new__(cls)
+        return copyreg.__newobj__, (type(self),), _state(self), None, None, _restore  # type: ignore[attr-defined]
 
 
 def _check_copyable(network: Any) -> None:

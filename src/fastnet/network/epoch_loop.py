@@ -1,4 +1,4 @@
-"""Runs a network over the batches of a loader: `steps`, and `transform` of several batches."""
+"""An epoch of steps over a loader, with timing and an optional progress bar."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from operator import length_hint
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastnet.distributed import is_main
-from fastnet.network.context import check_request
-from fastnet.network.metering import WAIT
+from fastnet.network.base import BaseNetwork
+from fastnet.network.context import begin_loader, check_request
+from fastnet.network.step import WAIT
 from fastnet.network.validation import check_batches
 from fastnet.types import Mode
 from fastnet.util import to_list
 
-if TYPE_CHECKING:
-    from fastnet.network.base import BaseNetwork
-
-__all__ = ["Steps", "iter_results", "steps"]
+__all__ = ["Steps", "steps"]
 
 _END: Any = object()
 
@@ -94,20 +92,6 @@ class Steps:
             desired |= frozenset(self._show)
         self._request = mode, epoch, ds_id, desired
 
-    def __repr__(self) -> str:
-        return (
-            f"Steps({self.count} run, {self.waited:.3g} s waiting for data, {self.ran:.3g} s in "
-            f"steps, {self.in_body:.3g} s in the loop's body)"
-        )
-
-    def __len__(self) -> int:
-        """Return the number of the loader's batches; a TypeError if the loader has no length."""
-        return len(self._loader)
-
-    def __bool__(self) -> bool:
-        # Loaders that are empty or have no length count as true, too.
-        return True
-
     @property
     def waiting_share(self) -> float:
         """The share of `waited` in `waited + ran`: near 1, the loader is slower than the steps."""
@@ -119,7 +103,7 @@ class Steps:
         self.count = 0
         self.waited = self.ran = self.in_body = 0.0
         with self._open_bar() as bar, network(*self._request):
-            _begin_loader(network, self._loader)
+            begin_loader(network, self._loader)
             batches = iter(self._loader)
             started = perf_counter()
             while (batch := next(batches, _END)) is not _END:
@@ -159,38 +143,3 @@ class Steps:
 
 
 steps = Steps
-
-
-def iter_results(
-    network: Any, data: Any, request: tuple[Any, ...], progress: bool, device: Any
-) -> Iterator[Any]:
-    """Open a network and yield the results of batches; see `BaseNetwork.iter_transform`."""
-    mode, epoch, ds_id, _ = request
-    opened = nullcontext(data)
-    with network._on_device(device), network(*request):
-        try:
-            if callable(data) and not hasattr(data, "__iter__"):
-                opened = data(mode=mode, epoch=epoch, ds_id=ds_id, shuffle=False)
-            with opened as loader:
-                _begin_loader(network, loader)
-                if progress and hasattr(loader, "__len__") and is_main():
-                    from tqdm import tqdm
-
-                    loader = tqdm(loader, unit="batch", desc="transform")
-                for batch in loader:
-                    yield network._do_transform(network._to_batch(batch))
-        except GeneratorExit:
-            # A loop that was left early cannot be told from one that failed.
-            network._skip_exit_calls()
-            raise
-
-
-def _begin_loader(network: Any, loader: Any) -> None:
-    """Prepare a loader for an epoch: compare its length on all ranks, set its samplers' epoch."""
-    context: Any = network._context
-    context.runner.check_loader(loader)
-    inner = getattr(loader, "batch_sampler", None)
-    for sampler in (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None)):
-        set_epoch = getattr(sampler, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(context.state["epoch"])

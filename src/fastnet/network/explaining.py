@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection
 from typing import Any
 
@@ -10,7 +9,6 @@ from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.explain.explanation import Explanation, make_explanation
 from fastnet.network.context import check_request
-from fastnet.network.execution_plan import ExecutionPlan
 from fastnet.types import is_scheduler
 from fastnet.util import to_list
 
@@ -25,14 +23,12 @@ def explain(
     desired_output_keys: Collection[str] | None,
 ) -> Explanation:
     """Explain the steps of a context without entering the network; see `BaseNetwork.explain`."""
-    plans = network._plans
-    plan: ExecutionPlan | None = None
-    error: str | None = None
+    plan = error = None
     try:
         epoch, desired = check_request(
             mode, epoch, ds_id, desired_output_keys, network._first_epoch
         )
-        plan = plans.draft(mode, epoch, ds_id, desired or network._wanted)
+        plan = network._plans.find(mode, epoch, ds_id, desired or network._wanted)
         for model in plan.models:
             # Choosing the optimizer of the epoch may fail.
             optimizer: Any = get_metadata(model, "optimizer")
@@ -43,10 +39,6 @@ def explain(
         error = f"{type(problem).__name__}: {problem}"
         given = to_list(desired_output_keys)
         desired = frozenset(key for key in given if isinstance(key, str))
-    if plan is None:
-        # Only the slicers may be at fault: explain the ops without them.
-        with contextlib.suppress(Exception):
-            plan = plans.draft(mode, epoch, ds_id, desired or network._wanted, sliced=False)
     ops = network.ops if plan is None else plan.ops
     return make_explanation(
         network,
@@ -76,11 +68,8 @@ def _describe_compilation(network: Any, mode: str) -> str:
     traces = [trace for trace in getattr(network, "traces", ()) if trace.mode == mode]
     if not traces:
         return "are compiled at the first step"
-    reason = ([trace for trace in traces if trace.part is None] or traces)[-1].fallback
-    if any(trace.part is not None and trace.fallback is None for trace in traces):
-        return f"are compiled in parts, because {reason}"
-    if reason is None:
+    fallbacks = [trace.fallback for trace in traces if trace.fallback is not None]
+    if not fallbacks:
         return f"are compiled, which took {sum(one.compile_seconds for one in traces):.1f} s"
-    if any(trace.fallback is None for trace in traces):
-        return f"are compiled, but not all: {reason}"
-    return f"are not compiled: {reason}"
+    is_partly = len(fallbacks) < len(traces)
+    return f"are {'partly' if is_partly else 'not'} compiled: {fallbacks[-1]}"

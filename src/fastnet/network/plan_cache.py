@@ -8,33 +8,111 @@ compared; only where it differs are the ops read again. Values that `forward` it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastnet._execute import Plan
+from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, SlicerSpec, gather, resolve, same_items, select
 from fastnet._slice import check_slicers
+from fastnet.errors import describe_op
 from fastnet.guards import Snapshot
-from fastnet.network.execution_plan import ExecutionPlan, Specs
 from fastnet.network.updates import bind_updates
 from fastnet.network.validation import check_items, describe_inactive_writer
 from fastnet.op.op import Op, is_delete
+from fastnet.op.settings import (
+    changed_settings,
+    is_unresolved,
+    last_resolved,
+    resolve_settings,
+)
 from fastnet.op.tensorop.meta.meta_op import TensorMetaOp, forward_of
 from fastnet.op.tensorop.model.following import FollowsUpdates
 from fastnet.schedule import get_current_items
-from fastnet.types import is_given, is_scheduler
+from fastnet.types import Forward, Model, is_given, is_scheduler
 from fastnet.util import to_list
 
-__all__ = ["MAX_PLANS", "PlanCache", "resolve_settings"]
+__all__ = ["MAX_PLANS", "ExecutionPlan", "Handling", "PlanCache", "Setting"]
 
 # Schedulers that create new ops in every epoch, or requests with ever-changing desired keys, must
 # not exhaust the memory.
 MAX_PLANS = 64
 
 Lists = tuple[list[Any], list[Any], list[Any]]
+Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+Adopt = tuple[type, NestMap, NestMap]
+Specs = tuple[list[Any], list[Any], list[Any]]
+
+
+def _no_setting(gradients: bool) -> Setting | None:
+    return None
+
+
+class Handling(NamedTuple):
+    """Framework-specific processing of the values of a step, and settings for its ops.
+
+    Attributes:
+        adopt: Converts foreign tensors and arrays on their way in, or None.
+        move: Applied to values on their way in, after that, or None.
+        release: Applied to values on their way out, or None.
+        wait: Waits for the copies that `release` has queued, or None where it queues none.
+        setting: Given whether an op takes gradients, what must be set while ops run, or None.
+    """
+
+    adopt: Adopt | None = None
+    move: NestMap | None = None
+    release: NestMap | None = None
+    wait: Callable[[], None] | None = None
+    setting: Callable[[bool], Setting | None] = _no_setting
+
+
+@dataclass(eq=False, slots=True)
+class ExecutionPlan:
+    """The active items of a network in one mode, epoch and dataset, and what follows from them."""
+
+    kernel: Plan
+    ops: list[Any]
+    postprocessing: list[Any]
+    slicers: list[Any]
+    models: list[Model]
+    takes_gradients: bool
+    # The values of the schedulers, kept alive since plans are found by their identity.
+    scheduled: tuple[Any, ...]
+    selected: Specs
+    table: KeyTable
+    # What the kernel calls for each op.
+    forwards: list[Forward]
+    # The arguments of `resolve` besides the table and the specs of the ops.
+    resolved_with: tuple[list[OpSpec], list[SlicerSpec], frozenset[str], str]
+    # The arguments of `Plan` that process values and settings.
+    handling: tuple[Any, ...]
+    # Called when a network that runs this plan is left without an error.
+    on_exit: list[Callable[[], None]] = field(default_factory=list)
+    # What a framework has traced or compiled of this plan.
+    programs: dict[Hashable, Any] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> list[OpSpec]:
+        """The specs of the ops."""
+        return self.selected[0]
+
+    def describe(self, index: int) -> str:
+        """Describe an op the way every error does."""
+        return describe_op(self.ops[index], index)
+
+    def kernel_with(self, wrap: Callable[[Any, int, Forward], Forward]) -> Plan:
+        """Build a kernel plan with `wrap(op, index, forward)` as each forward, and no handling."""
+        wrapped = [
+            wrap(op, index, forward)
+            for index, (op, forward) in enumerate(zip(self.ops, self.forwards, strict=True))
+        ]
+        kernel = Plan(self.table, self.specs, wrapped, self.kernel.resolution)
+        kernel.find_inactive_writer = self.kernel.find_inactive_writer
+        return kernel
 
 
 class PlanCache:
@@ -53,7 +131,7 @@ class PlanCache:
         self._lock = threading.RLock()
         self._items = _Items(_lists(network))
         # Ops of a copied or unpickled network may not have resolved their settings yet.
-        self._is_stale = any(map(_is_unresolved, self._items.specs.values()))
+        self._is_stale = any(is_unresolved(spec.item) for spec in self._items.specs.values())
 
     def find(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
@@ -66,9 +144,6 @@ class PlanCache:
         """
         items, scheduled = self._with_scheduled(epoch)
         key = mode, ds_id, desired, tuple(map(id, scheduled))
-        plan = items.plans.get(key)
-        if plan is not None:
-            return plan
         with self._lock:
             plan = items.plans.get(key)
             if plan is None:
@@ -78,19 +153,6 @@ class PlanCache:
                     del items.plans[next(iter(items.plans))]
                 items.plans[key] = plan
             return plan
-
-    def draft(
-        self,
-        mode: str,
-        epoch: int,
-        ds_id: str | None,
-        desired: frozenset[str],
-        sliced: bool = True,
-    ) -> ExecutionPlan:
-        """Build a plan as `find` does, without keeping it; `sliced=False` leaves slicers out."""
-        items, scheduled = self._with_scheduled(epoch)
-        with self._lock:
-            return self._build(items, mode, epoch, ds_id, desired, scheduled, sliced)
 
     def read(self, item: Any) -> OpSpec | SlicerSpec:
         """Return the spec of an op, a postprocessing op or a slicer."""
@@ -163,9 +225,8 @@ class PlanCache:
         ds_id: str | None,
         desired: frozenset[str],
         scheduled: tuple[Any, ...],
-        sliced: bool = True,
     ) -> ExecutionPlan:
-        selected = items.select(mode, ds_id, scheduled, sliced)
+        selected = items.select(mode, ds_id, scheduled)
         specs, after, cutters = selected
         slicers = [spec.item for spec in cutters]
         check_slicers(slicers)
@@ -253,7 +314,7 @@ class _Items:
 
     def _add(self, op: Any, table: KeyTable, known: Mapping[int, OpSpec | SlicerSpec]) -> None:
         self.specs[id(op)] = known.get(id(op)) or _read(op, table)
-        self._resolved[id(op)] = _last_resolved(op)
+        self._resolved[id(op)] = last_resolved(op)
         for inner in _inner_ops(op):
             # Its keys are not keys of the network.
             self._add(inner, KeyTable(), known)
@@ -293,17 +354,14 @@ class _Items:
 
         A change of an attribute that only `forward` reads does not matter: it is live.
         """
-        last = _last_resolved(spec.item)
+        op = spec.item
         # Another network, which shares the op, may have resolved a change.
-        if last is not self._resolved[id(spec.item)] or not _is_current(spec):
-            return True
-        return last is not None and bool(_changed_settings(spec.item))
+        is_resolved = last_resolved(op) is self._resolved[id(op)] and not changed_settings(op)
+        return not (is_resolved and _is_current(spec))
 
-    def select(
-        self, mode: str, ds_id: str | None, scheduled: tuple[Any, ...], sliced: bool = True
-    ) -> Specs:
+    def select(self, mode: str, ds_id: str | None, scheduled: tuple[Any, ...]) -> Specs:
         """Return the specs of the ops, postprocessing ops and slicers that are active."""
-        entries = self._entries if sliced else [*self._entries[:2], []]
+        entries = self._entries
         if self.schedulers:
             values = dict(zip(map(id, self.schedulers), scheduled, strict=True))
             entries = [
@@ -322,64 +380,6 @@ def _is_current(spec: OpSpec | SlicerSpec) -> bool:
     if isinstance(spec, OpSpec) and is_delete(spec.item) != spec.deletes:
         return False
     return spec.is_current()
-
-
-def _is_unresolved(spec: OpSpec | SlicerSpec) -> bool:
-    op = spec.item
-    return isinstance(op, Op) and (_last_resolved(op) is None or bool(_changed_settings(op)))
-
-
-def resolve_settings(
-    item: Any,
-    is_outdated: Callable[[Any], bool] = lambda op: False,
-    build: Callable[[Any], None] | None = None,
-) -> None:
-    """Resolve the settings of an op, and of the ops inside of it, that changed since the last time.
-
-    `is_outdated` tells of which ops something else has changed. Ops that have settings are built
-    again by `build`.
-    """
-    if not isinstance(item, Op):
-        if is_outdated(item) and hasattr(item, "resolve_settings"):  # a slicer
-            item.resolve_settings()
-        return
-    for op in item.inner_ops():
-        resolve_settings(op, is_outdated, build)
-    is_new, names = _last_resolved(item) is None, _changed_settings(item)
-    if not (is_new or names or is_outdated(item)):
-        return
-    # If this raises, the next entry tries again.
-    vars(item).pop("_last_resolved", None)
-    if item.resolved_from or item.inner_ops() or not is_new:
-        item.resolve_settings(names)
-    if build is not None and item.resolved_from:
-        build(item)
-    vars(item)["_last_resolved"] = _Resolved(_settings(item))
-
-
-class _Resolved:
-    """The settings of an op that the state derived from them was last resolved from.
-
-    It is kept by the op, as that state is, since several networks may share the op.
-    """
-
-    __slots__ = ("settings",)
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings = settings
-
-
-def _last_resolved(item: Any) -> _Resolved | None:
-    return getattr(item, "_last_resolved", None)
-
-
-def _changed_settings(op: Any) -> list[str]:
-    """Return the names of the settings of an op that changed since they were resolved."""
-    last = _last_resolved(op)
-    if last is None:
-        return []
-    now = _settings(op)
-    return [name for name in now if not _is_same(last.settings[name], now[name])]
 
 
 def _lists(network: Any) -> Lists:
@@ -403,30 +403,3 @@ def _read(item: Any, table: KeyTable) -> OpSpec | SlicerSpec:
     if hasattr(item, "slice_inputs"):
         return SlicerSpec(item, table)
     return OpSpec(item, table, is_delete(item))
-
-
-# Methods that are called when a plan is built, and not in a step.
-_CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
-
-
-def _settings(op: Op) -> dict[str, Any]:
-    """Return what an op has resolved in advance: settings, methods that plans call, inner ops."""
-    values = {name: _contents(getattr(op, name, None)) for name in op.resolved_from}
-    methods = {name: getattr(type(op), name, None) for name in _CALLED}
-    inner = [one for op in op.inner_ops() for one in (op, _last_resolved(op))]
-    return {**values, **methods, "ops": inner}
-
-
-def _contents(value: Any) -> Any:
-    """Return a list of what a container holds, and any other value as it is."""
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_contents(one) for one in value]
-    return value
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return one is other

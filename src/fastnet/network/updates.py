@@ -73,37 +73,33 @@ def warn_of_untrained(
     `trainable_in` yields the trainable parameters of an object, such as a model or an optimizer,
     with their names in it.
     """
-    indexed = [(index, one) for index, op in enumerate(ops) for one in _flatten(op)]
-    if not any(isinstance(op, UpdateOp) for _, op in indexed):
+    found = {id(one): (index, one) for index, op in enumerate(ops) for one in _flatten(op)}
+    held = [(index, op, list(_held_by(op))) for index, op in found.values()]
+    if not any(isinstance(op, UpdateOp) for _, op, _ in held):
         return
-    held = [(index, op, name, value) for index, op in indexed for name, value in _held_by(op)]
+    values = [value for _, _, attributes in held for _, value in attributes]
     # Attributes of other objects are not asked for: those of a distributed variable may raise.
-    models = [value for _, _, _, value in held if framework_of(value) and is_built(value)]
-    for _, op in indexed:
+    models = [value for value in values if framework_of(value) and is_built(value)]
+    for _, op, _ in held:
         models += op.get_fe_models() if hasattr(op, "get_fe_models") else ()
-    trained = {id(one) for model in models for _, one in trainable_in(model)}
-    optimizers = [one for model in models for one in every_optimizer_of(model)]
-    optimizers += [value for _, _, _, value in held if "param_groups" in _attributes(value)]
-    trained.update(id(one) for optimizer in optimizers for _, one in trainable_in(optimizer))
-    untrained: dict[int, list[str]] = {}
-    described: dict[int, str] = {}
-    for index, op, name, value in held:
+    optimizers = [value for value in values if "param_groups" in _attributes(value)]
+    optimizers += [one for model in models for one in every_optimizer_of(model)]
+    trained = {id(one) for value in (*models, *optimizers) for _, one in trainable_in(value)}
+    for index, op, attributes in held:
         names = [
             f"{name}.{inner}" if inner else name
+            for name, value in attributes
             for inner, one in trainable_in(value)
             if id(one) not in trained
         ]
         if names:
-            untrained.setdefault(id(op), []).extend(names)
-            described[id(op)] = describe_op(op, index)
-    for key, names in untrained.items():
-        shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-        warn(
-            f"{described[key]} has trainable parameters that no optimizer updates: {shown}. They "
-            "are not trained, their gradients pile up, and checkpoints leave them out. Put them "
-            "into a model of their own from fastnet.build, with an UpdateOp, or freeze them "
-            "(torch: requires_grad = False, Keras: trainable = False)."
-        )
+            shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+            warn(
+                f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
+                f"{shown}. They are not trained, their gradients pile up, and checkpoints leave "
+                "them out. Put them into a model of their own from fastnet.build, with an "
+                "UpdateOp, or freeze them (torch: requires_grad = False, Keras: trainable = False)."
+            )
 
 
 def _flatten(op: Any) -> Iterator[Any]:
@@ -163,13 +159,13 @@ def _check_updates(
             by_model.setdefault(id(update.model), []).append(update)
             if update.defer or index >= first_deferred:
                 deferred.add(id(update.model))
-                _refuse_early_readers(update, index, ops)
-    for key, updates in by_model.items():
-        if key in deferred:
-            _refuse_different(updates)
+                _check_readers(update, index, ops)
+    for key in deferred:
+        _check_same_settings(by_model[key])
 
 
-def _refuse_early_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
+def _check_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> None:
+    """Check that no op reads an output of a deferred update."""
     described = describe_op(ops[index], index)
     if update is not ops[index]:
         if update.outputs and update.defer:
@@ -180,28 +176,28 @@ def _refuse_early_readers(update: UpdateOp, index: int, ops: Sequence[Any]) -> N
             )
         return
     for later, reader in enumerate(ops[index + 1 :], index + 1):
-        for key in update.outputs:
-            if key in reader.inputs:
-                raise ValueError(
-                    f"{describe_op(reader, later)} reads '{key}', which {described} writes only at "
-                    "the step's end, since its update is deferred. Pass defer=False to the "
-                    "UpdateOp, or read the key from the step's result."
-                )
+        keys = [key for key in update.outputs if key in reader.inputs]
+        if keys:
+            raise ValueError(
+                f"{describe_op(reader, later)} reads '{keys[0]}', which {described} writes only at "
+                "the step's end, since its update is deferred. Pass defer=False to the UpdateOp, "
+                "or read the key from the step's result."
+            )
 
 
-def _refuse_different(updates: Sequence[UpdateOp]) -> None:
-    name = name_of(updates[0].model)
+def _check_same_settings(updates: Sequence[UpdateOp]) -> None:
+    """Check that the deferred updates of a model clip alike, and that only the last has outputs."""
+    who = f"The UpdateOps of model '{name_of(updates[0].model)}' are deferred and take one step"
     for setting in ("clip_norm", "clip_value"):
         given = list(dict.fromkeys(getattr(one, setting) for one in updates))
         if len(given) > 1:
             raise ValueError(
-                f"The UpdateOps of model '{name}' are deferred and take one step together, but "
-                f"have {setting}={given[0]} and {setting}={given[1]}. Pass the same to all of them."
+                f"{who} together, but have {setting}={given[0]} and {setting}={given[1]}. Pass the "
+                "same to all of them."
             )
     early = [key for one in updates[:-1] for key in one.outputs]
     if early:
         raise ValueError(
-            f"The UpdateOps of model '{name}' are deferred and take one step together, which the "
-            f"last one reports, but the outputs {early} belong to an earlier one. "
-            "Pass them to the last."
+            f"{who} together, which the last one reports, but the outputs {early} belong to an "
+            "earlier one. Pass them to the last."
         )

@@ -11,6 +11,7 @@ from fastnet._resolve import Spec
 from fastnet.backend.model_metadata import get_metadata, name_of
 from fastnet.backend.precision import Precision, read_precision
 from fastnet.errors import advise_on_batch, advise_on_op, describe_op
+from fastnet.schedule import get_current_items
 from fastnet.types import (
     OP_ATTRIBUTES,
     SLICER_ATTRIBUTES,
@@ -22,6 +23,7 @@ from fastnet.types import (
     is_tensor_op,
     missing_attributes,
 )
+from fastnet.util import to_list
 from fastnet.util.formatting import format_ds_ids, format_modes
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "check_batches",
     "check_items",
     "check_names",
+    "collect_models",
     "describe_inactive_writer",
     "not_a_batch",
 ]
@@ -80,15 +83,11 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
 
 
 def _check_keeps_samples(op: Any, index: int) -> None:
-    if hasattr(op, "filter_fn"):
+    if hasattr(op, "filter_fn") or hasattr(op, "collate_fn"):
+        does = "drops samples" if hasattr(op, "filter_fn") else "makes batches"
         raise ValueError(
-            f"{describe_op(op, index)} drops samples, which postprocessing cannot do: "
-            "the network's results are already made. Filter in the data pipeline."
-        )
-    if hasattr(op, "collate_fn"):
-        raise ValueError(
-            f"{describe_op(op, index)} makes batches, but postprocessing gets batches. "
-            "Leave it out, or use it in the data pipeline."
+            f"{describe_op(op, index)} {does}, which postprocessing cannot do: the network's "
+            "results are already made. Use it in the data pipeline."
         )
 
 
@@ -136,6 +135,15 @@ def check_batches(data: Any, caller: str) -> None:
         )
     if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
         raise not_a_batch(data)
+
+
+def collect_models(ops: Any) -> list[Model]:
+    """List the models of ops, and of scheduled ops, each once and in the order of the ops."""
+    models: dict[int, Model] = {}
+    for op in get_current_items(to_list(ops)):
+        if hasattr(op, "get_fe_models") and not isinstance(op, type):
+            models.update((id(model), model) for model in op.get_fe_models())
+    return list(models.values())
 
 
 def agree_on_precision(models: list[Model]) -> Precision:

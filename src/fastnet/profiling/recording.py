@@ -13,8 +13,8 @@ import numpy as np
 from fastnet._execute import Plan
 from fastnet._nest import leaves_of
 from fastnet.backend.ranges import OpRanges
-from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import DEFERRED, StepMeter, op_title, titles
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.step import DEFERRED, StepMeter, op_title, titles
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.rows import Row, Section, Stats

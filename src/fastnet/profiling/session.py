@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from fastnet.errors import shorten
 from fastnet.network import BaseNetwork
-from fastnet.network.metering import WAIT
+from fastnet.network.step import WAIT
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.beside import Communication, ModuleTimes, add_rows
 from fastnet.profiling.device_events import device_events_for

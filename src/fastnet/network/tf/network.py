@@ -13,7 +13,7 @@ from fastnet.backend.tf.models import all_layers
 from fastnet.network.base import BaseNetwork
 from fastnet.network.compile_options import CompileOptions, read_compile, require_xla
 from fastnet.network.context import NetworkContext
-from fastnet.network.execution_plan import ExecutionPlan, Handling
+from fastnet.network.plan_cache import ExecutionPlan, Handling
 from fastnet.network.tf.open_axes import Axes, OpenAxes
 from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replicas import Replicas

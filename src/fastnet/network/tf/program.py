@@ -28,7 +28,7 @@ from fastnet.backend.tf.graph import (
 from fastnet.backend.tf.lifting import Lifted
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.compiled.step import CompiledStep, Compiler, Kinds
 from fastnet.network.tf.forms import (
     Axis,

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fastnet.backend.tf._internals import CollectiveKeys
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.program import InForce, Program, Record
 from fastnet.network.tf.replicas import Replicas, combine, join_values

@@ -18,8 +18,8 @@ from fastnet.backend.tf.ranges import op_ranges, profiler_is_on
 from fastnet.backend.tf.setup import prepare_optimizer
 from fastnet.backend.tf.workers import Together
 from fastnet.network.context import NetworkContext, Runner
-from fastnet.network.execution_plan import ExecutionPlan
-from fastnet.network.metering import StepMeter, titles
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.step import StepMeter, titles
 from fastnet.network.tf.open_axes import OpenAxes
 from fastnet.network.tf.plans import plan_of, require_strategy
 from fastnet.network.tf.programs import Programs

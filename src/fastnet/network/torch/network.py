@@ -16,13 +16,12 @@ from fastnet.backend.torch.update import trainable_in
 from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
-from fastnet.network.build import collect_models
 from fastnet.network.compile_options import CompileOptions, read_compile
-from fastnet.network.execution_plan import Handling, Setting
-from fastnet.network.plan_cache import PlanCache
+from fastnet.network.plan_cache import Handling, PlanCache, Setting
 from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
 from fastnet.network.updates import warn_of_untrained
+from fastnet.network.validation import collect_models
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list

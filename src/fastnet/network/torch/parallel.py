@@ -13,7 +13,7 @@ from fastnet.backend.torch.wrappers import engine_of, groups_of
 from fastnet.distributed import require_same_plans
 from fastnet.errors import describe_op, shorten
 from fastnet.network.context import NetworkContext
-from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.op.op import takes_gradients
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from fastnet.types import Model

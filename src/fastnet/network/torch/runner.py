@@ -18,7 +18,7 @@ from fastnet.backend.torch.ranges import op_ranges, profiler_is_on
 from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import engine_of, process_count, reshard
 from fastnet.network.context import NetworkContext, Runner
-from fastnet.network.metering import StepMeter, titles
+from fastnet.network.step import StepMeter, titles
 from fastnet.network.torch.parallel import (
     compare_batches,
     compare_plans,

@@ -27,7 +27,7 @@ from fastnet.backend.torch._internals import (
     storage_key,
     writes,
 )
-from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.torch.captured.comparing import difference, drop_whole_slices
 from fastnet.network.torch.captured.followers import noting, require_once
 from fastnet.network.torch.captured.global_names import (

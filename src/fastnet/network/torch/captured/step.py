@@ -19,8 +19,8 @@ from fastnet.backend.torch.update import TRAINED
 from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
-from fastnet.network.execution_plan import ExecutionPlan, Handling
-from fastnet.network.metering import op_title
+from fastnet.network.plan_cache import ExecutionPlan, Handling
+from fastnet.network.step import op_title
 from fastnet.network.torch.captured.capture import TRACING, capture
 from fastnet.network.torch.captured.environment import environment
 from fastnet.network.torch.captured.lowering import lower

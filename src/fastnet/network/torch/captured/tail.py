@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fastnet._execute import BoundPlan, Plan
 from fastnet._resolve import OpSpec, gather, resolve
-from fastnet.network.execution_plan import ExecutionPlan
+from fastnet.network.plan_cache import ExecutionPlan
 from fastnet.network.updates import updates_in
 from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import RunStep, State

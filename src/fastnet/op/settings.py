@@ -1,0 +1,94 @@
+"""Settings of ops, and whether they have changed since an op resolved them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastnet.op.op import Op
+
+__all__ = ["changed_settings", "is_unresolved", "last_resolved", "resolve_settings"]
+
+# Methods that are called when a plan is built, and not in a step.
+_CALLED = ("apply", "bind", "forward_batch", "make_run", "make_take")
+
+
+class _Resolved:
+    """The settings that the state of an op was last derived from.
+
+    The op keeps it, since several networks may share the op.
+    """
+
+    __slots__ = ("settings",)
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+
+def resolve_settings(
+    item: Any,
+    is_outdated: Callable[[Any], bool] = lambda op: False,
+    build: Callable[[Any], None] | None = None,
+) -> None:
+    """Resolve the settings of an op, and of the ops inside of it, that changed since the last time.
+
+    `is_outdated` returns whether something else of an op has changed. Ops that have settings are
+    built again by `build`.
+    """
+    if not isinstance(item, Op):
+        if is_outdated(item) and hasattr(item, "resolve_settings"):  # a slicer
+            item.resolve_settings()
+        return
+    for op in item.inner_ops():
+        resolve_settings(op, is_outdated, build)
+    is_new, names = last_resolved(item) is None, changed_settings(item)
+    if not (is_new or names or is_outdated(item)):
+        return
+    # If this raises, the next entry tries again.
+    vars(item).pop("_last_resolved", None)
+    if item.resolved_from or item.inner_ops() or not is_new:
+        item.resolve_settings(names)
+    if build is not None and item.resolved_from:
+        build(item)
+    vars(item)["_last_resolved"] = _Resolved(_settings(item))
+
+
+def last_resolved(item: Any) -> _Resolved | None:
+    """Return the settings that an op last resolved; None if it never has."""
+    return getattr(item, "_last_resolved", None)
+
+
+def is_unresolved(item: Any) -> bool:
+    """Return whether an item is an op that has not resolved the settings that it has now."""
+    return isinstance(item, Op) and (last_resolved(item) is None or bool(changed_settings(item)))
+
+
+def changed_settings(item: Any) -> list[str]:
+    """Return the names of the settings of an op that changed since they were resolved."""
+    last = last_resolved(item)
+    if last is None:
+        return []
+    return [name for name, now in _settings(item).items() if not _is_same(last.settings[name], now)]
+
+
+def _settings(op: Op) -> dict[str, Any]:
+    """Return what an op has resolved in advance: settings, methods that plans call, inner ops."""
+    values = {name: _contents(getattr(op, name, None)) for name in op.resolved_from}
+    methods = {name: getattr(type(op), name, None) for name in _CALLED}
+    inner = [one for op in op.inner_ops() for one in (op, last_resolved(op))]
+    return {**values, **methods, "ops": inner}
+
+
+def _contents(value: Any) -> Any:
+    """Return a list of what a container holds, and any other value as it is."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_contents(one) for one in value]
+    return value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one is other
