@@ -1,45 +1,42 @@
-"""What a train step spread over two devices takes in TensorFlow: `python -m bench.devices`.
+"""Train steps over two devices in TensorFlow: `python -m bench.devices`.
 
-Under MirroredStrategy, over two virtual devices of this CPU, on one core: the loop by hand, in
-which XLA may compile what each device does up to its gradients, and fastnet's steps as a graph and
-with `compile=True`. Rounds are interleaved, and a ratio is of neighbouring rounds.
+Under MirroredStrategy, over two virtual devices of this CPU, on one core: the hand-written
+function, in which XLA may compile the forward and backward passes of each device, and fastnet's
+steps as a graph and with `compile=True`. Rounds are interleaved.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import machine
+from bench import machine, processes
 from bench.program import Program
-from bench.runner import answer, environment
-from bench.tables import Table
+from bench.tables import markdown_table
 from bench.timing import Spread, interleave
 
 LEARNING_RATE = 0.01
-BY_HAND = "by hand"
-PEERS = (BY_HAND, "by hand, jit_compile", "fastnet", "fastnet, compile=True")
+BY_HAND = "hand-written function"
+PEERS = (BY_HAND, f"{BY_HAND}, jit_compile=True", "fastnet", "fastnet, compile=True")
 _DEVICES = ("CPU:0", "CPU:1")
 _CHECKED = 3
 _ROUND_NS = 20_000_000
 
 
 def _mlp() -> list[Any]:
-    import keras
+    from keras import Input, layers
 
-    return [keras.Input((16,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(4)]
+    return [Input((16,)), layers.Dense(32, activation="relu"), layers.Dense(4)]
 
 
 def _lenet() -> list[Any]:
-    import keras
+    from keras import Input, layers
 
-    layers = keras.layers
     return [
-        keras.Input((28, 28, 1)),
+        Input((28, 28, 1)),
         layers.Conv2D(6, 5, activation="relu", padding="same"),
         layers.MaxPooling2D(),
         layers.Conv2D(16, 5, activation="relu"),
@@ -51,17 +48,15 @@ def _lenet() -> list[Any]:
 
 
 def _normed() -> list[Any]:
-    import keras
+    from keras import Input, layers
 
-    layers = keras.layers
-    blocks = [
-        (layers.Dense(32), layers.LayerNormalization(), layers.Activation("gelu"))
-        for _ in range(20)
-    ]
-    return [keras.Input((32,)), *(one for block in blocks for one in block), layers.Dense(4)]
+    made = [Input((32,))]
+    for _ in range(20):
+        made += [layers.Dense(32), layers.LayerNormalization(), layers.Activation("gelu")]
+    return [*made, layers.Dense(4)]
 
 
-# by name: the layers, and how many samples a device has
+# The layers, and the number of samples of a device.
 WORKLOADS: dict[str, tuple[Callable[[], list[Any]], int]] = {
     "MLP 16-32-4, 8 samples": (_mlp, 8),
     "LeNet, 32 samples": (_lenet, 32),
@@ -70,17 +65,12 @@ WORKLOADS: dict[str, tuple[Callable[[], list[Any]], int]] = {
 }
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
+def measure(name: str, rounds: int) -> dict[str, dict[str, Any]]:
     """Measure one workload in this process, which has not started TensorFlow yet.
 
-    Args:
-        name: The workload.
-        rounds: How many rounds there are.
-
     Returns:
-        For each peer the microseconds of a step, the ratio to the loop by hand (median and
-        quartiles), how far its weights are from those of that loop after some steps, and what was
-        compiled.
+        For each peer the microseconds of a step, the ratio to the hand-written function, the
+        largest difference of a weight after some steps, and the compiled parts.
     """
     machine.use_one_thread("tf")
     import tensorflow as tf
@@ -93,26 +83,27 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     tf.distribute.experimental_set_strategy(strategy)
     layers, size = WORKLOADS[name]
     batch = _batch(strategy, layers()[0].shape[1:], size)
-    made = {
-        peer: (_by_hand if peer.startswith(BY_HAND) else _fastnet)(layers, batch, "compile" in peer)
-        for peer in PEERS
-    }
-    steps = {peer: step for peer, (step, _, _) in made.items()}
-    for step in steps.values():
+    programs, models, networks = {}, {}, {}
+    for peer in PEERS:
+        make = _by_hand if peer.startswith(BY_HAND) else _fastnet
+        step, models[peer], networks[peer] = make(layers, batch, "compile" in peer)
+        programs[peer] = Program(step, batch)
         for _ in range(_CHECKED):
             step(batch)
-    weights = {peer: _weights(model) for peer, (_, model, _) in made.items()}
-    programs = {peer: Program(step, batch) for peer, step in steps.items()}
+    weights = {peer: _weights(model) for peer, model in models.items()}
     timings = interleave(programs, rounds, _ROUND_NS)
+    expected, by_hand = weights[BY_HAND], timings[BY_HAND].rounds
     return {
         peer: {
-            "microseconds": timing.spread.median / 1000,
-            "ratio": timing.ratio_to(timings[BY_HAND]).__dict__,
+            "microseconds": Spread.of(timing.rounds).median / 1000,
+            "ratio": asdict(Spread.of(timing.rounds / by_hand)),
             "distance": max(
                 float(abs(one - other).max())
-                for one, other in zip(weights[peer], weights[BY_HAND], strict=True)
+                for one, other in zip(weights[peer], expected, strict=True)
             ),
-            "part": made[peer][2](),
+            "part": next(
+                (one.part for one in getattr(networks[peer], "traces", ()) if one.part), None
+            ),
         }
         for peer, timing in timings.items()
     }
@@ -147,8 +138,8 @@ def _weights(model: Any) -> list[Any]:
     return [copy.numpy() for weight in model.weights for copy in weight.value.values]
 
 
-def _by_hand(layers: Callable[[], list[Any]], batch: Any, compiles: bool) -> tuple[Any, Any, Any]:
-    """Return the step as it is written with `tf.distribute`, and the model."""
+def _by_hand(layers: Callable[[], list[Any]], batch: Any, compiles: bool) -> tuple[Any, Any, None]:
+    """Return the step as it is written with `tf.distribute`, and its model."""
     import keras
     import tensorflow as tf
 
@@ -179,12 +170,11 @@ def _by_hand(layers: Callable[[], list[Any]], batch: Any, compiles: bool) -> tup
             "pred": tf.concat(strategy.experimental_local_results(scores), 0),
         }
 
-    concrete = tf.function(step, autograph=False).get_concrete_function(batch)
-    return concrete, model, lambda: None
+    return tf.function(step, autograph=False).get_concrete_function(batch), model, None
 
 
 def _fastnet(layers: Callable[[], list[Any]], batch: Any, compiles: bool) -> tuple[Any, Any, Any]:
-    """Return fastnet's step, the model, and what tells how many programs there are."""
+    """Return fastnet's step, its model and its network."""
     import keras
 
     from fastnet.network import TFNetwork, build
@@ -199,81 +189,43 @@ def _fastnet(layers: Callable[[], list[Any]], batch: Any, compiles: bool) -> tup
     ]
     network = TFNetwork(ops, compile=compiles)
     network("train", 1, desired_output_keys=["loss", "pred"]).__enter__()
-
-    def part() -> str | None:
-        return next((trace.part for trace in network.traces if trace.part), None)
-
-    return network.run_step, model, part
+    return network.run_step, model, network
 
 
-def table(found: dict[str, dict[str, Any]]) -> Table:
-    """Return the table of what was measured.
-
-    Args:
-        found: By workload what `measure` has returned.
-    """
-    rows = []
-    for name, by_peer in found.items():
-        for peer, one in by_peer.items():
-            ratio = Spread(**one["ratio"])
-            rows.append(
-                [
-                    name,
-                    peer + (f" ({one['part']})" if one["part"] else ""),
-                    f"{one['microseconds']:.0f}",
-                    f"{ratio.median:.2f}",
-                    f"{ratio.low:.2f} to {ratio.high:.2f}",
-                ]
-            )
-    note = "Plain SGD; a sample count is that of each device. Ratios are to the loop by hand."
-    columns = ["train step", "peer", "a step, µs", "ratio", "middle half"]
-    return Table("Steps over two devices of a CPU, in one core", note, columns, rows)
+def page(found: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return the page of the measurements, by workload and peer."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions("tf").items())
+    rows = [
+        [
+            name,
+            peer + (f" ({one['part']})" if one["part"] else ""),
+            f"{one['microseconds']:.0f}",
+            f"{one['ratio']['median']:.2f}",
+            f"{one['ratio']['low']:.2f} to {one['ratio']['high']:.2f}",
+        ]
+        for name, by_peer in found.items()
+        for peer, one in by_peer.items()
+    ]
+    columns = ["train step", "peer", "a step, µs", f"ratio to the {BY_HAND}", "quartiles"]
+    return (
+        f"# Steps over several devices\n\nMeasured on {machine.processor()}: {versions}. "
+        "Two devices of a CPU, on one core; plain SGD; a sample count is that of each device."
+        f"\n\n{markdown_table(columns, rows)}\n"
+    )
 
 
-def in_process(name: str, rounds: int) -> dict[str, Any]:
-    """Measure one workload in a process of its own.
-
-    Args:
-        name: The workload.
-        rounds: How many rounds there are.
-
-    Returns:
-        What `measure` returns.
-
-    Raises:
-        RuntimeError: If the process fails, with what it printed.
-    """
-    arguments = ["--rounds", str(rounds), "--child", name]
-    found: dict[str, Any] = answer("bench.devices", arguments, environment())
-    return found
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and print the table.
-
-    Args:
-        arguments: The command line, without the program's name.
-
-    Returns:
-        The exit status.
-    """
+def main() -> None:
+    """Measure, print the page, and save it on request."""
     parser = argparse.ArgumentParser(prog="python -m bench.devices", description=__doc__)
     parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write Markdown there too")
-    parser.add_argument("--child", choices=WORKLOADS, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.child is not None:
-        print(json.dumps(measure(options.child, options.rounds)))
-        return 0
-    page = table({name: in_process(name, options.rounds) for name in WORKLOADS}).to_markdown()
-    versions = machine.versions("tf")
-    note = ", ".join(f"{name} {version}" for name, version in versions.items())
-    page = f"# Steps over several devices\n\nMeasured on {machine.processor()}: {note}.\n\n{page}\n"
-    print(page)
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the Markdown there")
+    options = parser.parse_args()
+    function = "bench.devices:measure"
+    text = page({name: processes.call(function, name, options.rounds) for name in WORKLOADS})
+    print(text)
     if options.save is not None:
-        options.save.write_text(page)
-    return 0
+        options.save.write_text(text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

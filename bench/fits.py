@@ -1,51 +1,55 @@
-"""Fits with FastEstimator's Estimator, unswapped and swapped, each in a fresh process, in turn."""
+"""Fits with FastEstimator's Estimator, with its Network replaced or not, in turn.
+
+Each fit is a fresh process of an interpreter that has FastEstimator.
+"""
 
 from __future__ import annotations
 
-import json
-import os
+import random
 import statistics
-import subprocess
-import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from bench.workloads.workload import Framework
+from bench import machine, processes
+from bench.timing import Timing
+from bench.workloads.fit import Figure
+from bench.workloads.workload import Framework, weights
 
-SIDES = {"fastestimator": (), "fastnet": ("--swapped",)}
-"""The peers, and what tells the process which of them runs the steps."""
-
+EPOCHS, BATCH, IMAGES = 10, 32, 1536
 _ROUNDS_PER_FIT = 12
-_TIMEOUT_S = 180
-# What rounding may differ by in a loss at the beginning, and at the end in losses and weights.
-_FIRST_STEPS, _AT_FIRST, _AT_LAST = 100, 1e-6, 1e-5
+# Rounding errors grow: the tolerance of losses of the first steps, and of later losses and weights.
+_FIRST_STEPS, _FIRST_TOLERANCE, _TOLERANCE = 100, 1e-6, 1e-5
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What one process measured.
+    """The measurements of one process.
 
     Attributes:
-        epochs: How many epochs it trained for.
         steps: The nanoseconds of each call of `Network.run_step`.
         whole: The nanoseconds of `Estimator.fit`.
         losses: The loss of each step.
-        weights: The trained weights, one after the other.
+        weights: The trained weights.
+        epochs: The number of epochs.
     """
 
-    epochs: int
     steps: list[int]
     whole: int
     losses: list[float]
     weights: list[float]
+    epochs: int = EPOCHS
 
     @property
     def later_steps(self) -> list[int]:
-        """The steps but for the first epoch's, in which graphs are traced and caches fill."""
+        """The steps after the first epoch, in which graphs are traced."""
         return self.steps[len(self.steps) // self.epochs :]
 
     @property
@@ -55,12 +59,12 @@ class Fit:
 
     @property
     def shortest_step(self) -> float:
-        """The shortest step: what the machine does meanwhile only adds to it."""
+        """The shortest of the later steps."""
         return min(self.later_steps)
 
 
 def count(rounds: int) -> int:
-    """Return how many fits of each side stand for some rounds of a step.
+    """Return how many fits of each side stand for the rounds of a step.
 
     Example:
         >>> count(101), count(15), count(0)
@@ -69,66 +73,150 @@ def count(rounds: int) -> int:
     return max(1, rounds // _ROUNDS_PER_FIT)
 
 
+def timing(fits: list[Fit], figure: Figure) -> Timing:
+    """Return one figure of fits as rounds."""
+    rounds = np.array([getattr(fit, figure) for fit in fits], dtype=float)
+    return Timing(len(fits[0].later_steps), rounds)
+
+
 @cache
 def in_turn(framework: Framework, optimizer: str, times: int) -> dict[str, list[Fit]]:
-    """Fit unswapped and swapped in turn. Asked again, it gives the same fits.
-
-    Args:
-        framework: "torch" or "tf".
-        optimizer: The name of the model's optimizer.
-        times: How often on each side.
-
-    Returns:
-        The fits of each side, by peer.
+    """Fit with FastEstimator's Network and with fastnet's in turn; the result is cached.
 
     Raises:
-        RuntimeError: If a process fails, with the end of what it printed.
+        RuntimeError: If a process fails.
         AssertionError: If losses or weights of the two sides differ.
     """
-    fits: dict[str, list[Fit]] = {side: [] for side in SIDES}
+    found: dict[str, list[Fit]] = {"fastestimator": [], "fastnet": []}
     for turn in range(times):
-        # the one that begins is the other one each time
-        for side in list(SIDES)[:: -1 if turn % 2 else 1]:
-            fits[side].append(_run(framework, optimizer, side))
-        check(fits["fastestimator"][-1], fits["fastnet"][-1])
-    return fits
+        for side in list(found)[:: -1 if turn % 2 else 1]:
+            with tempfile.TemporaryDirectory() as home:
+                # FastEstimator writes its history to the home directory, and sets torch to as many
+                # threads as there are cores.
+                variables = {"HOME": home, "FE_NUM_THREADS": "1"}
+                arguments = (framework, optimizer, side == "fastnet")
+                result = processes.call("bench.fits:fit", *arguments, variables=variables)
+            found[side].append(Fit(**result))
+        check(found["fastestimator"][-1], found["fastnet"][-1])
+    return found
 
 
 def check(expected: Fit, result: Fit) -> None:
-    """Raise `AssertionError` unless two fits have come to the same.
-
-    Args:
-        expected: The fit that was not swapped.
-        result: The one that was.
-    """
+    """Raise `AssertionError` unless two fits have the same losses and weights."""
     assert len(result.losses) == len(expected.losses), "the numbers of steps differ"
     for step, (mine, other) in enumerate(zip(result.losses, expected.losses, strict=True)):
-        allowed = _AT_FIRST if step < _FIRST_STEPS else _AT_LAST
+        allowed = _FIRST_TOLERANCE if step < _FIRST_STEPS else _TOLERANCE
         assert abs(mine - other) <= allowed * max(1.0, abs(other)), (
             f"loss of step {step}: {mine} instead of {other}"
         )
-    assert len(result.weights) == len(expected.weights), "the numbers of weights differ"
-    # unlike `max`, this does not lose a weight that is no number
-    furthest = np.abs(np.subtract(result.weights, expected.weights)).max()
-    assert furthest <= _AT_LAST, f"weights differ by {furthest}"
+    np.testing.assert_allclose(result.weights, expected.weights, rtol=0, atol=_TOLERANCE)
 
 
-def _run(framework: Framework, optimizer: str, side: str) -> Fit:
-    """Fit in a fresh process of this interpreter."""
-    with tempfile.TemporaryDirectory() as home:
-        output = Path(home) / "fit.json"
-        command = [sys.executable, "-m", "bench.fit_process", framework, *SIDES[side]]
-        done = subprocess.run(
-            [*command, "--optimizer", optimizer, "--output", str(output)],
-            # FastEstimator keeps its history at home, and sets torch to as many threads as there
-            # are cores when a fit begins: threads that wait for each other are no step's own cost.
-            env={**os.environ, "HOME": home, "FE_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
-        return Fit(**json.loads(output.read_text()))
+def fit(framework: Framework, optimizer: str, replaced: bool) -> dict[str, Any]:
+    """Train a 64-32-10 network on scikit-learn's digits, in this process.
+
+    Args:
+        framework: The framework.
+        optimizer: The name of the optimizer.
+        replaced: Whether fastnet's Network replaces FastEstimator's.
+
+    Returns:
+        The arguments of a `Fit`.
+    """
+    machine.use_one_thread(framework)
+    _initialize_samplers()
+    if replaced:
+        from fastnet.integrations.fastestimator import install
+
+        install()
+    fe: Any = import_module("fastestimator")
+    ops: Any = import_module("fastestimator.op.tensorop")
+    _seed(framework)
+    pipeline = fe.Pipeline(train_data=_digits(), batch_size=BATCH, num_process=0)
+    model = fe.build(partial(_model, framework), optimizer_fn=optimizer)
+    network = fe.Network(
+        [
+            ops.model.ModelOp(model=model, inputs="x", outputs="scores"),
+            ops.loss.CrossEntropy(inputs=("scores", "y"), outputs="loss", from_logits=True),
+            ops.model.UpdateOp(model=model, loss_name="loss"),
+        ]
+    )
+    steps: list[int] = []
+    losses: list[Any] = []
+    network.run_step = _timed(network.run_step, steps, losses)
+    estimator = fe.Estimator(pipeline, network, epochs=EPOCHS, log_steps=None)
+    start = time.perf_counter_ns()
+    estimator.fit(warmup=False)
+    return {
+        "whole": time.perf_counter_ns() - start,
+        "steps": steps,
+        "losses": [float(loss) for loss in losses],
+        "weights": [float(weight) for array in weights(model) for weight in array.flat],
+    }
+
+
+def _timed(
+    run_step: Callable[[Any], Any], steps: list[int], losses: list[Any]
+) -> Callable[[Any], Any]:
+    now = time.perf_counter_ns
+
+    def timed(batch: Any) -> Any:
+        start = now()
+        result = run_step(batch)
+        steps.append(now() - start)
+        losses.append(result["loss"])
+        return result
+
+    return timed
+
+
+def _digits() -> Any:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x, y = data.data[:IMAGES] / 16, data.target[:IMAGES]
+    dataset: Any = import_module("fastestimator.dataset")
+    return dataset.NumpyDataset({"x": x.astype("float32"), "y": y.astype("int64")})
+
+
+def _model(framework: Framework) -> Any:
+    if framework == "torch":
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [layers.Input((64,)), layers.Dense(32, activation="relu"), layers.Dense(10)]
+    )
+
+
+def _initialize_samplers() -> None:
+    """Let FastEstimator pass a dataset to torch's Sampler, which no longer accepts one."""
+    from torch.utils.data import Sampler
+
+    if "__init__" not in vars(Sampler):
+
+        def initialize(self: Any, data_source: Any = None) -> None:
+            object.__init__(self)
+
+        Sampler.__init__ = initialize  # type: ignore[method-assign]
+
+
+def _seed(framework: Framework) -> None:
+    """Draw the same weights on each side, and read the images in the same order."""
+    import torch
+
+    # A thread of tf.data reads ahead; the order must not depend on its progress.
+    loader: Any = import_module("fastestimator.dataset.dataloader")
+    loader.random = SimpleNamespace(
+        shuffle=lambda items: random.Random(0).shuffle(items), randint=random.randint
+    )
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    if framework == "tf":
+        import tensorflow as tf
+
+        tf.keras.utils.set_random_seed(0)

@@ -1,9 +1,9 @@
-"""Count the instructions of what the kernel does, with callgrind: `python -m bench.instructions`.
+"""Count the instructions of the kernel with callgrind: `python -m bench.instructions`.
 
-Two numbers each: all instructions, those of the interpreter's functions included, and the kernel's
-own. Both are the same in every run, on a busy machine too. `--check` compares with the committed
-figures and fails if one has risen by 5 %. The kernel's own are compared on any build of the Python
-version that they were recorded with, and all of them on the very same build.
+Each figure has two numbers: all instructions, including those of the interpreter's functions, and
+the kernel's own. Both are reproducible on a busy machine. `--check` compares them with the
+committed figures and fails if one has risen by 5 %: the kernel's own on any build of the Python
+version that recorded them, all of them on the same build.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 from bench import callgrind
 from bench.kernel.counted import FEW_TIMES, SETS, TWICE
 from bench.kernel.measures import measures
-from bench.tables import Table
+from bench.tables import markdown_table
 from fastnet import _execute
 
 FIGURES = Path(__file__).parent / "results" / "instructions.json"
-# How much more a figure may be than the committed one.
 MOST_RISE = 0.05
 MET, ROSE, NO_VALGRIND, NOTHING_TO_COMPARE = 0, 1, 2, 3
 
@@ -32,9 +31,9 @@ Figures = dict[str, dict[str, float]]
 
 
 def counted() -> Figures:
-    """Return the figures of the kernel as it is: all instructions, and its own, by name."""
+    """Return the current figures, by name: all instructions, and the kernel's own."""
     command = [sys.executable, "-m", "bench.kernel.counted"]
-    # A run of a call's few times, what lies between two runs, and a run of twice as many.
+    # Per call: a run, the part between two runs, a run twice as long, and a part again.
     parts = iter(callgrind.count(command, within="/fastnet/_"))
 
     def of_a_call() -> callgrind.Count:
@@ -57,13 +56,13 @@ def counted() -> Figures:
 
 
 def tag() -> str:
-    """Return what figures are recorded for: the interpreter's minor version and the machine."""
+    """Return the key of recorded figures: the interpreter's minor version and the machine."""
     version = ".".join(platform.python_version_tuple()[:2])
     return f"{platform.python_implementation()} {version}, {platform.machine()}"
 
 
 def built_with() -> dict[str, str]:
-    """Return the interpreter's build, and what the kernel was compiled with."""
+    """Return the interpreter's build, and the compilers of the kernel."""
     module = Path(_execute.__file__).read_bytes()
     compiler = re.search(rb"(?:GCC: \([^)]*\) |clang version )[\d.]+", module)
     cython = re.search(rb"_cython_(\d+_\d+_\d+)", module)
@@ -78,48 +77,32 @@ def rises(now: Figures, committed: Figures, same_build: bool) -> Iterator[str]:
     """Yield a line for each figure that has risen too much.
 
     Args:
-        now: The figures of the kernel as it is.
-        committed: The figures to compare with.
-        same_build: Whether both are of one build of the interpreter.
+        now: The current figures.
+        committed: The committed figures.
+        same_build: Whether both are of the same build of the interpreter.
     """
     for name in now.keys() & committed.keys():
         for kind in ("own", "all") if same_build else ("own",):
             was, is_now = committed[name][kind], now[name][kind]
             if is_now > was * (1 + MOST_RISE):
                 whose = "the kernel's own" if kind == "own" else "all"
-                more = f"{is_now / was - 1:+.1%}" if was else "where there was none"
-                yield f"{name}, {whose}: {was:g} instructions were {is_now:g} now, {more}"
+                more = f"{is_now / was - 1:+.1%}" if was else "from zero"
+                yield f"{name}, {whose}: {was:g} -> {is_now:g} instructions, {more}"
 
 
-def table(now: Figures, committed: Figures | None) -> Table:
-    """Return the figures, beside the committed ones where there are any."""
-    made = []
+def table(now: Figures, committed: Figures) -> str:
+    """Return the figures beside the committed ones."""
+    rows = []
     for measure in measures():
-        figure = now[measure.name]
-        was = (committed or {}).get(measure.name)
-        made.append(
-            [
-                measure.name,
-                measure.title,
-                f"{figure['all']:,.1f}",
-                f"{figure['own']:,.1f}",
-                f"{was['all']:,.1f}" if was else "-",
-                f"{was['own']:,.1f}" if was else "-",
-            ]
-        )
-    return Table(
-        title="Instructions of the kernel",
-        note="All, with what the kernel calls, and the kernel's own.",
-        columns=["name", "what", "all", "own", "all, committed", "own, committed"],
-        rows=made,
-    )
+        both = now[measure.name], committed.get(measure.name, {})
+        cells = [f"{one[kind]:,.1f}" if one else "-" for one in both for kind in ("all", "own")]
+        rows.append([measure.name, measure.title, *cells])
+    columns = ["name", "work", "all", "kernel's own", "all, committed", "kernel's own, committed"]
+    return markdown_table(columns, rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Count, print a table, and compare or record.
-
-    Args:
-        arguments: The command line, without the program's name.
 
     Returns:
         The exit status: 1 if a figure has risen, 2 without valgrind, 3 if there is no committed
@@ -140,12 +123,12 @@ def main(arguments: list[str] | None = None) -> int:
         now = counted()
         if options.record and (again := counted()) != now:
             changed = sorted(name for name in now if now[name] != again[name])
-            print(f"Counted twice, and not the same: {', '.join(changed)}", file=sys.stderr)
+            print(f"Two counts differ: {', '.join(changed)}", file=sys.stderr)
             return ROSE
     except callgrind.NoValgrind as error:
         print(f"Nothing was counted: {error}", file=sys.stderr)
         return NO_VALGRIND
-    print(table(now, recorded and recorded["figures"]).to_markdown())
+    print(table(now, recorded["figures"] if recorded else {}))
     if options.record:
         saved[tag()] = {**built_with(), "figures": now}
         options.figures.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _compare(now: Figures, recorded: dict[str, Any]) -> int:
-    """Say what has risen, and return the exit status."""
+    """Print the figures that have risen, and return the exit status."""
     build = built_with()
     committed = recorded["figures"]
     same_build = build["python"] == recorded["python"]
@@ -167,7 +150,7 @@ def _compare(now: Figures, recorded: dict[str, Any]) -> int:
         print(f"ROSE: {line}", file=sys.stderr)
     others = [part for part in ("compiler", "cython") if build[part] != recorded[part]]
     for part in others if found else ():
-        print(f"Recorded with {recorded[part]}, now it is {build[part]}.", file=sys.stderr)
+        print(f"Recorded with {recorded[part]}, now {build[part]}.", file=sys.stderr)
     if found:
         return ROSE
     if new := sorted(now.keys() - committed.keys()):

@@ -1,4 +1,4 @@
-"""One thread, and which versions of what were measured."""
+"""Sets this process to one thread, and reports the processor and the installed versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # The libraries below torch read these when they are loaded.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# And these TensorFlow and Keras: to be quiet, and to work together.
+# TensorFlow and Keras read these.
 TF_SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 
 _PACKAGES: dict[Framework, str] = {"torch": "torch", "tf": "tensorflow"}
@@ -32,13 +32,10 @@ def has(framework: Framework) -> bool:
 
 @cache
 def use_one_thread(framework: Framework) -> None:
-    """Make this process compute on one thread. Call it before anything imports the framework.
+    """Make this process compute on one thread, before anything imports the framework.
 
-    TensorFlow runs a graph in a thread of its own even where it has only one, while the caller
-    waits. So the process is put on one core for it: what a core costs to wake up is not the step's.
-
-    Args:
-        framework: What computes.
+    TensorFlow runs a graph in another thread even if its pools have one, while the caller waits. So
+    the process is bound to one core: waking another core is not part of a step.
     """
     os.environ.update(ONE_THREAD)
     if framework == "torch":
@@ -56,7 +53,7 @@ def use_one_thread(framework: Framework) -> None:
 
 
 def processor() -> str:
-    """Return the processor's name, as far as the system tells it."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -66,17 +63,10 @@ def processor() -> str:
 
 
 def versions(framework: Framework) -> dict[str, str]:
-    """Return the versions of Python, of the framework and numpy, and of each peer that is here.
-
-    Args:
-        framework: Whose peers to ask.
-    """
+    """Return the versions of Python, the framework, numpy and each installed peer."""
     found = {"python": platform.python_version()}
     for distribution in _DISTRIBUTIONS[framework]:
         if version := peers.version_of(distribution):
             found[distribution] = version
-    for name in peers.BY_FRAMEWORK[framework]:
-        peer = peers.load(name)
-        if peer.available() and (version := peer.version()):
-            found[peer.NAME] = version
-    return found
+    named = [peers.PEERS[name] for name in peers.BY_FRAMEWORK[framework]]
+    return found | {peer.title: peer.version for peer in named if peer.available and peer.version}

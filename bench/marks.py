@@ -1,4 +1,7 @@
-"""Marks between the parts of a process whose instructions are counted, each by itself."""
+"""Marks between the parts of a process whose instructions are counted separately.
+
+The module imports little, so that the process that counts the kernel stays the same.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import os
 import subprocess
 import time
 
-# A system call that nothing else makes: callgrind writes down what was counted when it is entered.
+# A system call that nothing else makes: callgrind writes its counts when it is entered.
 MARK = "getppid"
 
 
 def mark() -> None:
-    """Begin the next part."""
+    """Start the next part."""
     os.getppid()
 
 
 def start_counting() -> None:
-    """Have callgrind count from now on: the imports of a framework take minutes if it does.
+    """Let callgrind start to count; counting the imports of a framework would take minutes.
 
     Raises:
         RuntimeError: If this process does not run under callgrind.
@@ -26,7 +29,7 @@ def start_counting() -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    while control.poll() is None:  # it is heard by a process that runs
+    while control.poll() is None:  # only a running process receives it
         time.sleep(0.001)
     if control.returncode:
         raise RuntimeError(f"callgrind_control ended with {control.returncode}")

@@ -1,56 +1,67 @@
-"""What fastnet costs in processes that train together: `python -m bench.ranks`.
+"""Train steps of processes that train together: `python -m bench.ranks`.
 
-A train step of the small MLP and of 120 modules, on two ranks over gloo on this machine, one thread
-each: fastnet beside the loop by hand, Fabric and Accelerate in DistributedDataParallel, and beside
-the loop by hand in FSDP2. Rounds are interleaved, and a ratio is of neighbouring rounds; a round is
-that of the slowest rank. The collectives of a step are counted, and its weights compared.
+Two ranks over gloo on this machine, one thread each: fastnet beside the hand-written loop, Fabric
+and Accelerate in DistributedDataParallel, and beside the hand-written loop in FSDP2. Rounds are
+interleaved, and the slowest rank's counts. Collectives are counted, and weights compared.
 
-Then what fastnet adds to the work of a rank's own program in a step, in microseconds of processor
-time, on one rank and on more: it does not grow with them. Waiting for others is left out, so that a
-machine with fewer cores than ranks will do.
+The second table is the overhead of fastnet in processor time of a rank's own thread, on one rank
+and on more. Waiting for others is left out, so a machine with fewer cores than ranks will do.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import os
-import socket
-import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from bench import machine, peers
-from bench.rank_process import BY_HAND, FASTNET, MAKERS
-from bench.timing import Spread
+import numpy as np
 
-FOLDER = Path(__file__).parent / "results"
+from bench import machine, peers, processes
+from bench.tables import markdown_table
+from bench.timing import Spread
+from bench.workloads import BY_NAME
+from bench.workloads.torch_models import Supervised
+from bench.workloads.workload import weights
+
 WORKLOADS = ("mlp_train", "modules120_train")
+# Peers and their packages, by engine.
+PEERS = {
+    "ddp": {
+        "bare": "torch",
+        "fastnet": "fastnet",
+        "fabric": "lightning_fabric",
+        "accelerate": "accelerate",
+    },
+    "fsdp": {"bare": "torch", "fastnet": "fastnet"},
+}
 GOAL = 1.02
-_PACKAGES = {"Fabric": "lightning_fabric", "Accelerate": "accelerate"}
-_TIMEOUT_S = 900
+_WARM_UP, _CHECKED = 10, 5
+
+Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Line:
-    """What one peer did.
+    """The measurements of one peer.
 
     Attributes:
-        workload: What a step is of.
-        engine: What spreads the model.
-        ranks: How many processes there were.
-        peer: Who ran it.
-        microseconds: Its step, the median of rounds.
-        ratio: To the loop by hand, of each round: the median and the quartiles.
-        worked: The microseconds of a step in which the first rank's program did not wait.
-        added: How many more these are than those of the loop by hand, likewise.
-        collectives: How many of each a step has.
-        distance: How far its weights are from those of the loop by hand after some steps.
+        workload: The workload.
+        engine: "ddp" or "fsdp".
+        ranks: The number of processes.
+        peer: The peer's title.
+        microseconds: A step, the median of the rounds.
+        ratio: To the hand-written loop.
+        worked: The microseconds of a step in which the first rank's thread worked.
+        added: How many more these are than those of the hand-written loop.
+        collectives: The number of each collective in a step.
+        distance: The largest difference of a weight from those of the hand-written loop.
     """
 
     workload: str
@@ -65,196 +76,278 @@ class Line:
     distance: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the tables, and save them if that is asked for.
-
-    Args:
-        arguments: The command line, without the program's name.
-
-    Returns:
-        The exit status: 1 if a peer communicates otherwise than the loop by hand, or has other
-        weights. A goal that is missed is no failure.
-    """
-    parser = argparse.ArgumentParser(prog="python -m bench.ranks", description=__doc__)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
-    parser.add_argument("--ranks", type=int, default=2, help="of the comparison with peers")
-    parser.add_argument("--most-ranks", type=int, default=4, help="for what fastnet adds")
-    parser.add_argument("--rounds", type=int, default=101)
-    parser.add_argument("--loops", type=int, default=20, help="steps of a round")
-    parser.add_argument("--quick", action="store_true", help="few rounds: does it run, and agree?")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write ranks.json and ranks.md")
-    options = parser.parse_args(arguments)
-    rounds, loops = (3, 2) if options.quick else (options.rounds, options.loops)
-    lines = [
-        line
-        for workload in options.workloads
-        for engine in MAKERS
-        for line in measure(workload, engine, options.ranks, rounds, loops)
-    ]
-    growing = [
-        line
-        for count in range(1, options.most_ranks + 1)
-        for line in measure("mlp_train", "ddp", count, rounds, loops, [FASTNET])
-        if line.peer == FASTNET
-    ]
-    text = table(lines) + "\n" + growth_table(growing)
-    print(text)
-    if options.save is not None:
-        options.save.mkdir(parents=True, exist_ok=True)
-        told = {
-            "versions": machine.versions("torch"),
-            "lines": [asdict(line) for line in lines],
-            "growing": [asdict(line) for line in growing],
-        }
-        (options.save / "ranks.json").write_text(json.dumps(told, indent=1) + "\n")
-        (options.save / "ranks.md").write_text(text)
-    return int(bool(disagreements(lines)))
-
-
 def measure(
-    workload: str,
-    engine: str,
-    ranks: int,
-    rounds: int,
-    loops: int,
-    chosen: Sequence[str] | None = None,
+    workload: str, engine: str, ranks: int, rounds: int, loops: int, chosen: Sequence[str]
 ) -> list[Line]:
-    """Measure one workload under one engine, in processes of their own.
+    """Measure one workload in processes of their own.
 
     Args:
         workload: The workload.
         engine: "ddp" or "fsdp".
-        ranks: How many processes.
-        rounds: How many rounds there are.
-        loops: How many steps a round has.
-        chosen: The peers besides the loop by hand; None for all that are installed.
+        ranks: The number of processes.
+        rounds: The number of rounds.
+        loops: The steps of a round.
+        chosen: The peers, the hand-written loop first.
 
     Returns:
-        A line for each peer, the loop by hand first.
+        A line for each peer.
 
     Raises:
-        RuntimeError: If one of the processes failed.
+        RuntimeError: If one of the processes fails.
     """
-    if chosen is None:
-        chosen = [
-            peer
-            for peer in MAKERS[engine]
-            if peer not in _PACKAGES or peers.installed(_PACKAGES[peer])
-        ]
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "told.json")
-        command = [sys.executable, "-m", "bench.rank_process", workload, engine]
-        command += ["--rounds", str(rounds), "--loops", str(loops), "--output", str(output)]
-        _run([*command, "--peers", *(chosen or [FASTNET])], ranks)
-        told: dict[str, Any] = json.loads(output.read_text())
-    hand = told[BY_HAND]["times"]
-    lines = []
-    for peer, found in told.items():
-        pairs = list(zip(found["times"], hand, strict=True))
-        own = list(zip(found["worked"], told[BY_HAND]["worked"], strict=True))
-        lines.append(
-            Line(
-                workload,
-                engine,
-                ranks,
-                peer,
-                statistics.median(found["times"]) / 1000,
-                Spread.of([mine / other for mine, other in pairs]),
-                statistics.median(found["worked"]) / 1000,
-                Spread.of([(mine - other) / 1000 for mine, other in own]),
-                found["collectives"],
-                found["distance"],
-            )
+    installed = [peer for peer in chosen if peers.installed(PEERS[engine][peer])]
+    arguments = (workload, engine, installed, rounds, loops)
+    found = processes.call_ranks("bench.ranks:measure_rank", *arguments, ranks=ranks)
+    times, worked = (
+        {peer: np.array(one[key]) for peer, one in found.items()} for key in ("times", "worked")
+    )
+    return [
+        Line(
+            workload,
+            engine,
+            ranks,
+            peers.title(peer),
+            float(np.median(times[peer])) / 1000,
+            Spread.of(times[peer] / times["bare"]),
+            float(np.median(worked[peer])) / 1000,
+            Spread.of((worked[peer] - worked["bare"]) / 1000),
+            one["collectives"],
+            one["distance"],
         )
-    return lines
-
-
-def _run(command: Sequence[str], ranks: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(ranks):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-        settings = {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {name: str(value) for name, value in settings.items()}
-        environment = {**os.environ, **machine.ONE_THREAD, **environment}
-        processes.append(
-            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    try:
-        errors = [process.communicate(timeout=_TIMEOUT_S)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    failed = [error for process, error in zip(processes, errors, strict=True) if process.returncode]
-    if failed:
-        raise RuntimeError("\n".join(failed))
+        for peer, one in found.items()
+    ]
 
 
 def disagreements(lines: Sequence[Line]) -> list[str]:
-    """Say who does not do what the loop by hand does.
-
-    Args:
-        lines: What was measured, the loop by hand before its peers.
-
-    Returns:
-        A sentence for each.
-    """
+    """Return a sentence for each peer that differs from the hand-written loop before it."""
     found = []
-    hand = None
+    by_hand = lines[0]
     for line in lines:
-        if line.peer == BY_HAND:
-            hand = line
+        if line.peer == peers.title("bare"):
+            by_hand = line
         where = f"{line.peer}, {line.workload} in {line.engine}"
-        if hand is not None and line.collectives != hand.collectives:
-            found.append(f"{where}: {line.collectives} where it is {hand.collectives} by hand.")
+        if line.collectives != by_hand.collectives:
+            found.append(f"{where}: {line.collectives}, not {by_hand.collectives}.")
         if line.distance > 1e-6:
-            found.append(f"{where}: weights are {line.distance:.1e} from those by hand.")
+            found.append(f"{where}: weights differ by {line.distance:.1e}.")
     return found
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return the comparison in Markdown.
-
-    Args:
-        lines: What was measured.
-    """
-    rows = [
-        "| step | engine | ranks | peer | µs | ratio | middle half | collectives | goal |",
-        "|---|---|---:|---|---:|---:|---|---|---|",
-    ]
+    """Return the comparison in Markdown."""
+    rows = []
     for line in lines:
-        calls = ", ".join(f"{count} {name}" for name, count in line.collectives.items())
         goal = ""
-        if line.peer == FASTNET:
+        if line.peer == "fastnet":
             close = line.ratio.low <= GOAL <= line.ratio.high
             goal = "close" if close else "met" if line.ratio.median <= GOAL else "missed"
             goal += f" ({GOAL})"
+        collectives = ", ".join(f"{count} {name}" for name, count in line.collectives.items())
         rows.append(
-            f"| {line.workload} | {line.engine} | {line.ranks} | {line.peer} | "
-            f"{line.microseconds:.0f} | {line.ratio.median:.3f} | {line.ratio.low:.3f} to "
-            f"{line.ratio.high:.3f} | {calls or 'none'} | {goal} |"
+            [
+                line.workload,
+                line.engine,
+                line.ranks,
+                line.peer,
+                f"{line.microseconds:.0f}",
+                f"{line.ratio.median:.3f}",
+                f"{line.ratio.low:.3f} to {line.ratio.high:.3f}",
+                collectives or "none",
+                goal,
+            ]
         )
-    return "\n".join([*rows, *(f"\n{one}" for one in disagreements(lines)), ""])
+    columns = ["step", "engine", "ranks", "peer", "µs", "ratio to the hand-written loop"]
+    columns += ["quartiles", "collectives", "goal"]
+    return "\n\n".join([markdown_table(columns, rows, left=4), *disagreements(lines)])
 
 
 def growth_table(lines: Sequence[Line]) -> str:
-    """Return in Markdown what fastnet adds to a step on one rank and on more.
-
-    Args:
-        lines: What was measured of fastnet.
-    """
+    """Return the overhead of fastnet on one rank and on more, in Markdown."""
     rows = [
-        "| ranks | a rank's own work in a step by hand, µs | fastnet adds, µs | middle half |",
-        "|---:|---:|---:|---|",
+        [
+            line.ranks,
+            f"{line.worked - line.added.median:.0f}",
+            f"{line.added.median:+.1f}",
+            f"{line.added.low:+.1f} to {line.added.high:+.1f}",
+        ]
+        for line in lines
     ]
-    for line in lines:
-        rows.append(
-            f"| {line.ranks} | {line.worked - line.added.median:.0f} | "
-            f"{line.added.median:+.1f} | {line.added.low:+.1f} to {line.added.high:+.1f} |"
-        )
-    return "\n".join([*rows, ""])
+    columns = ["ranks", "a rank's own work in the hand-written loop, µs", "fastnet adds, µs"]
+    return markdown_table([*columns, "quartiles"], rows, left=0)
+
+
+def measure_rank(
+    name: str, engine: str, chosen: list[str], rounds: int, loops: int
+) -> dict[str, dict[str, Any]]:
+    """Time a step of each peer, on one of several ranks.
+
+    Returns:
+        For each peer the nanoseconds of a step in each round (of the slowest rank), those in which
+        this rank's thread worked, the collectives of a step, and the distance of its weights.
+    """
+    machine.use_one_thread("torch")
+    import torch
+    import torch.distributed as dist
+
+    from fastnet import distributed
+
+    workload = BY_NAME[name]
+    assert isinstance(workload, Supervised)
+    dist.init_process_group("gloo")
+    with distributed.run():
+        steps = {peer: _make(peer, engine, workload) for peer in chosen}
+        batch = _own_batch(workload)
+        for _ in range(_CHECKED):
+            for _, step in steps.values():
+                step(batch)
+        found: dict[str, dict[str, Any]] = {}
+        expected = _full_weights(steps["bare"][0])
+        for peer, (model, step) in steps.items():
+            pairs = zip(_full_weights(model), expected, strict=True)
+            found[peer] = {
+                "distance": max(float(abs(one - other).max()) for one, other in pairs),
+                "collectives": _collectives(step, batch),
+                "times": [],
+                "worked": [],
+            }
+            for _ in range(_WARM_UP):
+                step(batch)
+        order = list(steps)
+        gc.collect()
+        gc.disable()
+        for _ in range(rounds):
+            for peer in order:
+                step = steps[peer][1]
+                dist.barrier()
+                begin, working = perf_counter_ns(), thread_time_ns()
+                for _ in range(loops):
+                    step(batch)
+                found[peer]["times"].append((perf_counter_ns() - begin) / loops)
+                found[peer]["worked"].append((thread_time_ns() - working) / loops)
+            order.append(order.pop(0))
+        gc.enable()
+        for one in found.values():
+            slowest = torch.tensor(one["times"])
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+            one["times"] = slowest.tolist()
+    dist.destroy_process_group()
+    return found
+
+
+def _make(peer: str, engine: str, workload: Supervised) -> tuple[Any, Step]:
+    """Return the model of a peer and its step."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bench.peers.loops import backward, train_loop
+
+    if peer == "fastnet":
+        return _fastnet(engine, workload)
+    model: Any = workload.model()
+    optimizer = workload.optimizer(model.parameters())
+    if peer == "fabric":
+        from lightning_fabric import Fabric
+
+        fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+        fabric.launch()
+        model, wrapped = fabric.setup(model, optimizer)
+        return model, train_loop(model, wrapped, fabric.backward)
+    if peer == "accelerate":
+        from accelerate import Accelerator
+
+        accelerator = Accelerator(cpu=True)
+        model, wrapped = accelerator.prepare(model, optimizer)
+        return model, train_loop(model, wrapped, accelerator.backward)
+    if engine == "fsdp":
+        fully_shard(model)
+    else:
+        model = DistributedDataParallel(model)
+    return model, train_loop(model, workload.optimizer(model.parameters()), backward)
+
+
+def _fastnet(engine: str, workload: Supervised) -> tuple[Any, Step]:
+    import fastnet
+    from fastnet.op.tensorop.loss import CrossEntropy
+    from fastnet.op.tensorop.model import ModelOp, UpdateOp
+
+    model = fastnet.build(workload.model, workload.optimizer, parallel=engine)
+    network = fastnet.Network(
+        [
+            ModelOp(model, "x", "pred"),
+            CrossEntropy(("pred", "y"), "loss", from_logits=True),
+            UpdateOp(model, "loss"),
+        ]
+    )
+    network(mode="train", epoch=1, desired_output_keys={"pred", "loss"}).__enter__()
+    return model, network.run_step
+
+
+def _own_batch(workload: Supervised) -> dict[str, Any]:
+    """Return this rank's batch, of the same size on each."""
+    import torch
+    import torch.distributed as dist
+
+    generator = torch.Generator().manual_seed(1 + dist.get_rank())
+    return {
+        "x": torch.randn(workload.shape, generator=generator),
+        "y": torch.randint(0, workload.classes, workload.shape[:1], generator=generator),
+    }
+
+
+def _full_weights(model: Any) -> list[Any]:
+    if any(hasattr(one, "full_tensor") for one in model.parameters()):
+        return [one.full_tensor().detach().numpy() for one in model.parameters()]
+    return [one.copy() for one in weights(model)]
+
+
+def _collectives(step: Step, batch: dict[str, Any]) -> dict[str, int]:
+    """Count the collectives of a step by torch's names."""
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profile:
+        step(batch)
+    names = [event.name for event in profile.events()]
+    return dict(Counter(name.removeprefix("gloo:") for name in names if name.startswith("gloo:")))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the tables, and save them on request.
+
+    Returns:
+        The exit status: 1 if a peer differs from the hand-written loop.
+    """
+    parser = argparse.ArgumentParser(prog="python -m bench.ranks", description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2, help="of the comparison with peers")
+    parser.add_argument("--most-ranks", type=int, default=4, help="for the overhead of fastnet")
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--loops", type=int, default=20, help="steps of a round")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write ranks.json and ranks.md")
+    options = parser.parse_args(arguments)
+    size = (options.rounds, options.loops)
+    lines = [
+        line
+        for workload in WORKLOADS
+        for engine, chosen in PEERS.items()
+        for line in measure(workload, engine, options.ranks, *size, list(chosen))
+    ]
+    growing = [
+        measure("mlp_train", "ddp", count, *size, ["bare", "fastnet"])[-1]
+        for count in range(1, options.most_ranks + 1)
+    ]
+    text = f"{table(lines)}\n\n{growth_table(growing)}\n"
+    print(text)
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
+        data = {
+            "versions": machine.versions("torch"),
+            "lines": [asdict(line) for line in lines],
+            "growing": [asdict(line) for line in growing],
+        }
+        (options.save / "ranks.json").write_text(json.dumps(data, indent=1) + "\n")
+        (options.save / "ranks.md").write_text(text)
+    return int(bool(disagreements(lines)))
 
 
 if __name__ == "__main__":

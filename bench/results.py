@@ -1,32 +1,33 @@
-"""What a report is made of: what one or two interpreters measured, and the rows of its tables."""
+"""A report of measurements, and the rows of its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from bench import peers
+from bench.measure import Measured
 from bench.timing import Spread
-from bench.worker import Measured
 from bench.workloads import BY_NAME
-from bench.workloads.workload import Framework, Goal, Workload
+from bench.workloads.workload import Framework, Goal, Unit, Workload
 
 SUBJECT = "fastnet"
+# Nanoseconds of one of a unit.
+_NANOSECONDS: dict[Unit, float] = {"ms": 1e6, "ns an op": 1.0, "us": 1e3}
 
 
 @dataclass
 class Report:
-    """Everything that was measured.
+    """All measurements.
 
     Attributes:
-        made: When, as ISO 8601.
-        processor: Where.
-        rounds: How many rounds each program had.
-        round_ms: About how long a round of one program lasted, in milliseconds.
-        environments: For each interpreter, what it measured. The first is the report's own; a
-            second one is FastEstimator's.
-        failures: For each environment, workloads whose process failed, and what it said.
+        made: The time, as ISO 8601.
+        processor: The processor.
+        rounds: The number of rounds of each program.
+        round_ms: The approximate length of a round, in milliseconds.
+        environments: The measurements of each interpreter: the report's own, then FastEstimator's.
+        failures: For each interpreter, workloads whose process failed, with its message.
     """
 
     made: str
@@ -35,6 +36,19 @@ class Report:
     round_ms: float
     environments: dict[str, list[Measured]] = field(default_factory=dict)
     failures: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Report:
+        """Return a report that was saved."""
+        environments = {
+            name: [Measured(**measured) for measured in found]
+            for name, found in data["environments"].items()
+        }
+        return cls(**{**data, "environments": environments})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return asdict(self)
 
     def versions(self) -> dict[str, dict[str, str]]:
         """Return the versions in each environment that measured anything."""
@@ -45,31 +59,39 @@ class Report:
         }
 
     def find(self, workload: str) -> Iterator[tuple[str, Measured]]:
-        """Yield what each environment measured of `workload`."""
+        """Yield the measurements of `workload`, with their environments."""
         for environment, found in self.environments.items():
             for measured in found:
                 if measured.workload == workload:
                     yield environment, measured
 
     def workloads(self) -> list[str]:
-        """Return the workloads that were measured, in the order of the report."""
+        """Return the workloads that were measured, in the order of the tables."""
         return [name for name in BY_NAME if any(True for _ in self.find(name))]
 
-
-Unit = Literal["ratio", "count", "ms", "ns an op", "us", "ns"]
+    def failed(self) -> list[str]:
+        """Return a line for each failure."""
+        lines = []
+        for environment, workloads in self.environments.items():
+            for measured in workloads:
+                for peer, reason in measured.failures.items():
+                    where = f"{peers.title(peer)} at {measured.workload} ({environment})"
+                    lines.append(f"FAILED: {where}: {reason}")
+        for environment, failures in self.failures.items():
+            lines += [f"FAILED: {name} ({environment}): {why}" for name, why in failures.items()]
+        return lines
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One peer beside one reference: how many times its cost, or what else was asked.
+    """One peer beside one reference.
 
     Attributes:
-        value: The ratio, the count, the milliseconds over a plain step, or the nanoseconds an op
-            over it, or the microseconds over an op's calls, or the nanoseconds over a function's.
-        spread: The quartiles of that, or None for a count.
-        time_ns: What a step of the peer took, or None for a count.
-        reference_ns: What a step of the reference took in the same process, or the plain step.
-        environment: Where it was measured.
+        value: The value in the unit of the row.
+        spread: The quartiles, or None for a count.
+        time_ns: A step of the peer, or None for a count.
+        reference_ns: A step of the reference in the same process, or the plain step, or the calls.
+        environment: The interpreter that measured it.
     """
 
     value: float
@@ -84,24 +106,35 @@ class Row:
     """One workload beside one reference.
 
     Attributes:
-        workload: The workload's name.
-        title: The workload's title.
+        workload: The workload.
         reference: The peer that others are compared with.
-        unit: What the cells hold.
-        cells: The peers that have a number here.
-        goal: What fastnet must reach, if anything.
+        cells: The peers that were measured.
     """
 
-    workload: str
-    title: str
+    workload: Workload
     reference: str
-    unit: Unit
     cells: dict[str, Cell]
-    goal: Goal | None
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of the cells."""
+        return self.workload.unit
+
+    @property
+    def goal(self) -> Goal | None:
+        """The goal of fastnet."""
+        return self.workload.goals.get(self.reference)
+
+    @property
+    def beside(self) -> str:
+        """The full name of what the cells are compared with."""
+        if self.unit == "ratio" or self.unit == "us":
+            return peers.title(self.reference)
+        return "count" if self.unit == "count" else "a plain step"
 
     @property
     def verdict(self) -> str:
-        """Whether fastnet reaches the goal, and whether the rounds leave doubt, said plainly."""
+        """Whether fastnet reaches the goal, and whether the spread leaves doubt."""
         if self.goal is None:
             return "no goal"
         cell = self.cells.get(SUBJECT)
@@ -115,133 +148,154 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows that belong together: those of a framework, perhaps in one version.
+    """The rows of a framework, perhaps in one version.
 
     Attributes:
         framework: The framework.
         title: The framework, with versions where they matter.
-        rows: The rows.
-        costs: The rows that say what an op adds to a step.
-        growth: The rows of workloads that grow, beside their baseline.
-        dispatch: The rows that say what finding a function by a value's type costs.
+        rows: The rows of steps.
+        costs: The rows of ops.
+        growth: The groups that differ in one quantity, by name.
     """
 
     framework: Framework
     title: str
     rows: list[Row]
     costs: list[Row]
-    growth: list[Row]
-    dispatch: list[Row]
+    growth: list[Growth]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A group of workloads that differ in one quantity.
+
+    Attributes:
+        name: The name of the group.
+        section: The title of its section.
+        what: The quantity.
+        reference: The baseline.
+        baseline_ns: The time of the baseline, by size.
+        ratios: For each other peer the ratio to the baseline, by size.
+    """
+
+    name: str
+    section: str
+    what: str
+    reference: str
+    baseline_ns: dict[int, float]
+    ratios: dict[str, dict[int, float]]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes, from the least."""
+        return sorted(self.baseline_ns)
+
+    def times_ns(self, peer: str) -> dict[int, float]:
+        """Return the times of a peer, by size: its ratio times the time of the baseline.
+
+        Processes differ in speed, so a peer's own time in another process would not compare.
+        """
+        ratios = self.ratios.get(peer, dict.fromkeys(self.baseline_ns, 1.0))
+        return {size: ratio * self.baseline_ns[size] for size, ratio in ratios.items()}
+
+
+def slope(times_ns: Mapping[int, float]) -> float | None:
+    """Return the time that one more adds, from the least and the most; None for a single size.
+
+    Example:
+        >>> slope({1: 100.0, 10: 200.0, 101: 1100.0})
+        10.0
+    """
+    least, most = min(times_ns), max(times_ns)
+    return None if least == most else (times_ns[most] - times_ns[least]) / (most - least)
 
 
 def sections(report: Report) -> list[Section]:
     """Return the rows of PyTorch, and those of TensorFlow for each environment that has it.
 
-    In PyTorch each number is from the first environment that has one, which are all of the same
-    version. The environments' TensorFlow and Keras are of different generations, and stand apart.
+    In PyTorch each number is of the first environment that has one. The TensorFlow and Keras of the
+    environments are of different generations, and have sections of their own.
     """
-    found = {
-        framework: [name for name in report.workloads() if BY_NAME[name].framework == framework]
-        for framework in peers.BY_FRAMEWORK
-    }
+    names = report.workloads()
     made = []
-    if found["torch"]:
-        rows_of_all = _rows(report, found["torch"], list(report.environments))
-        made.append(_section("torch", "PyTorch", rows_of_all))
+    rows = _rows(report, [name for name in names if BY_NAME[name].framework == "torch"])
+    if rows:
+        made.append(_section("torch", "PyTorch", rows))
     for environment in report.environments:
-        rows_of_one = _rows(report, found["tf"], [environment])
-        if any(row.cells for row in rows_of_one):
-            made.append(_section("tf", _tensorflow(report, environment), rows_of_one))
+        tf_names = [name for name in names if BY_NAME[name].framework == "tf"]
+        rows = _rows(report, tf_names, environment)
+        if any(row.cells for row in rows):
+            versions = report.versions()[environment]
+            number = versions.get("tensorflow-cpu") or versions.get("tensorflow", "")
+            title = f"TensorFlow {number}, Keras {versions.get('keras', '')}"
+            made.append(_section("tf", title, rows))
     return made
 
 
 def _section(framework: Framework, title: str, rows: list[Row]) -> Section:
     costs = [row for row in rows if row.unit == "us"]
-    growth = [row for row in rows if BY_NAME[row.workload].grows]
-    dispatch = [row for row in rows if row.unit == "ns"]
-    others = [row for row in rows if row not in costs + growth + dispatch]
-    return Section(framework, title, others, costs, growth, dispatch)
+    growing: dict[str, list[Row]] = {}
+    for row in rows:
+        baseline = row.reference == row.workload.baseline
+        if row.workload.grows and baseline and row.reference in row.cells:
+            growing.setdefault(str(row.workload.group), []).append(row)
+    growth = [_growth(name, title, found) for name, found in growing.items()]
+    others = [row for row in rows if row not in costs and not row.workload.grows]
+    return Section(framework, title, others, costs, growth)
 
 
-def rows(report: Report) -> list[Row]:
-    """Return the rows of all sections."""
-    return [
-        row
-        for section in sections(report)
-        for row in section.rows + section.costs + section.growth + section.dispatch
-    ]
+def _growth(name: str, title: str, rows: Sequence[Row]) -> Growth:
+    first = rows[0]
+    ratios = {
+        peer: {row.workload.size: row.cells[peer].value for row in rows if peer in row.cells}
+        for peer in peers.BY_FRAMEWORK[first.workload.framework]
+        if peer != first.reference
+    }
+    return Growth(
+        name,
+        title,
+        str(first.workload.grows),
+        first.reference,
+        {row.workload.size: row.cells[first.reference].time_ns or 0.0 for row in rows},
+        {peer: found for peer, found in ratios.items() if found},
+    )
 
 
-def _tensorflow(report: Report, environment: str) -> str:
-    """Return TensorFlow and Keras with the versions that an environment has."""
-    versions = report.versions()[environment]
-    number = versions.get("tensorflow-cpu") or versions.get("tensorflow", "")
-    return f"TensorFlow {number}, Keras {versions.get('keras', '')}"
-
-
-def _rows(report: Report, workloads: list[str], environments: list[str]) -> list[Row]:
+def _rows(report: Report, names: Sequence[str], environment: str | None = None) -> list[Row]:
     """Return a row for each workload and each of its references."""
     made = []
-    for name in workloads:
+    for name in names:
         workload = BY_NAME[name]
-        found = [pair for pair in report.find(name) if pair[0] in environments]
+        found = [pair for pair in report.find(name) if environment in (None, pair[0])]
         if found and all(workload.baseline in measured.absent for _, measured in found):
-            continue  # such as a fit with FastEstimator, where there is none
+            continue  # such as a fit with FastEstimator, where it is not installed
         for reference in workload.references:
             cells: dict[str, Cell] = {}
             for peer in peers.BY_FRAMEWORK[workload.framework]:
-                for environment, measured in found:
-                    cell = _cell(environment, measured, peer, reference, workload)
-                    # The report's own environment comes first, and its numbers stand.
-                    if cell is not None and peer not in cells:
-                        cells[peer] = cell
-            goal = workload.goals.get(reference)
-            made.append(Row(name, workload.title, reference, _unit(workload), cells, goal))
+                for where, measured in found:
+                    cell = _cell(where, measured, peer, reference, workload)
+                    if cell is not None:
+                        cells.setdefault(peer, cell)
+            made.append(Row(workload, reference, cells))
     return made
-
-
-_NANOSECONDS: dict[Unit, float] = {"ms": 1e6, "ns an op": 1.0, "us": 1e3, "ns": 1.0}
-
-
-def _unit(workload: Workload) -> Unit:
-    if workload.counts:
-        return "count"
-    if workload.over_calls:
-        return "ns" if workload.finds_functions else "us"
-    if workload.over_a_step:
-        return "ms" if workload.ops_measured is None else "ns an op"
-    return "ratio"
 
 
 def _cell(
     environment: str, measured: Measured, peer: str, reference: str, workload: Workload
 ) -> Cell | None:
-    """Return what one process says of `peer` beside `reference`, if anything."""
+    """Return the measurement of `peer` beside `reference` in one process, if there is one."""
     if peer in measured.counts:
         return Cell(measured.counts[peer], None, None, None, environment)
     if peer in measured.excesses:
         excess = measured.excesses[peer]
-        scale = _NANOSECONDS[_unit(workload)] * (workload.ops_measured or 1)
+        scale = _NANOSECONDS[workload.unit]
+        if workload.unit == "ns an op":
+            scale *= workload.size
         spread = Spread(*(excess[key] / scale for key in ("median", "low", "high")))
-        time = measured.times[peer]["median"]
         value = excess["least"] / scale if "least" in excess else spread.median
-        return Cell(value, spread, time, excess["step"], environment)
+        return Cell(value, spread, measured.times[peer]["median"], excess["step"], environment)
     ratio = measured.ratios.get(peer, {}).get(reference)
     if ratio is None:
         return None
-    return Cell(
-        ratio["median"],
-        Spread(**ratio),
-        measured.times[peer]["median"],
-        measured.times[reference]["median"],
-        environment,
-    )
-
-
-def from_json(data: dict[str, Any]) -> Report:
-    """Return the report that was saved as `data`."""
-    environments = {
-        name: [Measured(**measured) for measured in found]
-        for name, found in data["environments"].items()
-    }
-    return Report(**{**data, "environments": environments})
+    own, other = (measured.times[one]["median"] for one in (peer, reference))
+    return Cell(ratio["median"], Spread(**ratio), own, other, environment)

@@ -1,114 +1,157 @@
 """Every workload with every peer: results beside the baseline's, and a benchmark.
 
-`pytest bench` times; `pytest bench --benchmark-disable` only checks that peers do the work.
+`pytest bench --benchmark-only` times; `pytest bench --benchmark-disable` checks that peers do the
+work. `-k mlp_train` selects a row, `-k "mlp_train and fastnet"` one of its peers.
 """
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
 
-from bench import agreement, machine, peers, timing, worker
-from bench.program import Program
-from bench.workloads import ALL
+from bench import machine, measure, peers, tables
+from bench.timing import Spread, interleave
+from bench.workloads import ALL, BY_NAME, TOGETHER
 from bench.workloads.fit import DigitsFit
 from bench.workloads.workload import Workload
 
-# Fewer rounds than the report: pytest-benchmark times each of these a second time.
+# Fewer rounds than those of the report: pytest-benchmark adds its own.
 _ROUNDS = 21
 _ROUND_NS = 2_000_000
 
 
-def _pairs(counts: bool) -> list[Any]:
-    """Return each workload that is counted, or timed, with each peer of its framework."""
+def _pairs(counted: bool) -> list[Any]:
+    """Return each workload that is counted, or timed, with each of its peers."""
     return [
         pytest.param(workload, peer, id=f"{workload.name}-{peer}")
         for workload in ALL
-        if workload.counts == counts and not isinstance(workload, DigitsFit)
-        for peer in peers.BY_FRAMEWORK[workload.framework]
-        if workload.only is None or peer in workload.only
+        if (workload.unit == "count") == counted and not isinstance(workload, DigitsFit)
+        for peer in measure.names_of(workload)
     ]
 
 
-@pytest.fixture(autouse=True)
-def framework(request: pytest.FixtureRequest) -> None:
-    """Set the framework of the workload up, or skip the test if it is not installed."""
-    workload = request.getfixturevalue("workload")
+def _set_up(workload: Workload, peer: str) -> None:
+    """Set up the framework of the workload; skip the test if it or the peer is not installed."""
     if not machine.has(workload.framework):
         pytest.skip(f"{workload.framework} is not installed")
     machine.use_one_thread(workload.framework)
+    if not peers.PEERS[peer].available:
+        pytest.skip(f"{peers.title(peer)} is not installed")
 
 
-def _checked(workload: Workload, peer: str) -> None:
-    """Check that `peer` does `workload`; skip the test if it is not here, or cannot."""
-    module = peers.load(peer)
-    if not module.available():
-        pytest.skip(f"{module.NAME} is not installed")
-    if not agreement.check(workload, peer):
-        pytest.skip(f"{module.NAME} has no such thing")
+def _check(workload: Workload, peer: str) -> None:
+    if not measure.check(workload, peer):
+        pytest.skip(f"{peers.title(peer)} has no such feature")
 
 
-@contextmanager
-def _programs(workload: Workload, names: set[str]) -> Iterator[dict[str, Program]]:
-    """Make the programs of those of `names` that are here and can do `workload`."""
-    made: dict[str, Program] = {}
-    try:
-        for name in names:
-            peer = peers.load(name)
-            program = peer.make(workload) if peer.available() else None
-            if program is not None:
-                made[name] = program
-        yield made
-    finally:
-        for program in made.values():
-            program.close()
-
-
-@pytest.mark.parametrize(("workload", "peer"), _pairs(counts=False))
+@pytest.mark.parametrize(("workload", "peer"), _pairs(counted=False))
 def test_step(benchmark: Any, workload: Workload, peer: str) -> None:
+    _set_up(workload, peer)
     benchmark.group = f"{workload.name}: {workload.title}"
-    if benchmark.disabled and workload.takes_long and peer not in workload.references:
-        pytest.skip("compiling it takes too long for a quick look")
     if benchmark.disabled:
-        benchmark(_checked, workload, peer)
+        if workload.takes_long and peer not in workload.references:
+            pytest.skip("compiling it takes too long for a quick run")
+        benchmark(_check, workload, peer)
         return
-    _checked(workload, peer)
-    with _programs(workload, {peer, *workload.references}) as programs:
-        program = programs[peer]
-        plain = {f"{name}, plain": made.plain for name, made in programs.items() if made.plain}
-        timings = timing.interleave({**programs, **plain}, _ROUNDS, _ROUND_NS)
-        for reference in workload.references:
-            if reference in timings and not (workload.over_a_step or workload.over_calls):
-                ratio = timings[peer].ratio_to(timings[reference])
-                benchmark.extra_info[f"ratio to {peers.load(reference).NAME}"] = ratio.median
-        if workload.over_calls:
-            added = worker.over_calls(timings, peer, workload.baseline)
-            benchmark.extra_info["us added to the calls"] = added["median"] / 1e3
-        if workload.over_a_step:
-            excess = timings[peer].excess_over(timings[f"{peer}, plain"])
-            benchmark.extra_info["ms more than a step"] = excess.median / 1e6
-        if program.steps_per_call > 1:
-            benchmark.name += f" x {program.steps_per_call} steps"
-        if program.fresh is None:
-            loops = timings[peer].loops
-            benchmark.pedantic(program.step, (program.argument,), rounds=_ROUNDS, iterations=loops)
-        else:
-            fresh = program.fresh
-            benchmark.pedantic(program.step, setup=lambda: ((fresh(),), {}), rounds=_ROUNDS)
+    _check(workload, peer)
+    names = {peer, *workload.references}
+    available = [name for name in sorted(names) if peers.PEERS[name].available]
+    made = {name: peers.make(name, workload) for name in available}
+    programs = {name: program for name, program in made.items() if program is not None}
+    timings = interleave(measure.with_plain(programs), _ROUNDS, _ROUND_NS)
+    if workload.unit == "ratio":
+        for reference in set(workload.references) & set(programs):
+            ratio = Spread.of(timings[peer].rounds / timings[reference].rounds)
+            benchmark.extra_info[f"ratio to {peers.title(reference)}"] = ratio.median
+    else:
+        baseline = workload.baseline if workload.unit == "us" else None
+        excess = measure.excess(timings, peer, baseline)
+        benchmark.extra_info["ns in excess"] = excess["median"]
+    program = programs[peer]
+    benchmark.extra_info["steps per call"] = program.steps_per_call
+    if program.fresh is None:
+        loops = timings[peer].loops
+        benchmark.pedantic(program.step, (program.argument,), rounds=_ROUNDS, iterations=loops)
+    else:
+        fresh = program.fresh
+        benchmark.pedantic(program.step, setup=lambda: ((fresh(),), {}), rounds=_ROUNDS)
+    for program in programs.values():
+        program.close()
 
 
-@pytest.mark.parametrize(("workload", "peer"), _pairs(counts=True))
+@pytest.mark.parametrize(("workload", "peer"), _pairs(counted=True))
 def test_count(workload: Workload, peer: str) -> None:
-    module = peers.load(peer)
-    if not module.available():
-        pytest.skip(f"{module.NAME} is not installed")
-    with _programs(workload, {peer}) as programs:
-        if not programs:
-            pytest.skip(f"{module.NAME} has no such thing")
-        count = programs[peer].run_once()
-    workload.check(None, count, extra_keys=False)
+    _set_up(workload, peer)
+    program = peers.make(peer, workload)
+    if program is None:
+        pytest.skip(f"{peers.title(peer)} has no such feature")
+    count = program.run_once()
+    program.close()
+    workload.check(None, count)
     if peer == "fastnet":
         assert count <= workload.goals[workload.baseline].limit
+
+
+def test_each_workload_is_measured_once() -> None:
+    assert sorted(name for names in TOGETHER.values() for name in names) == sorted(BY_NAME)
+    assert len(BY_NAME) == len(ALL)
+
+
+@pytest.mark.skipif(not machine.has("torch"), reason="torch is not installed")
+def test_a_peer_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("bench.peers.torch_network")
+    other = BY_NAME["identity_1"]
+    make = module.make
+    monkeypatch.setattr(module, "make", lambda workload, package: make(other, package))
+    (found,) = measure.measure(["identity_50"], ["fastnet"], 3, 0.1)
+    assert found["failures"] == {"fastnet": "AssertionError: keys ['k50'] are not in the result"}
+    assert set(found["times"]) == {"bare", "bare_strict"}
+
+
+def _with_inner(ops: list[Any]) -> Iterator[Any]:
+    for op in ops:
+        yield op
+        yield from _with_inner(
+            [*getattr(op, "ops", ()), *filter(None, [getattr(op, "loss", None)])]
+        )
+
+
+@pytest.mark.skipif(not machine.has("torch"), reason="torch is not installed")
+def test_every_op_has_a_case() -> None:
+    import fastnet
+    from fastnet.op import tensorop
+    from fastnet.op.tensorop.model.following import FollowsUpdates
+
+    packages = [tensorop]
+    for found in pkgutil.iter_modules(tensorop.__path__, f"{tensorop.__name__}."):
+        packages += [import_module(found.name)] if found.ispkg else []
+    offered = {getattr(package, name) for package in packages for name in package.__all__}
+    used: set[type] = set()
+    for name in TOGETHER["op_cost"]:
+        workload: Any = BY_NAME[name]
+        ops = workload.case.ops(
+            lambda module: import_module(f"fastnet.{module}"),
+            lambda workload=workload: fastnet.build(workload.model, "sgd"),
+        )
+        for op in _with_inner(ops):
+            used.update(type(op).__mro__)
+    # An op that follows updates is called by them, not by a step.
+    missing = {
+        one.__name__
+        for one in offered - used
+        if inspect.isclass(one)
+        and issubclass(one, tensorop.TensorOp)
+        and not issubclass(one, FollowsUpdates)
+    }
+    assert missing == set()
+
+
+def test_tables_are_aligned() -> None:
+    assert tables.markdown_table(["a", "b"], [["x", 1]], left=1).splitlines() == [
+        *["| a | b |", "| --- | ---: |", "| x | 1 |"]
+    ]

@@ -1,34 +1,33 @@
-"""The clock: rounds of several programs, interleaved, and what to make of them.
+"""Times several programs in interleaved rounds.
 
-Programs are timed in turn (A B C, then B C A, ...), so that whatever the machine does meanwhile
-falls on all of them alike, and a ratio of two programs comes from one process and one run. A round
-in which the system ran something else meanwhile is timed again: what is left is the program's own.
+Programs are timed in turn (A B C, then B C A, ...), so that a change of the machine's speed affects
+all of them, and a ratio compares neighbouring times of one process. A round in which the system ran
+something else is timed again.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns, process_time_ns
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from bench.program import Program
 
 _Name = TypeVar("_Name")
 
 _MOST_LOOPS = 1_000_000
-# Fresh arguments are made before the clock starts and all live at once: a few are enough.
+# Fresh arguments are made before the timed region and all live at once.
 _MOST_FRESH_LOOPS = 4
 _WARM_UP_CALLS = 3
-# How often the length of a round is looked at: a single look may be disturbed.
-_LOOKS = 3
-# A round is timed again if the processor worked on something else for more than this part of it,
-# but not for ever: a program may wait for something of its own accord.
-_MOST_TAKEN_AWAY = 0.02
 _TRIES = 8
+# A round is disturbed if its wall time exceeds its processor time by more than this part.
+_MOST_WAITING = 0.02
 
 
 @dataclass(frozen=True)
@@ -40,86 +39,35 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: ArrayLike) -> Spread:
         """Return the spread of `values`.
 
         Example:
             >>> Spread.of([1.0, 2.0, 3.0, 4.0, 5.0])
             Spread(median=3.0, low=2.0, high=4.0)
         """
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, low, high)
+        low, median, high = np.percentile(values, [25, 50, 75])
+        return cls(float(median), float(low), float(high))
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The rounds of one program: nanoseconds a step, in the order in which they were timed."""
-
-    loops: int
-    rounds: tuple[float, ...]
-
-    @property
-    def spread(self) -> Spread:
-        """The median round and its quartiles, in nanoseconds."""
-        return Spread.of(self.rounds)
-
-    def ratio_to(self, other: Timing) -> Spread:
-        """Return how many times `other` this costs: median and quartiles of the rounds' ratios.
-
-        The two times of a round are neighbours, so that a machine that gets slower for a while
-        slows both. A ratio of two medians would take them from different whiles.
-
-        Example:
-            >>> Timing(1, (2.0, 4.0, 6.0)).ratio_to(Timing(1, (1.0, 2.0, 3.0)))
-            Spread(median=2.0, low=2.0, high=2.0)
-        """
-        pairs = zip(self.rounds, other.rounds, strict=True)
-        return Spread.of([mine / theirs for mine, theirs in pairs])
-
-    def less(self, other: Timing) -> Timing:
-        """Return this without the time of `other`, round by round.
-
-        Example:
-            >>> Timing(1, (5.0, 7.0)).less(Timing(1, (1.0, 2.0))).rounds
-            (4.0, 5.0)
-        """
-        pairs = zip(self.rounds, other.rounds, strict=True)
-        return Timing(self.loops, tuple(mine - theirs for mine, theirs in pairs))
-
-    def excess_over(self, other: Timing) -> Spread:
-        """Return how much longer than `other` this takes, in nanoseconds, round by round.
-
-        Example:
-            >>> Timing(1, (2.0, 5.0, 6.0)).excess_over(Timing(1, (1.0, 2.0, 3.0)))
-            Spread(median=3.0, low=2.0, high=3.0)
-        """
-        pairs = zip(self.rounds, other.rounds, strict=True)
-        return Spread.of([mine - theirs for mine, theirs in pairs])
-
-
-@dataclass(frozen=True)
-class Elapsed:
-    """How long something took, in nanoseconds.
+    """The rounds of one program.
 
     Attributes:
-        wall: By the clock on the wall.
-        processor: What of that the processor worked for this process. A framework may run a step in
-            a thread of its own while this one waits.
+        loops: The calls of a round.
+        rounds: Nanoseconds a step of each round, in the order in which they were timed.
     """
 
-    wall: int
-    processor: int
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether the processor was taken away for a notable part of the time."""
-        return self.wall - self.processor > _MOST_TAKEN_AWAY * self.wall
+    loops: int
+    rounds: NDArray[np.float64]
 
 
-def clock(step: Callable[[Any], Any], arguments: Iterable[Any]) -> Elapsed:
-    """Return how long `step` takes over `arguments`, the garbage collector off."""
+def clock(step: Callable[[Any], Any], arguments: Iterable[Any]) -> tuple[int, int]:
+    """Return the wall time and the processor time of `step` over `arguments`, in nanoseconds.
+
+    The garbage collector is disabled meanwhile.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -128,59 +76,57 @@ def clock(step: Callable[[Any], Any], arguments: Iterable[Any]) -> Elapsed:
         for argument in arguments:
             step(argument)
         wall = perf_counter_ns() - start
-        return Elapsed(wall, process_time_ns() - worked)
+        return wall, process_time_ns() - worked
     finally:
         if collects:
             gc.enable()
 
 
-def calls_per_round(program: Program, round_ns: int) -> int:
-    """Return how many calls of `program` fill a round, after warming it up."""
+def interleave(
+    programs: Mapping[_Name, Program], rounds: int, round_ns: float
+) -> dict[_Name, Timing]:
+    """Time `programs` in interleaved rounds.
+
+    Args:
+        programs: The programs, by name.
+        rounds: The number of rounds of each.
+        round_ns: The approximate length of a round of one program.
+
+    Returns:
+        The timing of each program.
+    """
+    names = list(programs)
+    loops = {name: _calls_per_round(program, round_ns) for name, program in programs.items()}
+    taken: dict[_Name, list[float]] = {name: [] for name in names}
+    for first in range(rounds):
+        for offset in range(len(names)):
+            name = names[(first + offset) % len(names)]
+            steps = loops[name] * programs[name].steps_per_call
+            taken[name].append(_undisturbed_round(programs[name], loops[name]) / steps)
+    return {name: Timing(loops[name], np.array(taken[name])) for name in names}
+
+
+def _calls_per_round(program: Program, round_ns: float) -> int:
+    """Return how many calls of `program` fill a round, after a warm-up."""
     most = _MOST_LOOPS if program.fresh is None else _MOST_FRESH_LOOPS
     clock(program.step, program.arguments(_WARM_UP_CALLS))
     loops = 1
     while True:
-        looks = [clock(program.step, program.arguments(loops)).wall for _ in range(_LOOKS)]
-        taken = max(1, min(looks))
+        # The least of three, since one may be disturbed.
+        taken = max(1, min(clock(program.step, program.arguments(loops))[0] for _ in range(3)))
         if taken * 2 >= round_ns or loops >= most:
             return min(most, max(1, round(loops * round_ns / taken)))
         loops = min(most, loops * 4)
 
 
 def _undisturbed_round(program: Program, count: int) -> int:
-    """Return the nanoseconds of `count` calls: the shortest of some tries if all are disturbed."""
+    """Return the nanoseconds of `count` calls, or of the shortest try if all are disturbed."""
     shortest = sys.maxsize
     for _ in range(_TRIES):
-        # The caches hold another program's data: an untimed call brings this one's back.
+        # An untimed call brings the program's data back into the caches.
         clock(program.step, program.arguments(1))
-        elapsed = clock(program.step, program.arguments(count))
-        if not elapsed.disturbed:
-            return elapsed.wall
-        shortest = min(shortest, elapsed.wall)
+        wall, worked = clock(program.step, program.arguments(count))
+        if wall - worked <= _MOST_WAITING * wall:
+            return wall
+        shortest = min(shortest, wall)
     return shortest
-
-
-def interleave(
-    programs: Mapping[_Name, Program], rounds: int, round_ns: int
-) -> dict[_Name, Timing]:
-    """Time `programs` in interleaved rounds.
-
-    Args:
-        programs: What to time, by name.
-        rounds: How often each is timed.
-        round_ns: About how long each round of each program lasts, in nanoseconds.
-
-    Returns:
-        A timing for each name, with as many rounds each.
-    """
-    names = list(programs)
-    loops = {name: calls_per_round(program, round_ns) for name, program in programs.items()}
-    taken: dict[_Name, list[float]] = {name: [] for name in names}
-    for first in range(rounds):
-        for offset in range(len(names)):
-            name = names[(first + offset) % len(names)]
-            program, count = programs[name], loops[name]
-            program.before_a_round()
-            nanoseconds = _undisturbed_round(program, count)
-            taken[name].append(nanoseconds / (count * program.steps_per_call))
-    return {name: Timing(loops[name], tuple(taken[name])) for name in names}

@@ -1,13 +1,9 @@
-"""How often `fastnet profile --compare` is right, on a busy machine.
+"""How often `fastnet profile --compare` is right on a busy machine: `python -m bench.verdicts`.
 
-    python -m bench.verdicts
-
-profiles a small training step in a process of its own again and again, while two other processes
-keep the machine busy: each time twice as it is, and once with an op that takes a tenth of the step
-beside it. A comparison of the first two should have no verdict on the step; that of the first and
-the third should say that it grew. Where a comparison says that it is too noisy to tell, both sides
-are measured again with twice the steps, as it asks for; what is still too noisy then counts as not
-found. It takes some minutes, and is no part of `make bench`.
+A small training step is profiled in a process of its own, beside two busy processes: twice
+unchanged, and once with an op that takes a tenth of the step. A comparison of the first two should
+have no verdict on the step, and one with the third should say that it grew. If a comparison is too
+noisy, both sides are measured again with twice the steps. It takes many minutes.
 """
 
 from __future__ import annotations
@@ -18,35 +14,40 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from bench.machine import processor, use_one_thread, versions
+from bench.tables import markdown_table
 
 FOLDER = Path(__file__).parent / "results"
 _PLANTED = 0.10
 _MOST_TRIES = 4
 _SKIPPED = 100
 _BUSY = 2
-_OP = "LambdaOp(x) -> kept"
+OP = "LambdaOp(x) -> kept"
+# A fork has torch already: importing it takes a hundred times as long as the steps.
+_CONTEXT: Any = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a comparison said of the step.
+    """A comparison's result for the step.
 
     Attributes:
-        verdict: Its verdict.
-        change: By how much the step grew, as a part of it.
-        noise: How far the 95 % interval goes to either side of that; None where there is none.
-        part_verdicts: How many of the step's parts were said to have grown or shrunk.
-        parts: How many parts there were in both.
-        tries: How often it was measured until it was not too noisy.
-        steps: How many steps each side measured at last.
+        verdict: The verdict.
+        change: The growth of the step, as a part of it.
+        noise: The half width of its 95 % interval, or None.
+        part_verdicts: The number of the step's parts with a verdict.
+        parts: The number of its parts.
+        tries: The number of measurements until it was not too noisy.
+        steps: The number of steps of the last measurement.
     """
 
     verdict: str
@@ -62,9 +63,9 @@ def measure(path: str, steps: int, turns: int | None) -> None:
     """Profile a training step in this process, and save the profile.
 
     Args:
-        path: The file to save it in.
-        steps: How many steps to measure.
-        turns: How many turns an op more takes; None for no such op, as it is.
+        path: The file of the profile.
+        steps: The number of steps.
+        turns: The length of an additional op, or None for no such op.
     """
     import torch
 
@@ -78,29 +79,27 @@ def measure(path: str, steps: int, turns: int | None) -> None:
     model: Any = fastnet.build(lambda: torch.nn.Sequential(*layers), "sgd")
     ops = [ModelOp(model, "x", "y"), CrossEntropy(("y", "label"), "loss"), UpdateOp(model, "loss")]
     if turns is not None:
-        ops.insert(0, LambdaOp(lambda x: work(turns), "x", "kept"))
+        ops.insert(0, LambdaOp(lambda x: _work(turns), "x", "kept"))
     batch = {"x": torch.randn(8, 16), "label": torch.randint(0, 4, (8,))}
     made = fastnet.profile(fastnet.Network(ops), batch, steps=steps, skip=_SKIPPED, update=True)
     made.to_json(path)
 
 
-def work(turns: int) -> int:
-    """Take as long as so many turns of a loop."""
+def _work(turns: int) -> int:
     total = 0
     for number in range(turns):
         total += number & 3
     return total
 
 
-def keep_busy() -> None:
-    """Do something for ever."""
+def _keep_busy() -> None:
     while True:
-        work(100_000)
+        _work(100_000)
 
 
 @contextmanager
-def _beside(target: Callable[[], None]) -> Iterator[None]:
-    processes = [_context().Process(target=target, daemon=True) for _ in range(_BUSY)]
+def _busy_processes() -> Iterator[None]:
+    processes = [_CONTEXT.Process(target=_keep_busy, daemon=True) for _ in range(_BUSY)]
     for process in processes:
         process.start()
     try:
@@ -111,37 +110,31 @@ def _beside(target: Callable[[], None]) -> Iterator[None]:
             process.join()
 
 
-def _context() -> Any:
-    # torch is loaded once: it takes a hundred times as long as the steps
-    return multiprocessing.get_context("fork")
-
-
 def _profile(folder: Path, steps: int, turns: int | None) -> Any:
     from fastnet.profiling import Profile
 
     path = folder / "profile.json"
-    process = _context().Process(target=measure, args=(str(path), steps, turns))
+    process = _CONTEXT.Process(target=measure, args=(str(path), steps, turns))
     process.start()
     process.join()
     if process.exitcode:
-        raise RuntimeError(f"a process that measures ended with {process.exitcode}")
+        raise RuntimeError(f"a profiled process ended with {process.exitcode}")
     return Profile.from_json(path)
 
 
 def _turns(folder: Path, steps: int) -> int:
-    """Find how many turns of work take a tenth of the step."""
-    before = after = None
+    """Return the length of an op that takes a tenth of the step."""
     tried = 1000
-    while before is None or after is None:
+    while True:
         alone, planted = _profile(folder, steps, None), _profile(folder, steps, tried)
-        (row,) = [row for row in planted.rows if row.name == _OP]
-        if alone.section("train").step.blocks and row.blocks:
-            before, after = alone.section("train").step.blocks, row.blocks
-    return round(tried * _PLANTED * (sum(before) / len(before)) / (sum(after) / len(after)))
+        (row,) = [row for row in planted.rows if row.name == OP]
+        step = alone.section("train").step
+        if step.blocks and row.blocks:
+            return round(tried * _PLANTED * float(np.mean(step.blocks) / np.mean(row.blocks)))
 
 
 def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> Found:
-    """Measure and compare, with more steps where that is too noisy."""
+    """Measure and compare, with more steps while that is too noisy."""
     for tries in range(1, _MOST_TRIES + 1):
         first = before if tries == 1 else _profile(folder, steps, None)
         comparison = first.compare(_profile(folder, steps, turns))
@@ -162,24 +155,23 @@ def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> Found
 
 
 def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
-    """Make comparisons of the same step, and of one with a tenth more.
+    """Compare the unchanged step with itself and with the longer one.
 
     Args:
-        comparisons: How many of each.
-        steps: How many steps to measure at first.
-        minutes: After how many minutes to stop, with fewer comparisons.
+        comparisons: The number of comparisons of each kind.
+        steps: The steps of a first measurement.
+        minutes: The time after which no comparison begins.
 
     Returns:
-        What was found, as plain data.
+        The results as plain data.
     """
     use_one_thread("torch")
     started = time.monotonic()
     same: list[Found] = []
     planted: list[Found] = []
-    with TemporaryDirectory() as name, _beside(keep_busy):
+    with TemporaryDirectory() as name, _busy_processes():
         folder = Path(name)
-        # all that is imported on the way is there before the processes are made
-        measure(str(folder / "first.json"), 30, 1)
+        measure(str(folder / "first.json"), 30, 1)  # imports everything before the forks
         turns = _turns(folder, steps)
         while len(planted) < comparisons and time.monotonic() - started < 60 * minutes:
             before = _profile(folder, steps, None)
@@ -198,58 +190,55 @@ def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
     }
 
 
-def table(data: dict[str, Any]) -> str:
-    """Write down what was found, in Markdown."""
-    about = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
-    lines = [
-        "# How often a comparison of profiles is right",
-        "",
-        f"Measured {data['when']} on {data['processor']}, one thread, "
-        f"{data['busy_processes']} busy processes beside it, in {data['seconds']} s.",
-        f"- {about}",
-        "",
-        "Each comparison is of two processes that train a small MLP. The verdict is that on the "
-        "step; the change is the median of all, with the middle nine tenths; parts are the rows of "
-        "a step, and those with a verdict that did not change.",
-        "",
-        "| the later step | comparisons | grew | shrank | no change | too noisy | change | 95 % "
-        "interval, median | tries, mean | parts with a verdict |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+def page(data: dict[str, Any]) -> str:
+    """Return the page of the results, in Markdown."""
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    kinds = {"is the same": data["same"], "takes 10 % more": data["planted"]}
+    columns = ["the later step", "comparisons", "grew", "shrank", "no change", "too noisy"]
+    columns += ["change", "95 % interval, median", "tries, mean", "parts with a verdict"]
+    rows = [_cells(title, found) for title, found in kinds.items() if found]
+    return f"""\
+# How often a comparison of profiles is right
+
+Measured {data["when"]} on {data["processor"]}, one thread, \
+{data["busy_processes"]} busy processes beside it, in {data["seconds"]} s.
+- {versions}
+
+Each comparison is of two processes that train a small MLP. The change is the median of all, with
+the 5 % and 95 % quantiles; parts are the rows of a step, of which none but the planted op changed.
+
+{markdown_table(columns, rows, left=1)}
+"""
+
+
+def _cells(title: str, found: Sequence[dict[str, Any]]) -> list[Any]:
+    verdicts = Counter(each["verdict"] for each in found)
+    low, change, high = np.quantile([each["change"] for each in found], [0.05, 0.5, 0.95])
+    noises = [each["noise"] for each in found if each["noise"] is not None]
+    return [
+        title,
+        len(found),
+        *(verdicts[name] for name in ("grew", "shrank", "", "too noisy")),
+        f"{change:+.1%} ({low:+.1%} to {high:+.1%})",
+        f"± {np.median(noises):.1%}" if noises else "-",
+        f"{np.mean([each['tries'] for each in found]):.1f}",
+        f"{sum(each['part_verdicts'] for each in found)} of {sum(each['parts'] for each in found)}",
     ]
-    for title, found in (("is the same", data["same"]), ("takes 10 % more", data["planted"])):
-        if not found:
-            continue
-        verdicts = Counter(each["verdict"] for each in found)
-        changes = sorted(each["change"] for each in found)
-        noises = sorted(each["noise"] for each in found if each["noise"] is not None)
-        least, most = changes[len(changes) // 20], changes[-1 - len(changes) // 20]
-        cells = [
-            title,
-            str(len(found)),
-            *(str(verdicts[name]) for name in ("grew", "shrank", "", "too noisy")),
-            f"{changes[len(changes) // 2]:+.1%} ({least:+.1%} to {most:+.1%})",
-            f"± {noises[len(noises) // 2]:.1%}" if noises else "-",
-            f"{sum(each['tries'] for each in found) / len(found):.1f}",
-            f"{sum(each['part_verdicts'] for each in found)} of "
-            f"{sum(each['parts'] for each in found)}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Measure, and save what was found."""
-    parser = argparse.ArgumentParser(prog="python -m bench.verdicts")
-    parser.add_argument("--comparisons", type=int, default=100, help="of each sort (default: 100)")
+    """Measure, and save the results."""
+    parser = argparse.ArgumentParser(prog="python -m bench.verdicts", description=__doc__)
+    parser.add_argument("--comparisons", type=int, default=100, help="of each kind (default: 100)")
     parser.add_argument("--steps", type=int, default=2000, help="of a profile (default: 2000)")
     parser.add_argument("--minutes", type=float, default=30.0, help="at most (default: 30)")
-    parser.add_argument("--save", type=Path, default=FOLDER, help="the folder for what is found")
-    arguments = parser.parse_args()
-    data = run(arguments.comparisons, arguments.steps, arguments.minutes)
-    arguments.save.mkdir(parents=True, exist_ok=True)
-    (arguments.save / "verdicts.json").write_text(json.dumps(data, indent=1) + "\n")
-    (arguments.save / "verdicts.md").write_text(table(data))
-    print(table(data))
+    parser.add_argument("--save", type=Path, default=FOLDER, help="the folder of the results")
+    options = parser.parse_args()
+    data = run(options.comparisons, options.steps, options.minutes)
+    options.save.mkdir(parents=True, exist_ok=True)
+    (options.save / "verdicts.json").write_text(json.dumps(data, indent=1) + "\n")
+    (options.save / "verdicts.md").write_text(page(data))
+    print(page(data))
 
 
 if __name__ == "__main__":

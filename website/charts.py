@@ -8,38 +8,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from bench import growth, peers
-from bench.plot_growth import style
+from bench import peers
 from bench.ranks import Line
-from bench.results import SUBJECT, Cell, Row, Section
-from bench.tables import microseconds, shown
+from bench.results import SUBJECT, Cell, Growth, Row, Section
+from bench.tables import microseconds, with_unit
 
-# Okabe and Ito's, as in bench.plot_growth; gray stands for loops by hand, light or dark.
 _GRAY = "#8a8f98"
-_COLORS = {
-    "bare": _GRAY,
-    "bare_strict": "#b5b9bf",
-    "fastnet": "#009688",
-    "fastestimator": "#d55e00",
-    "tensordict": "#e69f00",
-    "lightning": "#c77cff",
-    "fabric": "#cc79a7",
-    "ignite": "#56b4e9",
-    "accelerate": "#3d85c6",
-    "optree": "#a0a000",
-    "pytree": "#b8860b",
-    "compiled_model": "#e69f00",
-    "compiled_update": "#cc79a7",
-    "compiled_loop": "#56b4e9",
-    "jax_step": "#a0a000",
-    "tf_concrete": _GRAY,
-    "tf_concrete_any": "#b5b9bf",
-    "tf_eager": "#b5b9bf",
-    "tf_function": "#e69f00",
-    "keras_fit": "#cc79a7",
-    "keras_on_batch": "#56b4e9",
-}
-_DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 _WIDEST_LABEL = 16
 _ROW_PX, _AROUND_PX = 38, 120
 
@@ -55,7 +29,7 @@ def ratios(section: Section) -> go.Figure | None:
     """
     rows: list[Row] = []
     for row in section.rows:
-        if row.unit == "ratio" and row.cells and row.title not in [one.title for one in rows]:
+        if row.unit == "ratio" and row.cells and row.workload not in [one.workload for one in rows]:
             rows.append(row)
     if not rows:
         return None
@@ -66,7 +40,7 @@ def ratios(section: Section) -> go.Figure | None:
             continue
         figure.add_scatter(
             x=[max(row.cells[peer].value, 1e-3) for row in found],
-            y=[_wrapped(row.title) for row in found],
+            y=[_wrapped(row.workload.title) for row in found],
             name=peers.title(peer),
             mode="markers",
             zorder=2 if peer == SUBJECT else 1,
@@ -79,7 +53,8 @@ def ratios(section: Section) -> go.Figure | None:
             hovertemplate="%{customdata[0]}",
         )
     figure.add_vline(x=1, line={"color": _GRAY, "width": 1, "dash": "dot"})
-    _lay_out(figure, len(rows), "ratio to the loop by hand (log scale)")
+    baseline = peers.title(rows[0].reference)
+    _lay_out(figure, len(rows), f"ratio to the {baseline} (logarithmic axis)")
     figure.update_xaxes(type="log", dtick=1)
     return figure
 
@@ -101,7 +76,7 @@ def costs(rows: Sequence[Row]) -> go.Figure:
             continue
         figure.add_scatter(
             x=[cell.value for cell in cells],
-            y=[row.title.removesuffix(", eager") for row in found],
+            y=[row.workload.title for row in found],
             name=peers.title(peer),
             mode="markers",
             marker={"color": _color(peer), "size": 9 if peer == SUBJECT else 7},
@@ -111,11 +86,11 @@ def costs(rows: Sequence[Row]) -> go.Figure:
     goals = {row.goal.limit for row in rows if row.goal}
     for goal in goals:
         figure.add_vline(x=goal, line={"color": _GRAY, "width": 1, "dash": "dot"})
-    _lay_out(figure, len(rows), "µs that it adds", row_px=22)
+    _lay_out(figure, len(rows), "µs that the op adds", row_px=22)
     return figure
 
 
-def grows(group: growth.Group) -> go.Figure:
+def grows(group: Growth) -> go.Figure:
     """Draw how a step's time grows with one thing, a line for each peer.
 
     Args:
@@ -125,27 +100,23 @@ def grows(group: growth.Group) -> go.Figure:
         The chart.
     """
     figure = go.Figure()
-    lines = {group.reference: group.baseline_ns}
-    lines |= {line.peer: line.times_ns for line in group.lines}
-    for peer, times in lines.items():
+    for peer in (group.reference, *group.ratios):
+        times = group.times_ns(peer)
         sizes = sorted(times)
         figure.add_scatter(
             x=sizes,
             y=[times[size] / 1e3 for size in sizes],
             name=peers.title(peer),
             mode="lines+markers",
-            line={
-                "color": _color(peer),
-                "width": 3 if peer == SUBJECT else 1.5,
-                "dash": _DASHES[style(peer)[2]],
-            },
+            line={"color": _color(peer), "width": 3 if peer == SUBJECT else 1.5},
             customdata=[[microseconds(times[size])] for size in sizes],
             hovertemplate=f"{peers.title(peer)}: %{{customdata[0]}} µs at %{{x:,}}",
         )
-    _lay_out(figure, 9, group.what)
-    if min(group.sizes) > 0:
+    logarithmic = min(group.sizes) > 0
+    _lay_out(figure, 9, group.what + " (logarithmic axis)" * logarithmic)
+    if logarithmic:
         figure.update_xaxes(type="log", tickvals=group.sizes, ticktext=_few(group.sizes))
-    figure.update_yaxes(type="log", dtick=1, title="µs a step (log scale)", autorange=True)
+    figure.update_yaxes(type="log", dtick=1, title="µs a step (logarithmic axis)", autorange=True)
     return figure
 
 
@@ -159,7 +130,7 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
         The chart.
     """
     figure = go.Figure()
-    colors = {"by hand": "bare", "fastnet": "fastnet", "Fabric": "fabric"}
+    names = {peer.title: name for name, peer in peers.PEERS.items()}
     steps = list(dict.fromkeys((line.workload, line.engine) for line in lines))
     for peer in dict.fromkeys(line.peer for line in lines):
         own = [line for line in lines if line.peer == peer]
@@ -168,7 +139,7 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
             y=[_wrapped(f"{line.workload}, {line.engine}") for line in own],
             name=peer,
             mode="markers",
-            marker={"color": _color(colors.get(peer, "accelerate")), "size": 10},
+            marker={"color": _color(names[peer]), "size": 10},
             error_x={
                 "type": "data",
                 "symmetric": False,
@@ -179,7 +150,7 @@ def ranks(lines: Sequence[Line]) -> go.Figure:
             hovertemplate=f"{peer}: %{{x:.3f}}",
         )
     figure.update_layout(scattermode="group")
-    _lay_out(figure, 2 * len(steps), "ratio to the loop by hand")
+    _lay_out(figure, 2 * len(steps), f"ratio to the {peers.title('bare')}")
     return figure
 
 
@@ -226,9 +197,9 @@ def to_html(figure: go.Figure, anchor: str) -> str:
 def _told(row: Row, cell: Cell) -> str:
     spread = ""
     if cell.spread is not None:
-        spread = f", {shown(row, cell.spread.low)} to {shown(row, cell.spread.high)}"
+        spread = f", {with_unit(row, cell.spread.low)} to {with_unit(row, cell.spread.high)}"
     time = "" if cell.time_ns is None else f"<br>a step takes {microseconds(cell.time_ns)} µs"
-    return f"{shown(row, cell.value)}{spread}{time}"
+    return f"{with_unit(row, cell.value)}{spread}{time}"
 
 
 def _lay_out(figure: go.Figure, lines: int, title: str, row_px: int = _ROW_PX) -> None:
@@ -253,7 +224,7 @@ def _lay_out(figure: go.Figure, lines: int, title: str, row_px: int = _ROW_PX) -
 
 
 def _color(peer: str) -> str:
-    return _COLORS[peer]
+    return peers.PEERS[peer].color
 
 
 def _few(sizes: Sequence[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The pages of what was measured, made from the files in bench/results."""
+"""The pages of measurements, made from the files in bench/results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from bench import growth, tables, verdicts
 from bench import ranks as bench_ranks
+from bench import tables, verdicts
 from bench.ranks import Line
-from bench.results import Report, from_json, sections
+from bench.results import Report, sections
 from bench.timing import Spread
 from website import charts
 
@@ -22,15 +22,20 @@ RESULTS = Path(__file__).parents[1] / "bench" / "results"
 
 # The pages, in the order of the navigation.
 TITLES = {
-    "report": "A step in PyTorch",
-    "tensorflow": "A step in TensorFlow",
-    "growth": "How a step grows",
-    "ops": "What each op adds",
-    "op_instructions_torch": "Instructions of ops, PyTorch",
-    "op_instructions_tensorflow": "Instructions of ops, TensorFlow",
+    "report": "Steps in PyTorch",
+    "compiled": "Compiled steps in PyTorch",
+    "compiled_parts": "Partly compiled steps",
+    "first_steps": "First compiled steps and memory",
+    "compiled_instructions": "Instructions of a compiled step",
+    "tensorflow": "Steps in TensorFlow",
+    "compiled_tensorflow": "Compiled steps in TensorFlow",
+    "devices": "Steps over several devices",
+    "ranks": "Distributed training",
+    "fit": "FastEstimator's Estimator",
+    "growth": "Growth with ops, keys and slices",
+    "ops": "Overhead of each op",
+    "op_instructions_torch": "Instructions of each op",
     "instructions": "Instructions of the kernel",
-    "fit": "FastEstimator's fit, swapped",
-    "ranks": "Processes that train together",
     "verdicts": "Comparisons of profiles",
 }
 
@@ -56,15 +61,16 @@ class Page:
 
     @property
     def title(self) -> str:
-        """What the navigation calls it."""
-        return TITLES.get(self.name, self.name)
+        """Its title in the navigation."""
+        return TITLES[self.name]
 
 
 def pages() -> Iterator[Page]:
-    """Yield a page for each file of results: those with a title first, in their order."""
+    """Yield a page for each file of results, in the order of the titles."""
     there = {path.stem for path in RESULTS.iterdir() if path.suffix in (".json", ".md")}
-    for name in [*(name for name in TITLES if name in there), *sorted(there - TITLES.keys())]:
-        yield _page(name)
+    if untitled := there - TITLES.keys():
+        raise ValueError(f"No title for {', '.join(sorted(untitled))} of bench/results")
+    yield from (_page(name) for name in TITLES if name in there)
 
 
 def charts_in(html: str, made: dict[str, str]) -> str:
@@ -83,7 +89,7 @@ def charts_in(html: str, made: dict[str, str]) -> str:
 def _page(name: str) -> Page:
     file = RESULTS / f"{name}.json"
     if not file.exists():
-        return Page(name, _below(f"# {TITLES.get(name, name)}", _written(name)))
+        return Page(name, _below(f"# {TITLES[name]}", _written(name)))
     data = json.loads(file.read_text(encoding="utf-8"))
     if name == "ranks":
         return _of_ranks(data)
@@ -91,11 +97,11 @@ def _page(name: str) -> Page:
         return _of_verdicts(data)
     if name == "instructions":
         return _of_instructions(data)
-    return _of_report(name, from_json(data))
+    return _of_report(name, Report.from_json(data))
 
 
 def _of_report(name: str, report: Report) -> Page:
-    page = Page(name, f"# {TITLES.get(name, name)}\n\n{''.join(tables.remarks(report))}")
+    page = Page(name, f"# {TITLES[name]}\n\n{''.join(tables.remarks(report))}")
     parts = [page.text]
 
     def show(chart: str, figure: go.Figure) -> None:
@@ -107,17 +113,13 @@ def _of_report(name: str, report: Report) -> Page:
         if figure is not None:
             parts.append(f"## {section.title}")
             show(f"ratios-{number}", figure)
-        eager = [row for row in section.costs if row.title.endswith(", eager")]
-        others = [row for row in section.costs if row not in eager]
-        for kind, rows in ((", eager", eager), ("", others)):
-            if rows:
-                parts.append(f"## {section.title}{kind}: µs that an op adds")
-                show(f"costs-{number}{'-eager' * bool(kind)}", charts.costs(rows))
-        for group in growth.groups(section):
-            parts.append(f"## {group.section}: {group.what}")
+        if section.costs:
+            parts.append(f"## {section.title}: overhead of each op")
+            show(f"costs-{number}", charts.costs(section.costs))
+        for group in section.growth:
+            parts.append(f"## {group.section}: growth with {group.what}")
             show(f"{group.name}-{number}", charts.grows(group))
-    parts += [table.to_markdown() for table in tables.all_tables(report)]
-    parts.append(tables.times_table(report).to_markdown())
+    parts += tables.all_tables(report)
     page.text = "\n\n".join(parts) + "\n"
     return page
 
@@ -149,7 +151,7 @@ def _of_verdicts(data: dict[str, Any]) -> Page:
         "the same step": [one["change"] for one in data["same"]],
         "10 % more": [one["change"] for one in data["planted"]],
     }
-    text = _below(f"# {TITLES['verdicts']}\n\n<!-- chart verdicts -->", verdicts.table(data))
+    text = _below(f"# {TITLES['verdicts']}\n\n<!-- chart verdicts -->", verdicts.page(data))
     made = {"verdicts": charts.to_html(charts.changes(found), "chart-verdicts")}
     return Page("verdicts", text, made)
 

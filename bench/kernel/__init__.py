@@ -1,1 +1,1 @@
-"""The kernel alone: plain Python objects, no framework, so that nothing hides what it costs."""
+"""The kernel on plain Python objects, without a framework."""

@@ -1,6 +1,6 @@
-"""Makes the kernel's calls, each a few times and then twice as often; callgrind watches it.
+"""Makes the kernel's calls under callgrind, each a few times and then twice as often.
 
-It imports little, so that a change elsewhere does not move what it counts about in memory.
+It imports little, so that a change elsewhere does not move the objects that it counts in memory.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from bench.kernel.measures import Call, measures
 from bench.marks import mark
 
 FEW_TIMES, TWICE = 20, 40
-# CPython caches attributes by a hash of a class's number and a name's place in memory. Where two
-# collide, each look-up takes long, and which do is chance: so everything is counted with several
-# classes, and the least counts.
+# CPython caches attributes by a hash of a class's version and a name's address, and collisions
+# depend on the addresses. So everything is counted with several classes, and the least counts.
 SETS = 3
 
 
 def run(call: Call, times: int) -> None:
-    """Make a call again and again, in a loop that is written in C."""
+    """Make a call several times, in a loop written in C."""
     deque(starmap(call.function, repeat(call.arguments, times)), maxlen=0)
 
 
 def main() -> None:
     """Make each call, with a mark before and after each run."""
     everything = [measure for _ in range(SETS) for measure in measures()]
-    # It would run at another time whenever anything allocates one object more.
+    # A collection would start elsewhere with one allocation more.
     gc.disable()
     mark()
     for measure in everything:
         for call in filter(None, (measure.more, measure.less)):
-            # The first calls fill caches.
+            # Fill caches.
             run(call, FEW_TIMES)
             for times in (FEW_TIMES, TWICE):
                 mark()

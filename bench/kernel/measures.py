@@ -1,10 +1,9 @@
-"""What the kernel's instructions are counted for: calls of it, and how they combine to a figure.
+"""The calls of the kernel whose instructions are counted, and how they combine to a figure.
 
-A figure is the difference of two calls that differ in one respect only (41 ops, and one), divided
-by how much of it there is, so that what both have in common cancels out. Where nothing else is
-said, what the kernel calls is a function written in C: an op is `dict.get`, which returns what it
-is given, and a tensor is an int, whose `conjugate` stands for `detach`. So a figure is the
-kernel's and that function's, and no interpreter's loop is in it.
+A figure is the difference of two calls that differ in one respect only (41 ops and one), divided by
+that difference. Unless stated otherwise, the kernel calls functions written in C: an op is
+`dict.get`, which returns its input, and a tensor is an int, whose `conjugate` stands for `detach`.
+So a figure is that of the kernel and of this function, without the interpreter's loop.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from bench.kernel.batches import Tensor, kind_of
-from bench.kernel.chains import STATE, Chain
 from fastnet._execute import Plan
 from fastnet._nest import NestMap
 from fastnet._resolve import KeyTable, OpSpec, resolve
 from fastnet._slice import forward_slicers, reverse_slicers
 from fastnet._stamps import StampLog
-from fastnet._trace import Slot, Trace, TracedStep
+from fastnet._trace import Slot, TensorKind, Trace, TracedStep
 from fastnet.network import BaseNetwork
 from fastnet.op.tensorop import LambdaOp
 
@@ -30,12 +27,13 @@ _T = TypeVar("_T")
 
 FEW, MANY = 1, 41
 VALUE = "value"
+STATE: dict[str, Any] = {"mode": "infer", "epoch": 1, "deferred": {}}
 _DETACH = NestMap(int, int.conjugate)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function of the kernel, and what it is called with, again and again."""
+    """A function of the kernel and its arguments."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -43,14 +41,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure: the instructions of one thing that the kernel does.
+    """A figure: the instructions of one unit of the kernel's work.
 
     Attributes:
-        name: How the committed figures call it.
-        title: How the table calls it.
-        more: A call that does it.
-        less: A call that does less of it, or None if the whole call is meant.
-        times: How much more the first call does of it.
+        name: Its name in the committed figures.
+        title: Its name in the table.
+        more: A call with more of the work.
+        less: A call with less of it, or None if the whole call is counted.
+        times: The difference between the two, in units.
     """
 
     name: str
@@ -63,12 +61,12 @@ class Measure:
 def _growing(
     name: str, title: str, make: Callable[[int], Call], few: int = FEW, many: int = MANY
 ) -> Measure:
-    """Return the measure of one of what `make` makes many of."""
+    """Return the measure of one unit, of which `make` makes many."""
     return Measure(name, title, make(many), make(few), many - few)
 
 
 def measures() -> list[Measure]:
-    """Return all that is counted, in the order of the table, with classes of its own."""
+    """Return all measures, in the order of the table, with new classes."""
     return [
         Measure("step", "a step of one op", _chain(1)),
         _growing("op", "an op: read, call, write", _chain),
@@ -81,27 +79,27 @@ def measures() -> list[Measure]:
         _growing("key_detached", "the same, detached", _detaching),
         _growing("nest_leaf", "a leaf of a nest detached", _leaves),
         _growing("nest_level", "a dict around it", _levels, 1, 11),
-        _growing("slice", "a minibatch cut from a batch", _cutting),
-        _growing("unslice", "a minibatch joined", _joining),
-        Measure("read_op", "an op's keys looked up, once a network", _read_op()),
-        _growing("resolve_op", "an op resolved, once an opening", _resolving),
-        _growing("lay_out_op", "an op laid out in a plan, once an opening", _laying_out),
+        _growing("slice", "a slice of a batch", _cutting),
+        _growing("unslice", "a slice merged", _joining),
+        Measure("read_op", "the keys of an op looked up, once per network", _read_op()),
+        _growing("resolve_op", "an op resolved, once per entry", _resolving),
+        _growing("lay_out_op", "an op added to a plan, once per entry", _laying_out),
         _growing("plan_op", "an op of a network that is entered for the first time", _planning),
         _growing("enter_op", "an op of a network that is entered again", _entering),
         Measure("traced_step", "a traced step of one tensor", _traced(1)),
         _growing("traced_tensor", "a tensor of a traced step", _traced),
-        _growing("loop_op", "beside it: a method in Python, in a loop by hand", _by_hand),
-        _growing("dict_op", "beside it: the same, values in a dict", _by_dict),
+        _growing("loop_op", "for comparison: a method in Python in a hand-written loop", _by_hand),
+        _growing("dict_op", "for comparison: the same, values in a dict", _by_dict),
     ]
 
 
 def _anew(cls: type[_T]) -> type[_T]:
-    """Return a class like `cls` that no cache of the interpreter knows."""
+    """Return a new class like `cls`, which is in no cache of the interpreter."""
     return type(cls.__name__, (cls,), {})
 
 
 class _Op:
-    """An op as far as the kernel looks at it, with a forward that is written in C."""
+    """The attributes of an op that the kernel reads, with a `forward` written in C."""
 
     mode: frozenset[str] = frozenset()
     ds_id: frozenset[str] = frozenset()
@@ -148,15 +146,32 @@ def _chain(length: int) -> Call:
 def _chain_timed(length: int) -> Call:
     plan = _plan(_ops(length), {f"k{length}"})
     log = StampLog()
-    # Room for all the stamps there will be, so that none of them has to ask for more.
+    # Reserve the memory of all time stamps.
     log.stamp_many(0, 10_000)
     log.keep(0)
     return Call(plan.step_timed, ({"k0": VALUE}, STATE, log))
 
 
+class _Identity(_Op):
+    """An op whose `forward` is a method in Python; with two inputs it returns both."""
+
+    def __init__(self, inputs: list[str], outputs: list[str]) -> None:
+        super().__init__(inputs, outputs, self._forward)
+
+    def _forward(self, data: Any, state: dict[str, Any]) -> Any:
+        return data
+
+
+def _identities(length: int, width: int = 1) -> list[_Identity]:
+    """Return a chain of identity ops that read and write `width` keys each."""
+    keys = [[f"k{index}_{column}" for column in range(width)] for index in range(length + 1)]
+    return [_Identity(inputs, outputs) for inputs, outputs in pairwise(keys)]
+
+
 def _methods(length: int, width: int = 1) -> Call:
-    chain = Chain(length, width)
-    return Call(chain.plan().step, (chain.batch, STATE))
+    ops = _identities(length, width)
+    plan = _plan(ops, set(ops[-1].outputs))
+    return Call(plan.step, ({key: object() for key in ops[0].inputs}, STATE))
 
 
 def _methods_of_two(length: int) -> Call:
@@ -198,7 +213,7 @@ def _levels(depth: int) -> Call:
 
 
 class _Slicer:
-    """A slicer as far as the kernel looks at it: its pieces are there already."""
+    """The attributes of a slicer that the kernel reads; its slices exist already."""
 
     def __init__(self, pieces: list[tuple[str]]) -> None:
         self.slice_inputs = self.unslice_inputs = ["x"]
@@ -254,10 +269,27 @@ def _enter_and_leave(network: BaseNetwork) -> None:
         pass
 
 
+class _Tensor:
+    """A type and a shape."""
+
+    __slots__ = ("shape", "type")
+
+    def __init__(self, type: str, shape: tuple[int, ...]) -> None:
+        self.type = type
+        self.shape = shape
+
+
 def _traced(count: int) -> Call:
-    """Return a traced step whose function gives its first tensor back."""
-    tensor = _anew(Tensor)
-    kind = kind_of(tensor)
+    """Return a traced step whose function returns its first tensor."""
+    tensor = _anew(_Tensor)
+    kind = TensorKind(
+        tensor,
+        operator.attrgetter("type"),
+        operator.attrgetter("shape"),
+        convert=lambda value: None,
+        split=lambda value: None,
+        join=lambda kind, tensors: None,
+    )
     batch = {key: tensor("float32", (8, 16)) for key in _keys(count)}
     first = operator.itemgetter(slice(0, 1))
 
@@ -268,10 +300,32 @@ def _traced(count: int) -> Call:
 
 
 def _by_hand(length: int) -> Call:
-    chain = Chain(length)
-    return Call(chain.by_hand(), (chain.batch,))
+    """Return a hand-written loop: the value is passed on without looking up keys."""
+    ops = _identities(length)
+    forwards = [op.forward for op in ops]
+    read, write = ops[0].inputs[0], ops[-1].outputs[0]
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        value = batch[read]
+        for forward in forwards:
+            value = forward(value, STATE)
+        return {**batch, write: value}
+
+    return Call(step, ({read: object()},))
 
 
 def _by_dict(length: int) -> Call:
-    chain = Chain(length)
-    return Call(chain.by_dict(), (chain.batch,))
+    """Return an interpreter in Python that keeps every value in a dict."""
+    ops = _identities(length)
+    last = ops[-1].outputs
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        store = dict(batch)
+        for op in ops:
+            values = [store[key] for key in op.inputs]
+            outputs = op.forward(values if op.in_list else values[0], STATE)
+            for key, value in zip(op.outputs, outputs if op.out_list else [outputs], strict=True):
+                store[key] = value
+        return {**batch, **{key: store[key] for key in last}}
+
+    return Call(step, (dict.fromkeys(ops[0].inputs, object()),))

@@ -1,7 +1,8 @@
-"""The baseline: what a person who knows PyTorch well would write by hand for the same work.
+"""The baseline: the loop that a person who knows PyTorch well would write by hand.
 
-Each function says what it does and why it is a fair loop. All are given the same batch as the peers
-and return what the peers must return: the batch with the new keys on top, in a new dict.
+Each program returns its batch with the new keys added, in a new dict. With `strict` it leaves out
+what a step needs and a microbenchmark does not: `torch.no_grad()` around a chain, the containers
+around a nest's tensors. With `fused` its optimizer is torch's fused one.
 """
 
 from __future__ import annotations
@@ -12,102 +13,131 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bench.peers._dispatch import by_hand
-from bench.peers._torch_device import DEVICE
+from bench.peers.loops import DEVICE, Step, backward, infer_loop, train_loop
 from bench.program import Program
-from bench.workloads.compiled import AdversarialPair, Chain, Divided
-from bench.workloads.dispatch import Dispatch
-from bench.workloads.foreign import ForeignBatch
-from bench.workloads.growth import DeepNest, Fused, ManyKeys
-from bench.workloads.identity_chain import Identity, IdentityChain
-from bench.workloads.live_tensors import Census, LiveTensors
-from bench.workloads.measuring import Measuring
-from bench.workloads.nest import Nest
-from bench.workloads.op_cost import OpCost
-from bench.workloads.slicing import AXIS, Slicing
-from bench.workloads.supervised import Supervised
+from bench.workloads.chains import Census, Identity, IdentityChain, LiveTensors, Measuring
+from bench.workloads.compiled import AdversarialPair, Divided, ElementwiseChain
+from bench.workloads.nests import AXIS, DeepNest, ManyKeys, Nest, Slicing
+from bench.workloads.ops import OpCost
+from bench.workloads.torch_models import ForeignBatch, Supervised
 from bench.workloads.workload import Workload
 
-NAME = "bare loop"
+STATE: dict[str, Any] = {"mode": "infer"}
 
 
-def available() -> bool:
-    """It only needs torch."""
-    return True
+def make(workload: Workload, strict: bool = False, fused: bool = False) -> Program | None:
+    """Return the hand-written loop of `workload`.
 
-
-def version() -> str | None:
-    """It has none of its own."""
-    return None
-
-
-def make(workload: Workload) -> Program | None:
-    """Return the hand-written loop of `workload`."""
+    Args:
+        workload: The workload.
+        strict: Whether to make only the calls that are the work itself.
+        fused: Whether the optimizer is fused; only for train steps.
+    """
+    if strict:
+        return _strict(workload)
     match workload:
-        case IdentityChain():
-            return _identity_chain(workload)
-        case ForeignBatch():
-            return _foreign(workload)
-        case Divided():
-            return _divided(workload)
-        case Supervised(training=True):
-            return _train(workload)
-        case Supervised():
-            return _infer(workload)
+        case Supervised(training=True) if not (fused and isinstance(workload, ForeignBatch)):
+            return _train(workload, fused)
         case AdversarialPair():
-            return _adversarial_pair(workload)
-        case Chain():
-            return _chain(workload)
-        case DeepNest():
-            return _deep_nest(workload)
-        case Nest(action="detach"):
-            return Program(_detach, workload.nest())
-        case Nest():
-            return Program(_move, workload.nest())
-        case Slicing():
-            return _slicing(workload)
-        case Fused():
-            return _fused(workload)
-        case ManyKeys():
-            return _many_keys(workload)
-        case LiveTensors():
-            return _live_tensors(workload)
+            return _adversarial_pair(workload, fused)
+    return None if fused else _without_training(workload)
+
+
+def _without_training(workload: Workload) -> Program | None:
+    match workload:
+        case Supervised():
+            model = workload.model()
+            return Program(infer_loop(model), workload.batch(), model=model)
+        case IdentityChain():
+            return Program(_chain(workload), workload.batch())
         case Measuring():
-            return _measuring(workload)
+            plain = Program(_chain(workload), workload.batch())
+            return Program(_measured_chain(workload), workload.batch(), plain=plain)
+        case ElementwiseChain():
+            return Program(_elementwise_chain(workload), workload.batch())
+        case LiveTensors():
+            return Program(_live_tensors(workload), workload.batch())
+        case DeepNest():
+            return Program(_deep_detach(workload.size), workload.nest())
+        case Nest():
+            return Program(_detach if workload.action == "detach" else _move, workload.nest())
+        case Slicing():
+            return Program(_slicing(), workload.batch())
+        case ManyKeys():
+            return Program(_many_keys(workload), workload.batch())
         case OpCost():
             return _op_cost(workload)
-        case Dispatch():
-            return by_hand(workload)
     return None
 
 
-def _identity_chain(workload: IdentityChain) -> Program:
-    """Call bound `forward` methods one after the other, under `no_grad` as an infer step must.
+def _train(workload: Supervised, fused: bool) -> Program:
+    """Train on one batch; convert arrays first, and compute a metric last, where there are any."""
+    model = workload.model()
+    train = train_loop(model, workload.optimizer(model.parameters(), fused))
 
-    No key is looked up in between: a person would pass the value on, not store it in a dict.
-    """
-    forwards = [Identity().forward for _ in range(workload.length)]
-    state: dict[str, Any] = {"mode": "infer"}
+    def foreign(batch: dict[str, Any]) -> Any:
+        tensors = {key: torch.from_numpy(array) for key, array in batch.items()}
+        return {**train(tensors), **batch}
+
+    def divided(batch: dict[str, Any]) -> dict[str, Any]:
+        results = train(batch)
+        correct = results["pred"].argmax(-1) == batch["y"]
+        return {**results, "correct": int(correct.sum().item())}
+
+    step = foreign if isinstance(workload, ForeignBatch) else train
+    step = divided if isinstance(workload, Divided) else step
+    return Program(step, workload.batch(), model=model)
+
+
+def _adversarial_pair(workload: AdversarialPair, fused: bool) -> Program:
+    """Compute the gradients of both models before either is updated."""
+    models = workload.model()
+    generator = models.get_submodule("generator")
+    discriminator = models.get_submodule("discriminator")
+    optimizers = [workload.optimizer(one.parameters(), fused) for one in models.children()]
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        fake = generator(batch["z"])
+        generator_loss = F.mse_loss(discriminator(fake), batch["real"])
+        optimizers[0].zero_grad()
+        backward(generator_loss)
+        optimizers[1].zero_grad()
+        of_real = F.mse_loss(discriminator(batch["x"]), batch["real"])
+        of_made = F.mse_loss(discriminator(fake.detach()), batch["made"])
+        loss = of_real + of_made
+        backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+        return {**batch, "g_loss": generator_loss.detach(), "d_loss": loss.detach()}
+
+    return Program(step, workload.batch(), model=models)
+
+
+def _chain(workload: IdentityChain | Measuring, no_grad: bool = True) -> Step:
+    """Call bound `forward` methods in turn; the value is passed on without looking up keys."""
+    forwards = [Identity().forward for _ in range(workload.size)]
     last = workload.keys[-1]
+
+    def strict(batch: dict[str, Any]) -> dict[str, Any]:
+        x = batch["k0"]
+        for forward in forwards:
+            x = forward(x, STATE)
+        return {**batch, last: x}
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
             x = batch["k0"]
             for forward in forwards:
-                x = forward(x, state)
+                x = forward(x, STATE)
             return {**batch, last: x}
 
-    return Program(step, workload.batch())
+    return step if no_grad else strict
 
 
-def _measuring(workload: Measuring) -> Program:
-    """Do as in a chain, and note the time before each op and after the last, in a list a step.
-
-    What comes of the times is not part of it: nothing is summed up, and no list outlives its step.
-    """
-    forwards = [Identity().forward for _ in range(workload.chain.length)]
-    state: dict[str, Any] = {"mode": "infer"}
-    last = workload.chain.keys[-1]
+def _measured_chain(workload: Measuring) -> Step:
+    """Note the time before each op and after the last, in a list that is dropped."""
+    forwards = [Identity().forward for _ in range(workload.size)]
+    last = workload.keys[-1]
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
         times: list[float] = []
@@ -116,91 +146,15 @@ def _measuring(workload: Measuring) -> Program:
             x = batch["k0"]
             for forward in forwards:
                 note(perf_counter())
-                x = forward(x, state)
+                x = forward(x, STATE)
             note(perf_counter())
             return {**batch, last: x}
 
-    return Program(step, workload.batch(), plain=_identity_chain(workload.chain))
+    return step
 
 
-def _train(workload: Supervised) -> Program:
-    """Train on one batch. The model was put in train mode once, when it was made."""
-    model = workload.model()
-    optimizer = workload.optimizer(model)
-
-    def step(batch: dict[str, Any]) -> dict[str, Any]:
-        pred = model(batch["x"])
-        loss = F.cross_entropy(pred, batch["y"])
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return {**batch, "pred": pred.detach(), "loss": loss.detach()}
-
-    return Program(step, workload.batch(), model=model)
-
-
-def _divided(workload: Divided) -> Program:
-    """Train on one batch, and count in Python how many predictions are right."""
-    train = _train(workload)
-
-    def step(batch: dict[str, Any]) -> dict[str, Any]:
-        results = train.step(batch)
-        right = results["pred"].argmax(-1) == batch["y"]
-        return {**results, "correct": int(right.sum().item())}
-
-    return Program(step, train.argument, model=train.model)
-
-
-def _foreign(workload: ForeignBatch) -> Program:
-    """Train on tensors that share the arrays' memory, and return these arrays with the rest."""
-    train = _train(workload)
-
-    def step(batch: dict[str, Any]) -> Any:
-        tensors = {key: torch.from_numpy(array) for key, array in batch.items()}
-        return {**train.step(tensors), **batch}
-
-    return Program(step, train.argument, model=train.model)
-
-
-def _infer(workload: Supervised) -> Program:
-    """Predict on one batch. The model was put in eval mode once, when it was made."""
-    model = workload.model()
-
-    def step(batch: dict[str, Any]) -> dict[str, Any]:
-        with torch.no_grad():
-            return {**batch, "pred": model(batch["x"])}
-
-    return Program(step, workload.batch(), model=model)
-
-
-def _adversarial_pair(workload: AdversarialPair) -> Program:
-    """Take the gradients of both models before either of them moves."""
-    models = workload.model()
-    generator = models.get_submodule("generator")
-    discriminator = models.get_submodule("discriminator")
-    optimizers = [workload.optimizer(one.parameters()) for one in (generator, discriminator)]
-
-    def step(batch: dict[str, Any]) -> dict[str, Any]:
-        fake = generator(batch["z"])
-        generator_loss = F.mse_loss(discriminator(fake), batch["real"])
-        optimizers[0].zero_grad()
-        generator_loss.backward()  # type: ignore[no-untyped-call]
-        optimizers[1].zero_grad()
-        of_real = F.mse_loss(discriminator(batch["x"]), batch["real"])
-        of_made = F.mse_loss(discriminator(fake.detach()), batch["made"])
-        loss = of_real + of_made
-        loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in optimizers:
-            optimizer.step()
-        return {**batch, "g_loss": generator_loss.detach(), "d_loss": loss.detach()}
-
-    return Program(step, workload.batch(), model=models)
-
-
-def _chain(workload: Chain) -> Program:
-    """Call one function after the other, without gradients as an infer step must."""
-    functions = workload.functions()
-    last = workload.keys[-1]
+def _elementwise_chain(workload: ElementwiseChain) -> Step:
+    functions, last = workload.functions(), workload.keys[-1]
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
@@ -209,11 +163,25 @@ def _chain(workload: Chain) -> Program:
                 value = function(value)
             return {**batch, last: value}
 
-    return Program(step, workload.batch())
+    return step
+
+
+def _live_tensors(workload: LiveTensors) -> Any:
+    """Pass each new tensor on, which drops the one before."""
+
+    def step(batch: dict[str, Any]) -> int:
+        census = Census()
+        with torch.no_grad():
+            x = batch["k0"]
+            for _ in range(workload.size):
+                x = census.grow(x)
+        return census.most
+
+    return step
 
 
 def _detach(nest: dict[str, Any]) -> dict[str, Any]:
-    """Detach a nest whose shape is known, and build the same containers again."""
+    """Detach a nest of known structure, and build the same containers again."""
     meta = nest["meta"]
     masks = meta["masks"]
     return {
@@ -233,7 +201,7 @@ def _detach(nest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _move(nest: dict[str, Any]) -> dict[str, Any]:
-    """Move a nest whose shape is known, and build the same containers again."""
+    """Move a nest of known structure, and build the same containers again."""
     meta = nest["meta"]
     masks = meta["masks"]
     return {
@@ -252,74 +220,45 @@ def _move(nest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _slicing(workload: Slicing) -> Program:
-    """Cut with one `unbind`, run the op on each slice, and merge with one `stack`."""
-    forward = Identity().forward
-    state: dict[str, Any] = {"mode": "infer"}
-
-    def step(batch: dict[str, Any]) -> dict[str, Any]:
-        with torch.no_grad():
-            parts = [forward(part, state) for part in batch["x"].unbind(AXIS)]
-            return {**batch, "y": torch.stack(parts, AXIS)}
-
-    return Program(step, workload.batch())
-
-
-def _deep_nest(workload: DeepNest) -> Program:
-    """Detach tensors in dicts whose depth is known, and build the same dicts again."""
+def _deep_detach(depth: int) -> Step:
+    """Detach tensors in dicts of known depth, and build the same dicts again."""
 
     def detach(nest: dict[str, Any], depth: int) -> dict[str, Any]:
         if depth:
             return {"inner": detach(nest["inner"], depth - 1)}
         return {key: tensor.detach() for key, tensor in nest.items()}
 
-    depth = workload.depth
-    return Program(lambda nest: detach(nest, depth), workload.nest())
+    return lambda nest: detach(nest, depth)
 
 
-def _fused(workload: Fused) -> Program:
-    """Call the one op that there is, however many stand around it elsewhere."""
+def _slicing() -> Step:
+    """Slice with one `unbind`, run the op on each slice, and merge with one `stack`."""
     forward = Identity().forward
-    state: dict[str, Any] = {"mode": "infer"}
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
-            return {**batch, "k1": forward(batch["k0"], state)}
+            parts = [forward(part, STATE) for part in batch["x"].unbind(AXIS)]
+            return {**batch, "y": torch.stack(parts, AXIS)}
 
-    return Program(step, workload.batch())
+    return step
 
 
-def _many_keys(workload: ManyKeys) -> Program:
-    """Read the keys into a list, call the op, and lay what it returns over the batch."""
+def _many_keys(workload: ManyKeys) -> Step:
+    """Read the keys into a list, call the op, and add its values to the batch."""
     forward = Identity().forward
-    state: dict[str, Any] = {"mode": "infer"}
     inputs, outputs = workload.inputs, workload.outputs
 
     def step(batch: dict[str, Any]) -> dict[str, Any]:
         with torch.no_grad():
-            values = forward([batch[key] for key in inputs], state)
+            values = forward([batch[key] for key in inputs], STATE)
             return {**batch, **dict(zip(outputs, values, strict=True))}
 
-    return Program(step, workload.batch())
-
-
-def _live_tensors(workload: LiveTensors) -> Program:
-    """Pass each new tensor on, and so drop the one before."""
-
-    def step(batch: dict[str, Any]) -> int:
-        census = Census()
-        with torch.no_grad():
-            x = batch["k0"]
-            for _ in range(workload.length):
-                x = census.grow(x)
-        return census.most
-
-    return Program(step, workload.batch())
+    return step
 
 
 def _op_cost(workload: OpCost) -> Program:
-    """Make an op's calls, and nothing else: what they return is not even put into a dict."""
-    from bench.peers._torch_calls import calls_of
+    """Make an op's calls; their results are not even put into a dict."""
+    from bench.peers.torch_ops import calls_of
 
     case = workload.case
     model = workload.model()
@@ -331,16 +270,7 @@ def _op_cost(workload: OpCost) -> Program:
         made = zip(case.outputs, values, strict=True)
         return {**batch, **{key: value.detach() for key, value in made}}
 
-    def once(batch: dict[str, Any]) -> Any:
-        workload.seed()
-        return calls(batch)
-
-    trained = model if case.updates else None
-    if not case.runs_model:
-        beside = case.beside and Program(calls_of(case.beside.name, model), batch)
-        return Program(calls, batch, once=once, result=result, model=trained, plain=beside)
-
-    def step(batch: dict[str, Any]) -> Any:
+    def without_gradients(batch: dict[str, Any]) -> Any:
         with torch.no_grad():
             return calls(batch)
 
@@ -348,4 +278,33 @@ def _op_cost(workload: OpCost) -> Program:
         with torch.no_grad():
             pass
 
-    return Program(step, batch, once=once, result=result, plain=Program(nothing, batch))
+    step, plain = calls, case.beside and Program(calls_of(case.beside.name, model), batch)
+    if case.runs_model:
+        step, plain = without_gradients, Program(nothing, batch)
+
+    def once(batch: dict[str, Any]) -> Any:
+        workload.seed()
+        return step(batch)
+
+    trained = model if case.updates else None
+    return Program(step, batch, once=once, result=result, model=trained, plain=plain)
+
+
+def _strict(workload: Workload) -> Program | None:
+    """Return the loop with only the calls that are the work itself."""
+    if isinstance(workload, IdentityChain):
+        return Program(_chain(workload, no_grad=False), workload.batch())
+    if not isinstance(workload, Nest) or isinstance(workload, DeepNest):
+        return None
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
+    tensors, structure = tree_flatten(workload.nest())
+
+    def detach(tensors: list[Any]) -> list[Any]:
+        return [tensor.detach() for tensor in tensors]
+
+    def move(tensors: list[Any]) -> list[Any]:
+        return [tensor.to(DEVICE) for tensor in tensors]
+
+    step = detach if workload.action == "detach" else move
+    return Program(step, tensors, result=lambda made: tree_unflatten(made, structure))

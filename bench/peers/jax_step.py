@@ -1,29 +1,19 @@
-"""The same step in JAX, with optax: jitted from the batch to the updated weights."""
+"""The same step in JAX with optax: one jitted function from the batch to the updated weights."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
+import jax
+import numpy as np
+import optax
 import torch
 
-from bench.peers import installed, version_of
 from bench.program import Program
-from bench.workloads.compiled import Chain, Compiled
-from bench.workloads.supervised import LEARNING_RATE
+from bench.workloads.compiled import Compiled, ElementwiseChain
+from bench.workloads.torch_models import LEARNING_RATE
 from bench.workloads.workload import Workload
-
-NAME = "JAX"
-
-
-def available() -> bool:
-    """Return whether JAX and optax are installed."""
-    return installed("jax") and installed("optax")
-
-
-def version() -> str | None:
-    """Return JAX's version."""
-    return version_of("jax")
 
 
 def make(workload: Workload) -> Program | None:
@@ -31,29 +21,23 @@ def make(workload: Workload) -> Program | None:
     match workload:
         case Compiled(shape=(_, _)):
             return _supervised(workload)
-        case Chain():
+        case ElementwiseChain():
             return _chain(workload)
     return None
 
 
 def _arrays(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-    import jax.numpy as jnp
-
-    return {key: jnp.asarray(value.numpy()) for key, value in batch.items()}
+    return {key: jax.numpy.asarray(value.numpy()) for key, value in batch.items()}
 
 
 def _tensors(result: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return a step's results as tensors; JAX has no integers of 64 bits by default."""
-    import numpy as np
-
+    """Return a step's results as tensors; JAX has no 64-bit integers by default."""
     made = {key: torch.from_numpy(np.asarray(value).copy()) for key, value in result.items()}
     return {key: one.long() if one.dtype is torch.int32 else one for key, one in made.items()}
 
 
 def _predict(model: torch.nn.Module, weights: list[Any], x: Any) -> Any:
-    """Run a model's layers with weights of JAX's."""
-    import jax
-
+    """Run a model's layers with JAX arrays as weights."""
     functions = {torch.nn.ReLU: jax.nn.relu, torch.nn.Tanh: jax.numpy.tanh}
     rest = iter(weights)
     for layer in model.children():
@@ -65,9 +49,6 @@ def _predict(model: torch.nn.Module, weights: list[Any], x: Any) -> Any:
 
 
 def _supervised(workload: Compiled) -> Program:
-    import jax
-    import optax
-
     model = workload.model()
     predict = partial(_predict, model)
     kind = optax.adam if workload.adam else optax.sgd
@@ -106,9 +87,7 @@ def _supervised(workload: Compiled) -> Program:
     return Program(step, batch, result=result, model=model if workload.training else None)
 
 
-def _chain(workload: Chain) -> Program:
-    import jax
-
+def _chain(workload: ElementwiseChain) -> Program:
     functions = workload.functions()
     last = workload.keys[-1]
 

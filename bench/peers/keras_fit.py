@@ -1,89 +1,71 @@
-"""Keras's own loop: `fit`, `evaluate` and `predict`, so that a call of it runs many batches."""
+"""Keras's own loop: `fit`, `evaluate` and `predict`, so that a call runs many batches."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bench.peers import installed, version_of
+import keras
+import tensorflow as tf
+
 from bench.program import Program
-from bench.workloads.tf_supervised import TFSupervised
-from bench.workloads.tf_traces import TFTraces, TraceCensus
+from bench.workloads.tf_models import TFForeignBatch, TFSupervised, TFTraces, TraceCensus, sgd
 from bench.workloads.workload import Workload
 
-NAME = "Keras fit"
-
-# What starting and ending a call costs is spread over this many steps, as over an epoch.
+# The cost of starting and ending a call is spread over this many steps, as over an epoch.
 _STEPS_PER_CALL = 50
 
 
-def available() -> bool:
-    """Return whether Keras can run in TensorFlow here."""
-    return installed("keras") and installed("tensorflow")
-
-
-def version() -> str | None:
-    """Return Keras's version."""
-    return version_of("keras")
-
-
 def make(workload: Workload) -> Program | None:
-    """Return Keras's program. A call is an epoch, but nothing is opened for it."""
+    """Return Keras's program. A call is an epoch, but it enters nothing."""
     match workload:
-        case TFSupervised(training=True):
-            return _train(workload)
+        case TFForeignBatch():
+            return None
         case TFSupervised():
-            return _infer(workload)
+            return _supervised(workload)
         case TFTraces():
             return _traces(workload)
     return None
 
 
-def _dataset(batch: dict[str, Any], count: int) -> Any:
-    """Return a dataset of the same batch many times, ready in memory."""
-    import tensorflow as tf
+def compiled(model: Any, jit_compile: bool = False) -> Any:
+    """Return a model that Keras trains. Its train steps return no predictions."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=sgd(), loss=loss, jit_compile=jit_compile)
+    return model
 
-    return tf.data.Dataset.from_tensors((batch["x"], batch["y"])).repeat(count)
 
-
-def _train(workload: TFSupervised) -> Program:
-    from bench.peers._keras_compiled import compiled
-
-    model = compiled(workload, workload.model())
+def _supervised(workload: TFSupervised) -> Program:
+    model = workload.model()
     batch = workload.batch()
-    one = _dataset(batch, 1)
+    # A dataset of one batch many times, ready in memory.
+    one = tf.data.Dataset.from_tensors((batch["x"], batch["y"]))
+    many = one.repeat(_STEPS_PER_CALL)
 
-    def once(_: Any) -> dict[str, Any]:
-        history = model.fit(one, shuffle=False, verbose=0).history
-        return {**batch, "loss": history["loss"][0]}
+    def train(batches: Any) -> Any:
+        return model.fit(batches, shuffle=False, verbose=0)
 
+    def predict(batches: Any) -> Any:
+        return model.predict(batches, verbose=0)
+
+    if not workload.training:
+        return Program(
+            predict,
+            many,
+            steps_per_call=_STEPS_PER_CALL,
+            once=lambda _: {**batch, "pred": predict(one)},
+        )
+    compiled(model)
     return Program(
-        lambda batches: model.fit(batches, shuffle=False, verbose=0),
-        _dataset(batch, _STEPS_PER_CALL),
+        train,
+        many,
         steps_per_call=_STEPS_PER_CALL,
-        once=once,
+        once=lambda _: {**batch, "loss": train(one).history["loss"][0]},
         model=model,
         lacks=frozenset({"pred"}),
     )
 
 
-def _infer(workload: TFSupervised) -> Program:
-    model = workload.model()
-    batch = workload.batch()
-    one = _dataset(batch, 1)
-    return Program(
-        lambda batches: model.predict(batches, verbose=0),
-        _dataset(batch, _STEPS_PER_CALL),
-        steps_per_call=_STEPS_PER_CALL,
-        once=lambda _: {**batch, "pred": model.predict(one, verbose=0)},
-        model=model,
-    )
-
-
 def _traces(workload: TFTraces) -> Program:
-    import tensorflow as tf
-
-    from bench.peers._keras_compiled import compiled
-
     census = TraceCensus()
     pairs = [(batch["x"], batch["y"]) for batch in workload.batches()]
     signature = tuple(tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in pairs[0])
@@ -91,7 +73,7 @@ def _traces(workload: TFTraces) -> Program:
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(pairs)))
 
     def count(_: None) -> int:
-        model = compiled(workload.step, workload.model(census))
+        model = compiled(workload.model(census))
 
         def run_epoch(mode: str, epoch: int) -> None:
             if mode == "train":

@@ -1,4 +1,4 @@
-"""Steps that are compiled as a whole, beside the loop by hand and other ways to compile it."""
+"""Steps in PyTorch that are compiled as a whole, beside the eager loop and other compilers."""
 
 from __future__ import annotations
 
@@ -7,67 +7,39 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.workloads import lenet, many_modules, mlp
-from bench.workloads.supervised import LEARNING_RATE, Supervised
-from bench.workloads.torch_workload import TorchWorkload
-from bench.workloads.workload import Goal
+from bench.workloads import torch_models
+from bench.workloads.torch_models import Supervised
+from bench.workloads.workload import Goal, Workload
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_WAYS = frozenset(
-    {"bare", "fastnet", "compiled_model", "compiled_update", "compiled_loop", "jax_step"}
+_COMPILERS = frozenset(
+    {"bare", "bare_fused", "fastnet"}
+    | {"compiled_model", "compiled_update", "compiled_loop", "jax_step"}
 )
+# Compilers change the order of sums.
+_TOLERANCE = (1e-4, 1e-5)
+_WORDS = 100
 
 
 @dataclass(frozen=True)
 class Compiled(Supervised):
-    """A step of one model, compiled; it trains with SGD or with Adam.
+    """A compiled step of one model."""
 
-    Attributes:
-        adam: Whether the optimizer is Adam.
-    """
-
-    adam: bool = False
-
-    only: ClassVar[frozenset[str] | None] = _WAYS
+    only: ClassVar[frozenset[str] | None] = _COMPILERS
+    tolerance: ClassVar[tuple[float, float]] = _TOLERANCE
 
     @property
     def takes_long(self) -> bool:
-        """Whether the compilers take long for it: all but the small ones do."""
-        return self.layers is not mlp.layers or self.adam
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimizer of `model`."""
-        return self.optimizer_of(model.parameters())
-
-    def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer of some parameters, as `build` asks for it."""
-        import torch
-
-        kind = torch.optim.Adam if self.adam else torch.optim.SGD
-        return kind(parameters, lr=LEARNING_RATE)
-
-    def check(self, expected: Any, result: Any, extra_keys: bool) -> None:
-        """Compare keys, and values as far as compilers keep the order of sums."""
-        import torch
-
-        assert result.keys() == expected.keys(), f"{set(result)} is not {set(expected)}"
-        for key, value in expected.items():
-            torch.testing.assert_close(result[key], value, rtol=1e-4, atol=1e-5)
-
-    def check_weights(self, expected: nn.Module, result: nn.Module) -> None:
-        """Compare the weights of two models likewise."""
-        import torch
-
-        for one, other in zip(expected.parameters(), result.parameters(), strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+        """All but the steps of the small MLP with SGD take long to compile."""
+        return self.layers is not torch_models.mlp or self.adam
 
 
 @dataclass(frozen=True)
 class Divided(Compiled):
-    """A train step with a metric in Python's numbers, `correct`, which divides its ops."""
+    """A train step with a metric in Python numbers, `correct`, which runs outside the program."""
 
     only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet"})
 
@@ -79,45 +51,43 @@ class Divided(Compiled):
 
 @dataclass(frozen=True)
 class Sentences(Compiled):
-    """A step of a model of Hugging Face's that reads sentences."""
+    """A step of a model that reads sequences of word indices."""
 
-    words: ClassVar[int] = 100
-    # nobody has it without the package that the model is of
-    only: ClassVar[frozenset[str] | None] = (
-        _WAYS - {"jax_step"} if find_spec("transformers") else frozenset()
-    )
+    only: ClassVar[frozenset[str] | None] = _COMPILERS - {"jax_step"}
 
     def batch(self) -> dict[str, torch.Tensor]:
-        """Return a batch, the same every time."""
+        """Return a batch, always the same; each class belongs to one sequence or one position."""
         import torch
 
-        return {**super().batch(), "x": torch.arange(8 * 16).reshape(8, 16) % self.words}
+        generator = torch.Generator().manual_seed(1)
+        return {
+            "x": torch.randint(0, _WORDS, self.shape, generator=generator),
+            "y": super().batch()["y"],
+        }
 
 
 @dataclass(frozen=True)
-class Chain(TorchWorkload):
-    """Ops on elements, one behind the other, each a single call of torch's.
+class Bert(Sentences):
+    """A step of a model of Hugging Face's; without their package nobody takes part."""
 
-    Attributes:
-        length: How many ops there are.
-    """
+    only: ClassVar[frozenset[str] | None] = (
+        _COMPILERS - {"jax_step"} if find_spec("transformers") else frozenset()
+    )
 
-    length: int = 50
 
-    only: ClassVar[frozenset[str] | None] = _WAYS
+@dataclass(frozen=True)
+class ElementwiseChain(Workload):
+    """A chain of elementwise ops, each a single call of torch's."""
 
-    @property
-    def goals(self) -> dict[str, Goal]:
-        """The goal beside the hand-written loop."""
-        return {"bare": Goal(0.20)}
+    only: ClassVar[frozenset[str] | None] = _COMPILERS - {"bare_fused"}
 
     @property
     def keys(self) -> list[str]:
         """The keys along the chain."""
-        return [f"k{place}" for place in range(self.length + 1)]
+        return [f"k{index}" for index in range(self.size + 1)]
 
     def functions(self) -> list[Any]:
-        """Return what each op does: functions of one tensor, or of JAX's arrays."""
+        """Return the function of each op, for tensors and for JAX's arrays."""
 
         def scale(value: Any) -> Any:
             return value * 1.01
@@ -125,41 +95,29 @@ class Chain(TorchWorkload):
         def shift(value: Any) -> Any:
             return value - 0.1
 
-        def bend(value: Any) -> Any:
+        def absolute(value: Any) -> Any:
             return abs(value)
 
-        return [(scale, shift, bend)[place % 3] for place in range(self.length)]
+        return [(scale, shift, absolute)[index % 3] for index in range(self.size)]
 
     def batch(self) -> dict[str, torch.Tensor]:
-        """Return a batch, the same every time."""
+        """Return a batch, always the same."""
         import torch
 
         return {"k0": torch.linspace(-1, 1, 128).reshape(8, 16)}
 
 
 @dataclass(frozen=True)
-class AdversarialPair(TorchWorkload):
-    """A step of a generator and a discriminator, whose gradients are of the same weights."""
+class AdversarialPair(Workload):
+    """A step of a generator and a discriminator whose updates are deferred to its end."""
 
-    only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet"})
-
-    @property
-    def takes_long(self) -> bool:
-        """Whether the compilers take long for it."""
-        return True
-
-    @property
-    def goals(self) -> dict[str, Goal]:
-        """The goal beside the hand-written loop."""
-        return {"bare": Goal(0.40)}
-
-    @property
-    def steps_to_check(self) -> int:
-        """Three, to see that weights move alike."""
-        return 3
+    only: ClassVar[frozenset[str] | None] = frozenset({"bare", "bare_fused", "fastnet"})
+    tolerance: ClassVar[tuple[float, float]] = _TOLERANCE
+    takes_long: ClassVar[bool] = True  # type: ignore[assignment]
+    steps_to_check: ClassVar[int] = 3  # type: ignore[assignment]
 
     def model(self) -> nn.Module:
-        """Return both models, with the same weights every time: "generator", "discriminator"."""
+        """Return both models, always with the same weights: "generator" and "discriminator"."""
         import torch
         from torch import nn
 
@@ -168,14 +126,16 @@ class AdversarialPair(TorchWorkload):
         discriminator = nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
         return nn.ModuleDict({"generator": generator, "discriminator": discriminator})
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def optimizer(
+        self, parameters: Iterable[nn.Parameter], fused: bool = False
+    ) -> torch.optim.Optimizer:
         """Return the optimizer of one of them."""
         import torch
 
-        return torch.optim.Adam(parameters, lr=1e-3)
+        return torch.optim.Adam(parameters, lr=1e-3, fused=fused or None)
 
     def batch(self) -> dict[str, torch.Tensor]:
-        """Return a batch, the same every time."""
+        """Return a batch, always the same."""
         import torch
 
         generator = torch.Generator().manual_seed(1)
@@ -186,38 +146,103 @@ class AdversarialPair(TorchWorkload):
             "made": torch.zeros(8, 1),
         }
 
-    def check_weights(self, expected: nn.Module, result: nn.Module) -> None:
-        """Compare the weights of two pairs, as far as compilers keep the order of sums."""
-        import torch
 
-        for one, other in zip(expected.parameters(), result.parameters(), strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+def mlp512() -> nn.Module:
+    """Return an MLP of two hidden layers of 512: (128, 512) -> (128, 10)."""
+    from torch import nn
 
-
-def _mlp(name: str, title: str, training: bool, limit: float, adam: bool = False) -> Compiled:
-    return Compiled(name, title, training, mlp.layers, (8, 16), 4, Goal(limit), adam=adam)
+    hidden = (nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU())
+    return nn.Sequential(*hidden, nn.Linear(512, 10))
 
 
-def _modules(name: str, title: str, training: bool, limit: float, adam: bool = False) -> Compiled:
-    return Compiled(name, title, training, many_modules.layers, (8, 16), 16, Goal(limit), adam=adam)
+def lstm() -> nn.Module:
+    """Return a classifier of sequences with an LSTM of 64: (8, 32) -> (8, 4)."""
+    from torch import Tensor, nn
+
+    class LSTMClassifier(nn.Module):
+        """Classifies a sequence by the last output of an LSTM."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(_WORDS, 64)
+            self.lstm = nn.LSTM(64, 64, batch_first=True)
+            self.head = nn.Linear(64, 4)
+
+        def forward(self, words: Tensor) -> Any:
+            outputs, _ = self.lstm(self.embedding(words))
+            return self.head(outputs[:, -1])
+
+    return LSTMClassifier()
 
 
-def _lenet(name: str, title: str, training: bool) -> Compiled:
-    return Compiled(name, title, training, lenet.layers, (32, 1, 28, 28), 10, Goal(1.00))
+def gpt() -> nn.Module:
+    """Return a GPT of 2 layers, 64 wide, that predicts a class for each sequence of 32 tokens."""
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        """Causal self-attention and an MLP, each behind a layer norm and around a residual."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList([nn.LayerNorm(64), nn.LayerNorm(64)])
+            self.project, self.attended = nn.Linear(64, 3 * 64), nn.Linear(64, 64)
+            self.mlp = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            batch, length, width = x.shape
+            heads = self.project(self.norms[0](x)).view(batch, length, 3, 4, width // 4)
+            query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()
+            found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = x + self.attended(found.transpose(1, 2).reshape(batch, length, width))
+            mixed: Tensor = x + self.mlp(self.norms[1](x))
+            return mixed
+
+    class GPT(nn.Module):
+        """Embeds tokens and positions, runs the blocks, and returns logits of the last token."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(_WORDS, 64), nn.Embedding(32, 64)
+            self.blocks = nn.Sequential(Block(), Block())
+            self.norm, self.head = nn.LayerNorm(64), nn.Linear(64, _WORDS)
+
+        def forward(self, words: Tensor) -> Any:
+            x = self.tokens(words) + self.positions(torch.arange(words.shape[1]))
+            return self.head(self.norm(self.blocks(x))).flatten(0, 1)
+
+    return GPT()
 
 
-def _bert() -> nn.Module:
-    """Return a classifier of sentences, as `transformers` makes it: 2 layers of 32."""
+@dataclass(frozen=True)
+class Tokens(Sentences):
+    """A step of a language model: each position has a class."""
+
+    def batch(self) -> dict[str, torch.Tensor]:
+        """Return tokens and, for each of them, the one that follows."""
+        words = super().batch()["x"]
+        return {"x": words, "y": words.roll(-1, 1).flatten()}
+
+
+def bert() -> nn.Module:
+    """Return a classifier of sentences as `transformers` makes it: 2 layers of 32."""
     import transformers
     from torch import nn
 
     config = transformers.BertConfig(
-        vocab_size=Sentences.words, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, num_labels=4, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
-    )  # fmt: skip
+        vocab_size=_WORDS,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        num_labels=4,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+    )
 
     class Logits(nn.Module):
-        """What the model says of each class."""
+        """The logits of the model."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -229,19 +254,55 @@ def _bert() -> nn.Module:
     return Logits()
 
 
+def _of(
+    model: str, title: str, limits: dict[str, float | None], classes: int, kind: type[Compiled]
+) -> list[Compiled]:
+    """Return the steps of one model: "sgd", "adam" and "infer", each with its goal."""
+    layers, shape = _MODELS[model]
+    names = {"sgd": "train step, SGD", "adam": "train step, Adam", "infer": "infer step"}
+    return [
+        kind(
+            f"compiled_{model}_{step}",
+            f"{title} {names[step]}",
+            step != "infer",
+            layers,
+            shape,
+            classes,
+            step == "adam",
+            goal=None if limit is None else Goal(limit),
+        )
+        for step, limit in limits.items()
+    ]
+
+
+_MODELS: dict[str, Any] = {
+    "mlp": (torch_models.mlp, (8, 16)),
+    "modules120": (torch_models.modules120, (8, 16)),
+    "mlp512": (mlp512, (128, 512)),
+    "lstm": (lstm, (8, 32)),
+    "gpt": (gpt, (8, 32)),
+    "bert": (bert, (8, 16)),
+}
+_LENET = (torch_models.lenet, torch_models.IMAGES, 10)
+
 WORKLOADS = (
-    _mlp("compiled_mlp_sgd", "MLP train step, SGD", True, 0.35),
-    _mlp("compiled_mlp_adam", "MLP train step, Adam", True, 0.25, adam=True),
-    _mlp("compiled_mlp_infer", "MLP infer step", False, 0.80),
-    _modules("compiled_modules120_sgd", "120 modules train step, SGD", True, 0.25),
-    _modules("compiled_modules120_adam", "120 modules train step, Adam", True, 0.20, adam=True),
-    _modules("compiled_modules120_infer", "120 modules infer step", False, 0.40),
-    _lenet("compiled_lenet_train", "LeNet train step", True),
-    _lenet("compiled_lenet_infer", "LeNet infer step", False),
-    AdversarialPair("compiled_pair", "GAN pair, deferred updates, Adam"),
-    Chain("compiled_chain_50", "50 elementwise ops"),
-    Divided("compiled_divided", "MLP train step and a metric that looks at values, Adam", True,
-            mlp.layers, (8, 16), 4, adam=True),
-    Sentences("compiled_bert_adam", "BERT of 2 layers, train step, Adam", True,
-              _bert, (8, 16), 4, adam=True),
-)  # fmt: skip
+    *_of("mlp", "MLP", {"sgd": 0.35, "adam": 0.25, "infer": 0.80}, 4, Compiled),
+    *_of("modules120", "120 modules", {"sgd": 0.25, "adam": 0.20, "infer": 0.40}, 16, Compiled),
+    Compiled("compiled_lenet_train", "LeNet train step", True, *_LENET, goal=Goal(1.00)),
+    Compiled("compiled_lenet_infer", "LeNet infer step", False, *_LENET, goal=Goal(1.00)),
+    AdversarialPair("compiled_pair", "GAN pair, deferred updates, Adam", goal=Goal(0.40)),
+    ElementwiseChain("compiled_chain_50", "50 elementwise ops", size=50, goal=Goal(0.20)),
+    Divided(
+        "compiled_divided",
+        "MLP train step and a metric that looks at values, Adam",
+        True,
+        torch_models.mlp,
+        (8, 16),
+        4,
+        adam=True,
+    ),
+    *_of("bert", "BERT of 2 layers,", {"adam": None}, 4, Bert),
+    *_of("mlp512", "MLP of 512, batch 128,", {"sgd": None, "adam": None}, 10, Compiled),
+    *_of("lstm", "LSTM classifier,", {"adam": None}, 4, Sentences),
+    *_of("gpt", "GPT of 2 layers, 64 wide,", {"adam": None}, _WORDS, Tokens),
+)

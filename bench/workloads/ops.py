@@ -1,188 +1,174 @@
-"""Every tensor op with a small batch: what is measured to see what an op adds to a step.
+"""The overhead that each tensor op adds to a step, beyond the framework calls that it makes.
 
-An op that means nothing by itself (a gradient needs something to differentiate, a meta op another
-op) stands with the ops that it needs, and what these cost by themselves is taken off.
+An op that needs others (a gradient needs something to differentiate, a meta op another op) is
+measured with them, and their own cost is subtracted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
+
+from bench.workloads.workload import Goal, Workload
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 # Imports a module of the package whose ops are measured, by its name there.
 Modules = Callable[[str], Any]
 # Makes a model with `build` of that package.
 Build = Callable[[], Any]
+Make = Callable[[Modules, Build], list[Any]]
 
 BATCH, CLASSES = 8, 4
+LEARNING_RATE = 0.01
+_GOAL = Goal(2.0)
 
 
 @dataclass(frozen=True)
 class OpCase:
-    """An op, and what it is given.
+    """An op and its batch.
 
     Attributes:
-        name: How the functions that do its work by hand are called, too.
-        title: How the report calls it.
+        name: Its name, also that of the hand-written calls.
+        title: Its name in tables.
         ops: Makes the ops of a network.
-        arrays: Makes the batch, for a framework whose channels come last or not.
+        arrays: The batch.
         outputs: The keys that the network adds to the batch, in order.
         mode: The mode to run in.
-        updates: Whether a model is trained.
-        draws_work: Whether random numbers decide how much it does.
-        runs_model: Whether the calls would record gradients of a model's weights if nothing forbade
-            it, as a network does.
-        beside: The ops that this one needs, or runs, by themselves: what they cost is taken off.
-        not_by: The packages, and their frameworks, whose op fails, or cannot be compared.
+        runs_model: Whether the calls run a model, around which a network disables gradients.
+        beside: The ops that this one needs, or runs: their own cost is subtracted.
+        not_fe: Whether FastEstimator's op fails.
     """
 
     name: str
     title: str
-    ops: Callable[[Modules, Build], list[Any]]
-    arrays: Callable[[bool], Arrays]
+    ops: Make
+    arrays: Arrays
     outputs: tuple[str, ...] = ("z",)
     mode: str = "eval"
-    updates: bool = False
-    draws_work: bool = False
     runs_model: bool = False
     beside: OpCase | None = None
-    not_by: frozenset[tuple[str, str]] = frozenset()
+    not_fe: bool = False
+
+    @property
+    def updates(self) -> bool:
+        """Whether a model is trained."""
+        return self.name == "update"
 
 
-def _numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Return normally distributed numbers, the same every time."""
-    import numpy as np
+@dataclass(frozen=True)
+class OpCost(Workload):
+    """A step of a network of one op, beside its hand-written calls and a network of no work.
 
+    Attributes:
+        case: The op and its batch.
+    """
+
+    case: OpCase
+
+    unit: ClassVar = "us"
+    group: ClassVar[str | None] = "op_cost"
+    only: ClassVar[frozenset[str] | None] = frozenset({"bare", "fastnet", "fastestimator"})
+
+    @property
+    def goals(self) -> dict[str, Goal]:
+        """The most that an op may add, in microseconds."""
+        return dict.fromkeys(self.references, _GOAL)
+
+    @property
+    def steps_to_check(self) -> int:
+        """Three where a model is trained, after which the weights are compared."""
+        return 3 if self.case.updates else 1
+
+    def seed(self) -> None:
+        """Seed every random number generator."""
+        import torch
+
+        torch.manual_seed(0)
+        np.random.seed(0)
+
+    def model(self) -> Any:
+        """Return the model of ops that have one, always with the same weights."""
+        import torch
+
+        torch.manual_seed(0)
+        return torch.nn.Linear(16, CLASSES)
+
+    def batch(self) -> dict[str, Any]:
+        """Return a batch, always the same."""
+        import torch
+
+        return {key: torch.as_tensor(value) for key, value in self.case.arrays.items()}
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def _numbers(*shape: int, seed: int = 0) -> Any:
+    """Return normally distributed numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def _parts(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Return numbers inside of 0 to 1."""
-    import numpy as np
-
-    return np.random.default_rng(seed).uniform(0.1, 0.9, shape).astype(np.float32)
+def _fractions(*shape: int) -> Any:
+    """Return numbers between 0 and 1."""
+    return np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(np.float32)
 
 
-def _bits(*shape: int) -> np.ndarray[Any, Any]:
+def _bits(*shape: int) -> Any:
     """Return zeros and ones."""
-    import numpy as np
-
     return np.random.default_rng(2).integers(0, 2, shape).astype(np.float32)
 
 
-def _indices() -> np.ndarray[Any, Any]:
-    """Return an index of a class for each sample."""
-    import numpy as np
-
-    return np.random.default_rng(2).integers(0, CLASSES, BATCH)
+_INDICES = np.random.default_rng(2).integers(0, CLASSES, BATCH)
+_ONE_HOT = np.eye(CLASSES, dtype=np.float32)[_INDICES]
 
 
-def _one_hot() -> np.ndarray[Any, Any]:
-    """Return classes, one-hot."""
-    import numpy as np
-
-    return np.eye(CLASSES, dtype=np.float32)[_indices()]
+def _arrays(x: Any, y: Any = None) -> Arrays:
+    return {"x": x} if y is None else {"x": x, "y": y}
 
 
-def _image_shape(channels_last: bool) -> tuple[int, int, int, int]:
-    return (BATCH, 6, 6, 3) if channels_last else (BATCH, 3, 6, 6)
+_IMAGES = _fractions(BATCH, 3, 6, 6)
+_MATRIX = _numbers(BATCH, CLASSES)
+_FRACTIONS = _fractions(BATCH, CLASSES)
+_PROBABILITIES = _FRACTIONS / _FRACTIONS.sum(axis=1, keepdims=True)
+_SIGNS = 2 * _bits(BATCH, CLASSES) - 1
+
+_images = _arrays(_IMAGES)
+_volumes = _arrays(_numbers(2, 2, 4, 4, 4))
+_matrix = _arrays(_MATRIX)
+_two = _arrays(_MATRIX, _numbers(BATCH, CLASSES, seed=1))
+_classes = _arrays(_MATRIX, _INDICES)
+_hot = _arrays(_MATRIX, _ONE_HOT)
+_binary = _arrays(_fractions(BATCH, 1), _bits(BATCH, 1))
+_features = _arrays(_numbers(BATCH, 16))
+
+# --- ops -----------------------------------------------------------------------------------------
 
 
-def _matrix(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, CLASSES)}
-
-
-def _two(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, CLASSES), "y": _numbers(BATCH, CLASSES, seed=1)}
-
-
-def _places(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, CLASSES), "y": _indices()}
-
-
-def _images(channels_last: bool) -> Arrays:
-    return {"x": _parts(*_image_shape(channels_last))}
-
-
-def _masks(channels_last: bool) -> Arrays:
-    shape = _image_shape(channels_last)
-    return {"x": _parts(*shape), "y": _bits(*shape)}
-
-
-def _labelled(channels_last: bool) -> Arrays:
-    return {"x": _parts(*_image_shape(channels_last)), "y": _one_hot()}
-
-
-def _volumes(channels_last: bool) -> Arrays:
-    return {"x": _numbers(*((2, 4, 4, 4, 2) if channels_last else (2, 2, 4, 4, 4)))}
-
-
-def _probabilities(channels_last: bool) -> Arrays:
-    parts = _parts(BATCH, CLASSES)
-    return {"x": parts / parts.sum(axis=1, keepdims=True), "y": _indices()}
-
-
-def _hot(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, CLASSES), "y": _one_hot()}
-
-
-def _yes_or_no(channels_last: bool) -> Arrays:
-    return {"x": _parts(BATCH, 1), "y": _bits(BATCH, 1)}
-
-
-def _many_yes_or_no(channels_last: bool) -> Arrays:
-    return {"x": _parts(BATCH, CLASSES), "y": _bits(BATCH, CLASSES)}
-
-
-def _logits_of_yes_or_no(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, CLASSES), "y": _bits(BATCH, CLASSES)}
-
-
-def _sides(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, CLASSES), "y": 2 * _bits(BATCH, CLASSES) - 1}
-
-
-def _features(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH, 16)}
-
-
-def _loss(channels_last: bool) -> Arrays:
-    return {"x": _numbers(BATCH)}
-
-
-def _op(name: str, *args: Any, **options: Any) -> Callable[[Modules, Build], list[Any]]:
-    """Return the function that makes a network of one op.
-
-    Args:
-        name: The class, with the package in `op.tensorop` that it lies in: "loss.Hinge".
-        args: What the class is given.
-        options: And by name.
-    """
+def _op(name: str, *args: Any, **options: Any) -> Make:
+    """Return what makes a network of one op, whose class is named like "loss.Hinge"."""
     package, _, kind = f"op.tensorop.{name}".rpartition(".")
     return lambda modules, build: [getattr(modules(package), kind)(*args, **options)]
 
 
-def _compare(name: str, **options: Any) -> Callable[[Modules, Build], list[Any]]:
+def _compare(name: str, **options: Any) -> Make:
     return _op(f"loss.{name}", inputs=["x", "y"], outputs="z", **options)
 
 
 def negative(x: Any) -> Any:
-    """Change the sign: the one thing that an op in a meta op does here."""
+    """Return `-x`, the work of an op in a meta op."""
     return -x
 
 
 def double(x: Any) -> Any:
-    """Add a tensor to itself."""
+    """Return `x + x`."""
     return x + x
 
 
 def square(x: Any) -> Any:
-    """Return what is differentiated: a loss whose elements count alike."""
+    """Return a loss to differentiate."""
     return x * x
 
 
@@ -190,7 +176,7 @@ def _lambda(modules: Modules, fn: Callable[[Any], Any], source: str, target: str
     return modules("op.tensorop").LambdaOp(fn=fn, inputs=source, outputs=target)
 
 
-def _super_loss(threshold: float | str) -> Callable[[Modules, Build], list[Any]]:
+def _super_loss(threshold: float | str) -> Make:
     def make(modules: Modules, build: Build) -> list[Any]:
         losses = modules("op.tensorop.loss")
         inner = losses.CrossEntropy(["x", "y"], "z", from_logits=True, form="sparse")
@@ -271,47 +257,51 @@ _ONCE = OpCase("once", "", _once, _matrix, outputs=("x",))
 _TWICE = OpCase("twice", "", _twice, _matrix)
 _THRICE = OpCase("thrice", "", _thrice, _matrix, outputs=("x",))
 # FastEstimator 1.7.0 looks for the first of no indices, and normalizes with torchvision, which its
-# environment lacks. In TensorFlow it cannot delete what a batch itself holds, and it draws numbers
-# in another order, so that its results cannot be compared.
-_NOT_FE = frozenset({("fastestimator", "torch"), ("fastestimator", "tf")})
-_NOT_FE_TF = frozenset({("fastestimator", "tf")})
+# environment lacks.
 
 CASES = (
     OpCase("argmax", "Argmax", _op("Argmax", ["x"], ["z"], axis=1), _matrix),
     OpCase("average", "Average", _op("Average", ["x", "y"], "z"), _two),
-    OpCase("gather", "Gather", _op("Gather", "x", "z", indices="y"), _places),
+    OpCase("gather", "Gather", _op("Gather", "x", "z", indices="y"), _classes),
     OpCase(
         "gather_largest",
         "Gather, the largest",
         _op("Gather", "x", "z"),
         _matrix,
-        not_by=_NOT_FE,
+        not_fe=True,
     ),
     OpCase(
         "normalize",
         "Normalize",
         _op("Normalize", "x", "z", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), max_pixel_value=1.0),
         _images,
-        not_by=_NOT_FE,
+        not_fe=True,
     ),
-    OpCase("permute", "Permute", _op("Permute", "x", "z", permutation=[0, 3, 1, 2]), _images),
-    OpCase("reshape", "Reshape", _op("Reshape", "x", "z", shape=[-1, 108]), _images),
-    OpCase("resize_3d", "Resize3D", _op("Resize3D", "x", "z", output_shape=[2, 2, 2]), _volumes),
+    OpCase(
+        "permute", "Permute", _op("Permute", "x", "z", permutation=[0, 3, 1, 2]), _arrays(_IMAGES)
+    ),
+    OpCase("reshape", "Reshape", _op("Reshape", "x", "z", shape=[-1, 108]), _arrays(_IMAGES)),
+    OpCase(
+        "resize_3d",
+        "Resize3D",
+        _op("Resize3D", "x", "z", output_shape=[2, 2, 2]),
+        _arrays(_numbers(2, 2, 4, 4, 4)),
+    ),
     OpCase("un_hadamard", "UnHadamard", _op("UnHadamard", "x", "z", n_classes=4), _matrix),
-    OpCase("delete", "Delete", _op("Delete", "x"), _two, outputs=(), not_by=_NOT_FE_TF),
+    OpCase("delete", "Delete", _op("Delete", "x"), _two, outputs=()),
     OpCase("lambda_op", "LambdaOp", _op("LambdaOp", fn=negative, inputs="x", outputs="z"), _matrix),
-    OpCase("sparse", "CrossEntropy, sparse", _compare("CrossEntropy", from_logits=True), _places),
+    OpCase("sparse", "CrossEntropy, sparse", _compare("CrossEntropy", from_logits=True), _classes),
     OpCase(
         "sparse_probabilities",
         "CrossEntropy, sparse, no logits",
         _compare("CrossEntropy", form="sparse"),
-        _probabilities,
+        _arrays(_PROBABILITIES, _INDICES),
     ),
     OpCase(
         "sparse_weighted",
         "CrossEntropy, sparse, weighted",
         _compare("CrossEntropy", from_logits=True, form="sparse", class_weights={0: 2.0, 3: 0.5}),
-        _places,
+        _classes,
     ),
     OpCase(
         "categorical", "CrossEntropy, categorical", _compare("CrossEntropy", from_logits=True), _hot
@@ -322,36 +312,36 @@ CASES = (
         _compare("CrossEntropy", from_logits=True, class_weights={0: 2.0, 3: 0.5}),
         _hot,
     ),
-    OpCase("binary", "CrossEntropy, binary", _compare("CrossEntropy"), _yes_or_no),
+    OpCase("binary", "CrossEntropy, binary", _compare("CrossEntropy"), _binary),
     OpCase(
         "binary_weighted",
         "CrossEntropy, binary, weighted",
         _compare("CrossEntropy", class_weights={1: 3.0}),
-        _yes_or_no,
+        _binary,
     ),
-    OpCase("dice", "DiceLoss", _compare("DiceLoss"), _masks),
+    OpCase("dice", "DiceLoss", _compare("DiceLoss"), _arrays(_IMAGES, _bits(BATCH, 3, 6, 6))),
     OpCase(
         "dice_weighted",
         "DiceLoss, weighted",
         # FastEstimator 1.7.0 needs the last channel's too, to weigh each by its own
         _compare("DiceLoss", channel_weights={0: 2.0, 2: 1.0}),
-        _masks,
+        _arrays(_IMAGES, _bits(BATCH, 3, 6, 6)),
     ),
-    OpCase("focal", "FocalLoss", _compare("FocalLoss"), _many_yes_or_no),
+    OpCase("focal", "FocalLoss", _compare("FocalLoss"), _arrays(_FRACTIONS, _bits(BATCH, CLASSES))),
     OpCase(
         "focal_logits",
         "FocalLoss, from logits",
         _compare("FocalLoss", from_logits=True),
-        _logits_of_yes_or_no,
+        _arrays(_MATRIX, _bits(BATCH, CLASSES)),
     ),
-    OpCase("hinge", "Hinge", _compare("Hinge"), _sides),
+    OpCase("hinge", "Hinge", _compare("Hinge"), _arrays(_MATRIX, _SIGNS)),
     OpCase("l1", "L1_Loss", _compare("L1_Loss"), _two),
     OpCase("l1_smooth", "L1_Loss, smooth", _compare("L1_Loss", loss_type="Smooth"), _two),
     OpCase("l1_huber", "L1_Loss, Huber", _compare("L1_Loss", loss_type="Huber"), _two),
-    OpCase("l2", "L2Regularizaton", _l2, _loss, runs_model=True),
+    OpCase("l2", "L2Regularizaton", _l2, _arrays(_numbers(BATCH)), runs_model=True),
     OpCase("mse", "MeanSquaredError", _compare("MeanSquaredError"), _two),
-    OpCase("super_loss", "SuperLoss around CrossEntropy", _super_loss(1.0), _places),
-    OpCase("super_loss_exp", "SuperLoss, moving average", _super_loss("exp"), _places),
+    OpCase("super_loss", "SuperLoss around CrossEntropy", _super_loss(1.0), _classes),
+    OpCase("super_loss_exp", "SuperLoss, moving average", _super_loss("exp"), _classes),
     OpCase("watch", "Watch", _op("gradient.Watch", "x"), _matrix, outputs=("x",)),
     OpCase("gradient", "GradientOp", _gradient, _matrix, beside=_WATCHED),
     OpCase("fgsm", "FGSM", _fgsm, _matrix, beside=_WATCHED),
@@ -363,7 +353,6 @@ CASES = (
         _features,
         outputs=("z", "loss"),
         mode="train",
-        updates=True,
     ),
     OpCase("fuse", "Fuse, around 2 LambdaOps", _fuse, _matrix, beside=_TWICE),
     OpCase("one_of", "OneOf, around 2 LambdaOps", _one_of, _matrix, beside=_ONCE),
@@ -387,19 +376,18 @@ CASES = (
         "cutmix",
         "CutMixBatch",
         _op("augmentation.CutMixBatch", ["x", "y"], ["x", "y"]),
-        _labelled,
+        _arrays(_IMAGES, _ONE_HOT),
         outputs=("x", "y"),
         mode="train",
-        draws_work=True,
-        not_by=_NOT_FE_TF,
     ),
     OpCase(
         "mixup",
         "MixUpBatch",
         _op("augmentation.MixUpBatch", ["x", "y"], ["x", "y"]),
-        _labelled,
+        _arrays(_IMAGES, _ONE_HOT),
         outputs=("x", "y"),
         mode="train",
-        not_by=_NOT_FE_TF,
     ),
 )
+
+WORKLOADS = tuple(OpCost(f"op_{case.name}", case.title, case) for case in CASES)

@@ -1,22 +1,21 @@
-"""What every workload says about itself."""
+"""The base of all workloads: its goals, its peers, and how results are compared."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 Framework = Literal["torch", "tf"]
+Unit = Literal["ratio", "count", "ms", "ns an op", "us"]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What fastnet must reach beside one reference, and where FastEstimator stood.
+    """The bar for fastnet beside one reference.
 
     Attributes:
-        limit: The highest ratio (or count, or number of milliseconds, or of nanoseconds an op) that
-            meets the goal.
-        fastestimator: What FastEstimator 1.7.0 had when the goal was set, for comparison.
+        limit: The highest value that meets the goal, in the unit of the workload.
+        fastestimator: The value of FastEstimator 1.7.0 when the goal was set.
     """
 
     limit: float
@@ -24,105 +23,93 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Workload(ABC):
-    """Something to do once a step, small enough that the cost around it shows.
+class Workload:
+    """The work of one step, small enough that the overhead around it shows.
+
+    No module of workloads imports a framework: a process loads only the one it measures.
 
     Attributes:
-        name: How the workload is called on a command line.
-        title: How the report calls it.
+        name: Its name on the command line and in saved reports.
+        title: Its name in tables.
+        goal: The bar beside each reference.
+        size: The number of ops, of slices, or of what grows, where a workload has one.
     """
 
     name: str
     title: str
+    goal: Goal | None = field(default=None, kw_only=True)
+    size: int = field(default=0, kw_only=True)
 
-    # What the work is done in. Modules of workloads import none: a process loads what it measures.
     framework: ClassVar[Framework] = "torch"
-    # The peer whose results are right.
+    # "ratio": time beside each reference. "count": the number a step returns. "ms" and "ns an op":
+    # time beyond the program's plain step. "us": time beyond the step of the baseline, after the
+    # plain step, if there is one, is subtracted from both.
+    unit: ClassVar[Unit] = "ratio"
+    # The peer whose results are correct, and the peers that others are compared with.
     baseline: ClassVar[str] = "bare"
-    # The peers that others are compared with: for each, a row in the report and perhaps a goal.
     references: ClassVar[tuple[str, ...]] = ("bare",)
-    # Whether a step is timed, or returns a number that is itself the measurement.
-    counts: ClassVar[bool] = False
-    # Whether what counts is how much longer a step is than a plain one, in milliseconds, or shared
-    # out in nanoseconds an op. Each program of such a workload has a plain step of its own.
-    over_a_step: ClassVar[bool] = False
-    # Whether what counts is how much longer a step is than the baseline's, in microseconds, once
-    # the plain step that a program may have is taken off each.
-    over_calls: ClassVar[bool] = False
-    # Whether that is told by single steps of all programs in turn, since it is small beside a step.
-    in_turns: ClassVar[bool] = False
-    # Whether that is what finding a function costs, so that nanoseconds count.
-    finds_functions: ClassVar[bool] = False
-    # How many rounds there are at most, where a single one takes seconds.
-    most_rounds: ClassVar[int | None] = None
-    # The peers that are asked, or None for all.
+    # The peers that take part, or None for all of the framework.
     only: ClassVar[frozenset[str] | None] = None
-    # Workloads of one group share a process, and a name on the command line.
+    # Workloads of a group are measured in one process and share a name on the command line.
     group: ClassVar[str | None] = None
-    # What the workloads of the group have more and more of, if they show how a cost grows.
+    # The quantity that differs between the workloads of the group, if they measure growth.
     grows: ClassVar[str | None] = None
+    # The most rounds, for workloads with a round of seconds.
+    most_rounds: ClassVar[int | None] = None
+    # Relative and absolute, as `torch.testing.assert_close` has them for float32.
+    tolerance: ClassVar[tuple[float, float]] = (1.3e-6, 1e-5)
 
     @property
     def goals(self) -> dict[str, Goal]:
-        """The goals of this workload, by the reference that they are measured against."""
-        return {}
-
-    @property
-    def size(self) -> int:
-        """How much there is of what grows from workload to workload."""
-        raise NotImplementedError(f"{self.name} does not grow")
-
-    @property
-    def ops_measured(self) -> int | None:
-        """How many ops share what a step is longer than a plain one; None to tell it of a step."""
-        return None
+        """The goals, by reference."""
+        return {} if self.goal is None else dict.fromkeys(self.references, self.goal)
 
     @property
     def takes_long(self) -> bool:
-        """Whether it takes so long to get ready that a quick look leaves it out."""
+        """Whether compilers take too long for a quick run."""
         return False
-
-    def before_a_step(self) -> None:
-        """Do what makes a step's work the same for all programs; it is not timed."""
-        return
 
     @property
     def steps_to_check(self) -> int:
-        """How many steps of two programs are compared."""
+        """The number of steps whose results are compared with the baseline's."""
         return 1
 
-    @abstractmethod
-    def check(self, expected: Any, result: Any, extra_keys: bool) -> None:
-        """Raise `AssertionError` if the result of a peer is not that of the baseline.
+    def takes_part(self, peer: str) -> bool:
+        """Return whether a peer is asked for a program."""
+        return self.only is None or peer in self.only
+
+    def check(self, expected: Any, result: Any, extra_keys: bool = False) -> None:
+        """Raise `AssertionError` unless a peer's result is that of the baseline.
 
         Args:
-            expected: What the baseline returned.
-            result: What the peer returned.
+            expected: The result of the baseline.
+            result: The result of the peer.
             extra_keys: Whether the peer may return more keys than the baseline.
         """
+        wanted, got = set(expected.keys()), set(result.keys())
+        assert wanted <= got, f"keys {sorted(wanted - got)} are not in the result"
+        assert extra_keys or wanted == got, f"unexpected keys in the result: {sorted(got - wanted)}"
+        for key in wanted:
+            if self.framework == "torch" and hasattr(expected[key], "dtype"):
+                assert result[key].dtype == expected[key].dtype, f"{key} is {result[key].dtype}"
+            self.assert_close(expected[key], result[key], key)
 
     def check_weights(self, expected: Any, result: Any) -> None:
-        """Raise `AssertionError` if the weights of two models differ.
+        """Raise `AssertionError` unless two models have the same weights."""
+        for index, (other, mine) in enumerate(zip(*map(weights, (expected, result)), strict=True)):
+            self.assert_close(other, mine, f"weight {index}")
 
-        Args:
-            expected: The model that the baseline trained.
-            result: The model that the peer trained.
-        """
-        raise NotImplementedError(f"{self.name} trains no model")
+    def assert_close(self, expected: Any, result: Any, name: str) -> None:
+        """Compare two tensors; one that still requires a gradient has no array and fails."""
+        import numpy as np
+
+        relative, absolute = self.tolerance
+        arrays = np.asarray(result), np.asarray(expected)
+        np.testing.assert_allclose(*arrays, relative, absolute, err_msg=name)
 
 
-def check_keys(expected: Any, result: Any, extra_keys: bool) -> set[str]:
-    """Raise `AssertionError` unless both mappings have the same keys.
-
-    Args:
-        expected: What the baseline returned.
-        result: What the peer returned.
-        extra_keys: Whether `result` may have keys that `expected` lacks.
-
-    Returns:
-        The keys to compare.
-    """
-    wanted, got = set(expected.keys()), set(result.keys())
-    assert wanted <= got, f"keys {sorted(wanted - got)} are not in the result"
-    assert extra_keys or wanted == got, f"keys {sorted(got - wanted)} should not be in the result"
-    return wanted
+def weights(model: Any) -> list[Any]:
+    """Return the weights of a torch module or a Keras model as arrays."""
+    if hasattr(model, "get_weights"):
+        return list(model.get_weights())
+    return [parameter.detach().numpy() for parameter in model.parameters()]

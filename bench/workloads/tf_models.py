@@ -1,0 +1,312 @@
+"""Steps of classifiers in TensorFlow, their first steps, and how often they are traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from bench.workloads.workload import Framework, Goal, Workload
+
+LEARNING_RATE = 0.01
+_LENGTH, _WIDTH = 12, 32
+
+
+def model_of(layers: list[Any]) -> Any:
+    """Return a Keras model, with the same weights in every version of Keras."""
+    import keras
+    import numpy as np
+
+    model = keras.Sequential(layers)
+    generator = np.random.default_rng(0)
+    model.set_weights(
+        [generator.normal(0, 0.2, weight.shape).astype("float32") for weight in model.weights]
+    )
+    return model
+
+
+def sgd() -> Any:
+    """Return the optimizer that fastnet and FastEstimator know as "sgd"."""
+    import keras
+
+    if int(keras.__version__.partition(".")[0]) >= 3:
+        return keras.optimizers.SGD(LEARNING_RATE)
+    return keras.optimizers.legacy.SGD(LEARNING_RATE)
+
+
+@dataclass(frozen=True)
+class TFWorkload(Workload):
+    """A workload in TensorFlow."""
+
+    framework: ClassVar[Framework] = "tf"
+    baseline: ClassVar[str] = "tf_concrete"
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete",)
+
+
+@dataclass(frozen=True)
+class TFSupervised(TFWorkload):
+    """A train step or an infer step of one Keras model on one batch.
+
+    A train step returns the batch with `pred` (logits) and `loss` added; an infer step returns it
+    with `pred`.
+
+    Attributes:
+        training: Whether the step trains.
+        layers: Makes the model's layers, the input first.
+        shape: The shape of the input, batch first.
+    """
+
+    training: bool
+    layers: Callable[[], list[Any]]
+    shape: tuple[int, ...]
+
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete", "tf_concrete_any")
+    sorts: ClassVar[bool] = False
+    jit_compile: ClassVar[bool] = False
+
+    @property
+    def steps_to_check(self) -> int:
+        """Three steps of training, after which the weights are compared."""
+        return 3 if self.training else 1
+
+    @property
+    def mode(self) -> str:
+        """The mode of the network."""
+        return "train" if self.training else "infer"
+
+    @property
+    def wanted(self) -> set[str]:
+        """The keys that a step adds to its batch."""
+        return {"pred", "loss"} if self.training else {"pred"}
+
+    def takes_part(self, peer: str) -> bool:
+        """Return whether a peer is asked; a function with `jit_compile` is one of `TFCompiled`."""
+        return super().takes_part(peer) and (self.jit_compile or peer != "tf_function_jit")
+
+    def model(self) -> Any:
+        """Return the model."""
+        return model_of(self.layers())
+
+    def batch(self, size: int | None = None) -> dict[str, Any]:
+        """Return a batch, always the same.
+
+        Args:
+            size: The number of samples, or None for that of `shape`.
+        """
+        import numpy as np
+        import tensorflow as tf
+
+        size = size or self.shape[0]
+        generator = np.random.default_rng(1)
+        x = generator.standard_normal((size, *self.shape[1:]), np.float32)
+        y = generator.integers(0, 4, size, np.int32)
+        return {"x": tf.constant(x), "y": tf.constant(y)}
+
+
+@dataclass(frozen=True)
+class TFCompiled(TFSupervised):
+    """A step that XLA compiles; the concrete function beside it stays a graph."""
+
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete", "tf_function_jit")
+    only: ClassVar[frozenset[str] | None] = frozenset(
+        {"tf_concrete", "fastnet", "tf_function_jit", "keras_on_batch"}
+    )
+    jit_compile: ClassVar[bool] = True
+
+    @property
+    def goals(self) -> dict[str, Goal]:
+        """The goals, by reference."""
+        return {"tf_concrete": Goal(0.25), "tf_function_jit": Goal(0.5)}
+
+
+@dataclass(frozen=True)
+class TFDivided(TFCompiled):
+    """A step that sorts its features first, which XLA is not known to do identically."""
+
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete",)
+    only: ClassVar[frozenset[str] | None] = frozenset({"tf_concrete", "fastnet"})
+    goals: ClassVar[dict[str, Goal]] = {}  # type: ignore[assignment]
+    sorts: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class TFForeignBatch(TFSupervised):
+    """A step on a batch of torch tensors, as FastEstimator's loaders return them."""
+
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete", "fastestimator")
+    only: ClassVar[frozenset[str] | None] = frozenset({"tf_concrete", "fastnet", "fastestimator"})
+
+    def batch(self, size: int | None = None) -> dict[str, Any]:
+        """Return the batch as torch tensors."""
+        import torch
+
+        made = super().batch(size)
+        return {key: torch.from_numpy(value.numpy().copy()) for key, value in made.items()}
+
+
+@dataclass(frozen=True)
+class TFFirstStep(TFWorkload):
+    """Enter a new network, run its first step, which traces it, and leave it.
+
+    Attributes:
+        step: The step.
+    """
+
+    step: TFSupervised
+
+    references: ClassVar[tuple[str, ...]] = ("tf_concrete", "fastestimator")
+    most_rounds: ClassVar[int | None] = 7
+    goals: ClassVar[dict[str, Goal]] = {"fastestimator": Goal(1.0, 1.0)}  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class TFOpenEpoch(TFWorkload):
+    """Enter a network for the next epoch, run a train step, and leave it.
+
+    The ops do not change, so nothing is traced. A second network stays open for the plain steps.
+
+    Attributes:
+        step: The step.
+    """
+
+    step: TFSupervised
+
+    unit: ClassVar = "ms"
+    steps_to_check: ClassVar[int] = 3  # type: ignore[assignment]
+
+
+class TraceCensus:
+    """Counts how often Python code of a model runs, which is once per trace."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def layer(self) -> Any:
+        """Return a layer that counts and returns its input."""
+        import keras
+
+        census = self
+
+        class Counted(keras.layers.Layer):  # type: ignore[misc]
+            """A layer that returns its input."""
+
+            def call(self, inputs: Any) -> Any:
+                census.seen += 1
+                return inputs
+
+        return Counted()
+
+
+@dataclass(frozen=True)
+class TFTraces(TFWorkload):
+    """The traces of ten epochs, in two modes, over batches of several sizes.
+
+    Attributes:
+        mode: The mode whose traces count. Both modes run, in turn, in every epoch.
+        sizes: The number of samples of each batch of an epoch.
+    """
+
+    mode: Literal["train", "eval"]
+    sizes: tuple[int, ...] = (8, 8, 5, 3, 8, 7, 2)
+    epochs: int = 10
+
+    unit: ClassVar = "count"
+
+    @property
+    def step(self) -> TFSupervised:
+        """The step, whose batches are made in other sizes."""
+        return TRAIN
+
+    def model(self, census: TraceCensus) -> Any:
+        """Return the step's model with a layer that counts."""
+        source, *rest = self.step.layers()
+        return model_of([source, census.layer(), *rest])
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Return the batches of an epoch."""
+        return [self.step.batch(size) for size in self.sizes]
+
+    def count(self, census: TraceCensus, run_epoch: Callable[[str, int], Any]) -> int:
+        """Run all epochs in both modes, and return the number of traces of `mode`.
+
+        Args:
+            census: The counter of the model.
+            run_epoch: Runs the steps of an epoch, given the mode and the epoch.
+        """
+        traces = 0
+        for epoch in range(1, self.epochs + 1):
+            for mode in ("train", "eval"):
+                before = census.seen
+                run_epoch(mode, epoch)
+                if mode == self.mode:
+                    traces += census.seen - before
+        return traces
+
+    def check(self, expected: Any, result: Any, extra_keys: bool = False) -> None:
+        """Check that the steps ran."""
+        assert result >= 1, f"{result} traces: no step ran"
+
+
+def mlp() -> list[Any]:
+    """Return the layers of a network whose step is mostly overhead: (8, 16) -> (8, 4)."""
+    from keras import Input, layers
+
+    return [Input((16,)), layers.Dense(32, activation="relu"), layers.Dense(4)]
+
+
+def deep() -> list[Any]:
+    """Return ten layers of 32: (16, 16) -> (16, 4)."""
+    from keras import Input, layers
+
+    inner = [layers.Dense(32, activation="relu") for _ in range(10)]
+    return [Input((16,)), *inner, layers.Dense(4)]
+
+
+def transformer() -> list[Any]:
+    """Return the layers of a small transformer, some of them subclassed: (4, 12, 32) -> (4, 4)."""
+    from keras import Input, layers
+
+    class Block(layers.Layer):  # type: ignore[misc]
+        """Attention and an MLP, each with a residual and a norm."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = layers.MultiHeadAttention(4, _WIDTH // 4)
+            self.inner = layers.Dense(2 * _WIDTH, activation="gelu")
+            self.outer = layers.Dense(_WIDTH)
+            self.norms = [layers.LayerNormalization(), layers.LayerNormalization()]
+
+        def build(self, shape: Any) -> None:
+            """Leave the weights to the first call, in every version of Keras."""
+            super().build(shape)
+
+        def call(self, inputs: Any) -> Any:
+            """Run the block."""
+            inputs = self.norms[0](inputs + self.attend(inputs, inputs))
+            return self.norms[1](inputs + self.outer(self.inner(inputs)))
+
+    blocks = [Block() for _ in range(3)]
+    head = [layers.GlobalAveragePooling1D(), layers.Dense(4)]
+    return [Input((_LENGTH, _WIDTH)), *blocks, *head]
+
+
+def _first(training: bool) -> TFSupervised:
+    return TFSupervised("", "", training, transformer, (4, _LENGTH, _WIDTH))
+
+
+_MLP = (mlp, (8, 16))
+TRAIN = TFSupervised("tf_mlp_train", "MLP train step", True, *_MLP, goal=Goal(1.05, 3.74))
+
+WORKLOADS = (
+    TRAIN,
+    TFSupervised("tf_mlp_infer", "MLP infer step", False, *_MLP, goal=Goal(1.05, 4.09)),
+    TFCompiled("tf_mlp_train_compiled", "MLP train step, compiled", True, *_MLP),
+    TFCompiled("tf_mlp_infer_compiled", "MLP infer step, compiled", False, *_MLP),
+    TFDivided("tf_mlp_train_divided", "10 layers and a sort, train step", True, deep, (16, 16)),
+    TFForeignBatch("tf_mlp_foreign", "MLP train step, torch batch", True, *_MLP, goal=Goal(1.05)),
+    TFFirstStep("tf_first_train", "First train step, transformer", _first(True)),
+    TFFirstStep("tf_first_infer", "First infer step, transformer", _first(False)),
+    TFOpenEpoch("tf_open_epoch", "Open the next epoch, first step", TRAIN, goal=Goal(1.0, 12.0)),
+    TFTraces("tf_traces_train", "Traces of train, 10 epochs", "train", goal=Goal(2, 2)),
+    TFTraces("tf_traces_eval", "Traces of eval, 10 epochs", "eval", goal=Goal(2, 1)),
+)
