@@ -6,14 +6,12 @@ and of the call, for a model of few tensors and one of many. It needs valgrind.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from bench import callgrind, machine, processes
+from bench import callgrind, machine, pages, processes
 from bench.callgrind import Count
 from bench.tables import markdown_table
 
@@ -113,47 +111,27 @@ def counted() -> list[Count]:
     return [callgrind.least_of(runs, _RUNS, _STEPS) for _ in CASES]
 
 
-def table(figures: list[Count]) -> str:
-    """Return the table of the counts, with those of each tensor and the goals."""
+def page() -> str:
+    """Return the page of the counts, with those of each tensor and the goals."""
+    figures = counted()
     rows = []
     for case, figure in zip(CASES, figures, strict=True):
         goal = BASE + EACH * case.tensors
         title = f"{case.mode} step, {case.layers} layer{'s' * (case.layers > 1)}"
-        numbers = [case.tensors, f"{figure.own:,.0f}", f"{goal:,}"]
         verdict = "met" if figure.own <= goal else "missed"
-        rows.append([title, *numbers, verdict, f"{figure.total:,.0f}"])
+        rows.append([title, case.tensors, f"{figure.own:,.0f}", f"{goal:,}", verdict])
+        rows[-1].append(f"{figure.total:,.0f}")
     for few, many in ((0, 1), (2, 3)):
         each = (figures[many] - figures[few]) / (CASES[many].tensors - CASES[few].tensors)
         title = f"{CASES[few].mode} step, each tensor"
         rows.append([title, 1, f"{each.own:,.1f}", EACH, "", f"{each.total:,.1f}"])
     columns = ["step", "tensors", "kernel's own", "goal", "verdict", "all"]
-    return markdown_table(columns, rows, left=1)
-
-
-def main() -> int:
-    """Count, print the page, and save it on request.
-
-    Returns:
-        The exit status: 2 without valgrind.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.compiled_instructions", description=__doc__
+    return (
+        "# Instructions of calling a compiled step\n\n"
+        f"Counted with {machine.version_note('torch')}.\n\n"
+        f"{markdown_table(columns, rows, left=1)}\n"
     )
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the Markdown there")
-    options = parser.parse_args()
-    try:
-        found = table(counted())
-    except callgrind.NoValgrind as error:
-        print(f"Nothing was counted: {error}", file=sys.stderr)
-        return 2
-    versions = machine.versions("torch")
-    note = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "fastnet"))
-    text = f"# Instructions of calling a compiled step\n\nCounted with {note}.\n\n{found}\n"
-    print(text)
-    if options.save is not None:
-        options.save.write_text(text)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(pages.run("compiled_instructions", __doc__, page))

@@ -6,15 +6,15 @@ the compilers' imports. A cold process has an empty cache on disk, a warm one th
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench import machine, peers, processes
+from bench import machine, pages, peers, processes
 from bench.tables import markdown_table
 from bench.workloads import BY_NAME
 from bench.workloads.compiled import Compiled
@@ -118,24 +118,18 @@ def memory() -> str:
     return markdown_table(columns, rows, left=1)
 
 
-def main() -> None:
-    """Measure, print the page, and save it on request."""
-    parser = argparse.ArgumentParser(prog="python -m bench.first_steps", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each kind (default: 3)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the Markdown there")
-    options = parser.parse_args()
-    versions = machine.versions("torch")
-    note = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "fastnet"))
-    text = f"""\
+def page(rounds: int) -> str:
+    """Return the page of the measurements, the medians of some rounds."""
+    return f"""\
 # First steps that compile, and memory
 
-Measured on {machine.processor()}: {note}.
+Measured on {machine.processor()}: {machine.version_note("torch")}.
 
 ## First steps
 
-Seconds from making the program to the end of the second step, medians of {options.rounds}.
+Seconds from making the program to the end of the second step, medians of {rounds}.
 
-{first_steps(options.rounds)}
+{first_steps(rounds)}
 
 ## Peak memory
 
@@ -143,10 +137,8 @@ Seconds from making the program to the end of the second step, medians of {optio
 
 {memory()}
 """
-    print(text)
-    if options.save is not None:
-        options.save.write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+    rounds = {"type": int, "default": 3, "help": "processes of each kind (default: 3)"}
+    sys.exit(pages.run("first_steps", __doc__, page, rounds=rounds))

@@ -70,3 +70,10 @@ def versions(framework: Framework) -> dict[str, str]:
             found[distribution] = version
     named = [peers.PEERS[name] for name in peers.BY_FRAMEWORK[framework]]
     return found | {peer.title: peer.version for peer in named if peer.available and peer.version}
+
+
+def version_note(framework: Framework) -> str:
+    """Return the versions that matter for fastnet alone."""
+    kept = {"python", "fastnet", *_DISTRIBUTIONS[framework]}
+    found = versions(framework)
+    return ", ".join(f"{name} {version}" for name, version in found.items() if name in kept)

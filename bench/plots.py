@@ -135,9 +135,9 @@ def _panel(axes: Any, row: Row) -> None:
     axes.set_xlabel(_axis_title(row), fontsize=7)
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    if high / low < _LOGARITHMIC_SPAN:
-        ticks = [tick for tick in (0.2, 0.5, 1, 1.5, 2, 3, 5) if low / 1.3 <= tick <= high * 1.3]
-        axes.set_xticks(ticks)
+    if high / low < 100:
+        ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
+        axes.set_xticks([tick for tick in ticks if low / 1.3 <= tick <= high * 1.3])
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_ylim(-0.6, max(len(names), 4) - 0.4)
 

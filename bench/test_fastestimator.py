@@ -16,7 +16,7 @@ from bench.workloads import TOGETHER
 # Each starts an interpreter that imports TensorFlow, so there is one workload of each kind.
 _WORKLOADS = (
     *("identity_50", "mlp_train", "mlp_infer", "open_again", "nest_detach", "slicing_16"),
-    *("op_cost", "grow_keys", "tf_grow_ops", "tf_mlp_train", "tf_open_epoch", "tf_traces_train"),
+    *("op_cost", "grow_keys", "tf_grow_ops", "tf_mlp_train", "tf_open_epoch"),
     *("fit_digits", "tf_fit_digits"),
 )
 

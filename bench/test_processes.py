@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import devices, fits, machine, op_instructions, processes, ranks, verdicts
-from bench.workloads import BY_NAME
+from bench import fits, machine, op_instructions, processes, ranks, verdicts
 
 needs_torch = pytest.mark.skipif(not machine.has("torch"), reason="torch is not installed")
 needs_tf = pytest.mark.skipif(not machine.has("tf"), reason="TensorFlow is not installed")
@@ -62,15 +61,6 @@ def test_peers_that_train_together_agree(engine: str) -> None:
     assert all(line.collectives and line.microseconds > 0 for line in lines)
 
 
-@needs_tf
-def test_peers_on_two_devices_agree() -> None:
-    name = "MLP 16-32-4, 8 samples"
-    found = processes.call("bench.devices:measure", name, 1)
-    assert tuple(found) == devices.PEERS
-    assert max(one["distance"] for one in found.values()) < 1e-5
-    assert f"| {name} | {devices.PEERS[-1]} |" in devices.page({name: found})
-
-
 @needs_torch
 def test_a_planted_op_is_profiled(tmp_path: Any) -> None:
     from fastnet.profiling import Profile
@@ -83,12 +73,8 @@ def test_a_planted_op_is_profiled(tmp_path: Any) -> None:
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 @needs_torch
 def test_an_op_is_counted() -> None:
-    workloads = op_instructions.workloads_of(["Argmax", "argmax"])
-    assert workloads == [BY_NAME["op_argmax"]]
-    (counted,) = op_instructions.count(workloads, 2)
+    (counted,) = op_instructions.count(["op_argmax"])
     assert counted["step"] > counted["by hand"] > 0
-    with pytest.raises(ValueError, match="There is no op 'DiceLos'"):
-        op_instructions.workloads_of(["DiceLos"])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,29 +33,6 @@ _BUSY = 2
 OP = "LambdaOp(x) -> kept"
 # A fork has torch already: importing it takes a hundred times as long as the steps.
 _CONTEXT: Any = multiprocessing.get_context("fork")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A comparison's result for the step.
-
-    Attributes:
-        verdict: The verdict.
-        change: The growth of the step, as a part of it.
-        noise: The half width of its 95 % interval, or None.
-        part_verdicts: The number of the step's parts with a verdict.
-        parts: The number of its parts.
-        tries: The number of measurements until it was not too noisy.
-        steps: The number of steps of the last measurement.
-    """
-
-    verdict: str
-    change: float
-    noise: float | None
-    part_verdicts: int
-    parts: int
-    tries: int
-    steps: int
 
 
 def measure(path: str, steps: int, turns: int | None) -> None:
@@ -133,8 +109,8 @@ def _turns(folder: Path, steps: int) -> int:
             return round(tried * _PLANTED * float(np.mean(step.blocks) / np.mean(row.blocks)))
 
 
-def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> Found:
-    """Measure and compare, with more steps while that is too noisy."""
+def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> dict[str, Any]:
+    """Measure and compare, with more steps while that is too noisy; changes are parts of a step."""
     for tries in range(1, _MOST_TRIES + 1):
         first = before if tries == 1 else _profile(folder, steps, None)
         comparison = first.compare(_profile(folder, steps, turns))
@@ -143,15 +119,15 @@ def _compared(folder: Path, steps: int, turns: int | None, before: Any) -> Found
             break
         steps *= 2
     both = [row for row in comparison.rows if row.before is not None and row.after is not None]
-    return Found(
-        step.verdict,
-        step.difference / step.before,
-        None if step.noise is None else step.noise / step.before,
-        sum(row.verdict in ("grew", "shrank") for row in both),
-        len(both),
-        tries,
-        steps,
-    )
+    return {
+        "verdict": step.verdict,
+        "change": step.difference / step.before,
+        "noise": None if step.noise is None else step.noise / step.before,
+        "part_verdicts": sum(row.verdict in ("grew", "shrank") for row in both),
+        "parts": len(both),
+        "tries": tries,
+        "steps": steps,
+    }
 
 
 def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
@@ -167,8 +143,8 @@ def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
     """
     use_one_thread("torch")
     started = time.monotonic()
-    same: list[Found] = []
-    planted: list[Found] = []
+    same: list[dict[str, Any]] = []
+    planted: list[dict[str, Any]] = []
     with TemporaryDirectory() as name, _busy_processes():
         folder = Path(name)
         measure(str(folder / "first.json"), 30, 1)  # imports everything before the forks
@@ -185,8 +161,8 @@ def run(comparisons: int, steps: int, minutes: float) -> dict[str, Any]:
         "busy_processes": _BUSY,
         "turns": turns,
         "seconds": round(time.monotonic() - started),
-        "same": [asdict(found) for found in same],
-        "planted": [asdict(found) for found in planted],
+        "same": same,
+        "planted": planted,
     }
 
 

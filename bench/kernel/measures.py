@@ -89,7 +89,6 @@ def measures() -> list[Measure]:
         Measure("traced_step", "a traced step of one tensor", _traced(1)),
         _growing("traced_tensor", "a tensor of a traced step", _traced),
         _growing("loop_op", "for comparison: a method in Python in a hand-written loop", _by_hand),
-        _growing("dict_op", "for comparison: the same, values in a dict", _by_dict),
     ]
 
 
@@ -130,11 +129,7 @@ def _plan(ops: list[Any], wanted: set[str], **maps: NestMap) -> Plan:
     table = KeyTable()
     specs = [OpSpec(op, table) for op in ops]
     return Plan(
-        table,
-        specs,
-        [op.forward for op in ops],
-        resolve(table, specs, [], [], wanted),
-        **maps,
+        table, specs, [op.forward for op in ops], resolve(table, specs, [], [], wanted), **maps
     )
 
 
@@ -312,20 +307,3 @@ def _by_hand(length: int) -> Call:
         return {**batch, write: value}
 
     return Call(step, ({read: object()},))
-
-
-def _by_dict(length: int) -> Call:
-    """Return an interpreter in Python that keeps every value in a dict."""
-    ops = _identities(length)
-    last = ops[-1].outputs
-
-    def step(batch: dict[str, Any]) -> dict[str, Any]:
-        store = dict(batch)
-        for op in ops:
-            values = [store[key] for key in op.inputs]
-            outputs = op.forward(values if op.in_list else values[0], STATE)
-            for key, value in zip(op.outputs, outputs if op.out_list else [outputs], strict=True):
-                store[key] = value
-        return {**batch, **{key: store[key] for key in last}}
-
-    return Call(step, (dict.fromkeys(ops[0].inputs, object()),))

@@ -73,8 +73,12 @@ def _network(title: str, color: str) -> Peer:
     return Peer(title, "{framework}_network", package, distribution, color, {"package": package})
 
 
-def _tf(title: str, module: str, color: str, **options: bool) -> Peer:
-    return Peer(title, module, "tensorflow", None, color, options)
+def _tf(title: str, color: str, **options: bool) -> Peer:
+    return Peer(title, "tf_by_hand", "tensorflow", None, color, options)
+
+
+def _keras(title: str, color: str, **options: bool) -> Peer:
+    return Peer(title, "keras_model", "tensorflow", "keras", color, options)
 
 
 # In the order of the tables. A process loads the peers of one framework only.
@@ -82,8 +86,8 @@ PEERS: dict[str, Peer] = {
     "bare": _by_hand("", _BLACK),
     "bare_fused": _by_hand(", fused=True", _GRAY, fused=True),
     "bare_strict": _by_hand(", strict", _LIGHT, strict=True),
-    "tf_concrete": _tf("concrete function", "tf_concrete", _BLACK),
-    "tf_concrete_any": _tf("concrete function, any size", "tf_concrete", _LIGHT, any_size=True),
+    "tf_concrete": _tf("concrete function", _BLACK),
+    "tf_concrete_any": _tf("concrete function, any size", _LIGHT, any_size=True),
     "fastnet": _network("fastnet", _BLUE),
     "fastestimator": _network("FastEstimator", _RED),
     "tensordict": Peer("tensordict", "tensordict", "tensordict", "tensordict", _ORANGE),
@@ -101,10 +105,12 @@ PEERS: dict[str, Peer] = {
     "compiled_update": _compiled("model and optimizer", _PINK, of_model=True, of_update=True),
     "compiled_loop": _compiled("step", _SKY, of_step=True),
     "jax_step": Peer("JAX", "jax_step", "optax", "jax", _YELLOW),
-    "tf_function": _tf("tf.function", "tf_function", _ORANGE),
-    "tf_function_jit": _tf("tf.function, jit_compile=True", "tf_function", _PINK, jit_compile=True),
-    "keras_fit": Peer("Keras fit", "keras_fit", "tensorflow", "keras", _GREEN),
-    "keras_on_batch": Peer("Keras on_batch", "keras_on_batch", "tensorflow", "keras", _SKY),
+    "tf_function": _tf("tf.function", _ORANGE, concrete=False),
+    "tf_function_jit": _tf(
+        "tf.function, jit_compile=True", _PINK, concrete=False, jit_compile=True
+    ),
+    "keras_fit": _keras("Keras fit", _GREEN),
+    "keras_on_batch": _keras("Keras on_batch", _SKY, on_batch=True),
 }
 
 _TF_ONLY = frozenset(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
 from accelerate.utils.operations import recursively_apply
 
 from bench.peers.loops import nest_map, wrapped_loop
@@ -19,7 +18,5 @@ def make(workload: Workload) -> Program | None:
         accelerator = Accelerator(cpu=True)
         return wrapped_loop(workload, accelerator.prepare, accelerator.backward)
     if isinstance(workload, Nest):
-        return nest_map(
-            workload, lambda nest, function: recursively_apply(function, nest), send_to_device
-        )
+        return nest_map(workload, lambda nest, function: recursively_apply(function, nest))
     return None

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bench.peers.loops import DEVICE, Step, backward, infer_loop, train_loop
+from bench.peers.loops import Step, backward, infer_loop, train_loop
 from bench.program import Program
 from bench.workloads.chains import Census, Identity, IdentityChain, LiveTensors, Measuring
 from bench.workloads.compiled import AdversarialPair, Divided, ElementwiseChain
@@ -60,7 +60,7 @@ def _without_training(workload: Workload) -> Program | None:
         case DeepNest():
             return Program(_deep_detach(workload.size), workload.nest())
         case Nest():
-            return Program(_detach if workload.action == "detach" else _move, workload.nest())
+            return Program(_detach, workload.nest())
         case Slicing():
             return Program(_slicing(), workload.batch())
         case ManyKeys():
@@ -200,26 +200,6 @@ def _detach(nest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _move(nest: dict[str, Any]) -> dict[str, Any]:
-    """Move a nest of known structure, and build the same containers again."""
-    meta = nest["meta"]
-    masks = meta["masks"]
-    return {
-        "image": nest["image"].to(DEVICE),
-        "label": nest["label"].to(DEVICE),
-        "boxes": [box.to(DEVICE) for box in nest["boxes"]],
-        "pyramid": tuple([level.to(DEVICE) for level in nest["pyramid"]]),
-        "meta": {
-            "scale": meta["scale"].to(DEVICE),
-            "shift": meta["shift"].to(DEVICE),
-            "masks": {
-                "inner": [mask.to(DEVICE) for mask in masks["inner"]],
-                "outer": tuple([mask.to(DEVICE) for mask in masks["outer"]]),
-            },
-        },
-    }
-
-
 def _deep_detach(depth: int) -> Step:
     """Detach tensors in dicts of known depth, and build the same dicts again."""
 
@@ -303,8 +283,4 @@ def _strict(workload: Workload) -> Program | None:
     def detach(tensors: list[Any]) -> list[Any]:
         return [tensor.detach() for tensor in tensors]
 
-    def move(tensors: list[Any]) -> list[Any]:
-        return [tensor.to(DEVICE) for tensor in tensors]
-
-    step = detach if workload.action == "detach" else move
-    return Program(step, tensors, result=lambda made: tree_unflatten(made, structure))
+    return Program(detach, tensors, result=lambda made: tree_unflatten(made, structure))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.utilities.apply_func import move_data_to_device
 from lightning_utilities.core.apply_func import apply_to_collection
 
 from bench.peers.loops import nest_map, wrapped_loop
@@ -21,9 +20,5 @@ def make(workload: Workload) -> Program | None:
         fabric.launch()
         return wrapped_loop(workload, fabric.setup, fabric.backward)
     if isinstance(workload, Nest):
-        return nest_map(
-            workload,
-            lambda nest, function: apply_to_collection(nest, torch.Tensor, function),
-            move_data_to_device,
-        )
+        return nest_map(workload, lambda nest, map_: apply_to_collection(nest, torch.Tensor, map_))
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ignite.engine import create_supervised_evaluator, create_supervised_trainer
-from ignite.utils import apply_to_tensor, convert_tensor
+from ignite.utils import apply_to_tensor
 from torch.nn import functional as F
 
 from bench.peers.loops import nest_map
@@ -22,9 +22,7 @@ def make(workload: Workload) -> Program | None:
     """Return Ignite's program for steps of models and for nests."""
     if isinstance(workload, Supervised):
         return _supervised(workload)
-    return (
-        nest_map(workload, apply_to_tensor, convert_tensor) if isinstance(workload, Nest) else None
-    )
+    return nest_map(workload, apply_to_tensor) if isinstance(workload, Nest) else None
 
 
 def _prepare(batch: dict[str, Any], device: Any, non_blocking: bool) -> tuple[Any, Any]:

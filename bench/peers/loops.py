@@ -14,9 +14,6 @@ from bench.workloads.torch_models import Supervised
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 
-# On the CPU a move changes nothing: only the walk over the nest is timed.
-DEVICE = torch.device("cpu")
-
 
 def backward(loss: torch.Tensor) -> None:
     """Compute gradients of a loss."""
@@ -61,9 +58,7 @@ def infer_loop(model: Any) -> Step:
 
 
 def wrapped_loop(
-    workload: Supervised,
-    wrap: Callable[..., Any],
-    backward: Callable[[Any], Any],
+    workload: Supervised, wrap: Callable[..., Any], backward: Callable[[Any], Any]
 ) -> Program:
     """Return the loop around a model and an optimizer that a library has wrapped."""
     raw = workload.model()
@@ -73,18 +68,6 @@ def wrapped_loop(
     return Program(train_loop(model, optimizer, backward), workload.batch(), model=raw)
 
 
-def nest_map(
-    workload: Nest, map_tensors: Callable[[Any, Callable[[Any], Any]], Any], move: Any = None
-) -> Program:
-    """Return a library's map over the nest.
-
-    Args:
-        workload: The nest.
-        map_tensors: The library's map, of a nest and a function.
-        move: The library's own function of a nest and a device, if it has one.
-    """
-    if workload.action == "detach":
-        return Program(lambda nest: map_tensors(nest, torch.Tensor.detach), workload.nest())
-    if move is not None:
-        return Program(lambda nest: move(nest, DEVICE), workload.nest())
-    return Program(lambda nest: map_tensors(nest, lambda leaf: leaf.to(DEVICE)), workload.nest())
+def nest_map(workload: Nest, map_tensors: Callable[[Any, Callable[[Any], Any]], Any]) -> Program:
+    """Return a library's map over the nest, of a nest and a function."""
+    return Program(lambda nest: map_tensors(nest, torch.Tensor.detach), workload.nest())

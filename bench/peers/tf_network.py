@@ -10,14 +10,7 @@ import tensorflow as tf
 
 from bench.program import Program
 from bench.workloads.chains import TFGrowingChain
-from bench.workloads.tf_models import (
-    TFFirstStep,
-    TFOpenEpoch,
-    TFSupervised,
-    TFTraces,
-    TraceCensus,
-    sgd,
-)
+from bench.workloads.tf_models import TFFirstStep, TFOpenEpoch, TFSupervised, sgd
 from bench.workloads.workload import Workload
 
 
@@ -30,8 +23,6 @@ def make(workload: Workload, package: str) -> Program | None:
             return _first_step(workload, package)
         case TFOpenEpoch():
             return _open_epoch(workload, package)
-        case TFTraces():
-            return _traces(workload, package)
         case TFGrowingChain():
             return _growing_chain(workload, package)
     return None
@@ -107,21 +98,3 @@ def _first_step(workload: TFFirstStep, package: str) -> Program:
             return network.run_step(batch)
 
     return Program(open_and_step, fresh=lambda: _network(package, step.model)[0])
-
-
-def _traces(workload: TFTraces, package: str) -> Program:
-    census = TraceCensus()
-    batches = workload.batches()
-
-    def count(_: None) -> int:
-        network, _ = _network(package, lambda: workload.model(census))
-
-        def run_epoch(mode: str, epoch: int) -> None:
-            wanted = workload.step.wanted
-            with network(mode=mode, epoch=epoch, ds_id="", desired_output_keys=wanted):
-                for batch in batches:
-                    network.run_step(batch)
-
-        return workload.count(census, run_epoch)
-
-    return Program(count)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from bench.peers.loops import DEVICE
 from bench.program import Program
 from bench.workloads.chains import Chain, IdentityChain, LiveTensors, Measuring, OpenEpoch
 from bench.workloads.compiled import AdversarialPair, Compiled, Divided, ElementwiseChain
@@ -43,11 +42,8 @@ class _Programs:
                 return self._live_tensors(workload)
             case IdentityChain():
                 return self._identity_chain(workload)
-            case Nest(action="detach"):
-                return Program(self._module("util").detach_tensors, workload.nest())
             case Nest():
-                move = self._module("util").move_tensors_to_device
-                return Program(lambda nest: move(nest, DEVICE), workload.nest())
+                return Program(self._module("util").detach_tensors, workload.nest())
             case Slicing():
                 slicer = self._module("slicer").AxisSlicer(axis=AXIS, slice="x", unslice="y")
                 ops = self._identity_ops(["x", "y"])

@@ -187,7 +187,9 @@ def gpt() -> nn.Module:
         def __init__(self) -> None:
             super().__init__()
             self.norms = nn.ModuleList([nn.LayerNorm(64), nn.LayerNorm(64)])
-            self.project, self.attended = nn.Linear(64, 3 * 64), nn.Linear(64, 64)
+            # A bias of the keys has no gradient but rounding errors, which Adam would scale up.
+            self.project = nn.Linear(64, 3 * 64, bias=False)
+            self.attended = nn.Linear(64, 64)
             self.mlp = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
 
         def forward(self, x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from bench.workloads.chains import LOOPS
 from bench.workloads.workload import Goal, Workload
@@ -20,13 +20,7 @@ def tensor() -> Any:
 
 @dataclass(frozen=True)
 class Nest(Workload):
-    """Apply `detach()` or `to(device)` to each of 12 tensors, and keep the containers' types.
-
-    Attributes:
-        action: The method that is applied.
-    """
-
-    action: Literal["detach", "move"]
+    """Detach each of 12 tensors, and keep the containers' types."""
 
     references: ClassVar[tuple[str, ...]] = ("bare", "bare_strict")
 
@@ -118,15 +112,11 @@ class GrowingSlices(Slicing):
 
 
 WORKLOADS = (
-    Nest("nest_detach", "Detach a nest of 12 tensors", "detach", goal=Goal(1.15, 2.09)),
-    Nest("nest_move", "Move a nest of 12 tensors", "move", goal=Goal(0.5, 1.61)),
+    Nest("nest_detach", "Detach a nest of 12 tensors", goal=Goal(1.15, 2.09)),
     Slicing("slicing_16", "Slice a batch in 16 and merge", size=16),
 )
 GROWING = (
-    *(
-        DeepNest(f"nesting_{depth}", f"{depth} dicts deep", "detach", size=depth)
-        for depth in range(7)
-    ),
+    *(DeepNest(f"nesting_{depth}", f"{depth} dicts deep", size=depth) for depth in range(7)),
     *(ManyKeys(f"keys_{2**n}", f"{2**n} keys", size=2**n) for n in range(1, 10)),
     *(GrowingSlices(f"slices_{2**n}", f"{2**n} minibatches", size=2**n) for n in range(7)),
 )

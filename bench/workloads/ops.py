@@ -132,7 +132,6 @@ def _arrays(x: Any, y: Any = None) -> Arrays:
 _IMAGES = _fractions(BATCH, 3, 6, 6)
 _MATRIX = _numbers(BATCH, CLASSES)
 _FRACTIONS = _fractions(BATCH, CLASSES)
-_PROBABILITIES = _FRACTIONS / _FRACTIONS.sum(axis=1, keepdims=True)
 _SIGNS = 2 * _bits(BATCH, CLASSES) - 1
 
 _images = _arrays(_IMAGES)
@@ -176,15 +175,6 @@ def _lambda(modules: Modules, fn: Callable[[Any], Any], source: str, target: str
     return modules("op.tensorop").LambdaOp(fn=fn, inputs=source, outputs=target)
 
 
-def _super_loss(threshold: float | str) -> Make:
-    def make(modules: Modules, build: Build) -> list[Any]:
-        losses = modules("op.tensorop.loss")
-        inner = losses.CrossEntropy(["x", "y"], "z", from_logits=True, form="sparse")
-        return [losses.SuperLoss(inner, threshold=threshold)]
-
-    return make
-
-
 def _l2(modules: Modules, build: Build) -> list[Any]:
     return [modules("op.tensorop.loss").L2Regularizaton("x", "z", model=build())]
 
@@ -195,18 +185,12 @@ def _watched(modules: Modules, build: Build) -> list[Any]:
 
 def _gradient(modules: Modules, build: Build) -> list[Any]:
     gradient = modules("op.tensorop.gradient")
-    return [
-        *_watched(modules, build),
-        gradient.GradientOp(finals="loss", outputs="z", inputs="x"),
-    ]
+    return [*_watched(modules, build), gradient.GradientOp(finals="loss", outputs="z", inputs="x")]
 
 
 def _fgsm(modules: Modules, build: Build) -> list[Any]:
     gradient = modules("op.tensorop.gradient")
-    return [
-        *_watched(modules, build),
-        gradient.FGSM(data="x", loss="loss", outputs="z"),
-    ]
+    return [*_watched(modules, build), gradient.FGSM(data="x", loss="loss", outputs="z")]
 
 
 def _model(modules: Modules, build: Build) -> list[Any]:
@@ -264,13 +248,6 @@ CASES = (
     OpCase("average", "Average", _op("Average", ["x", "y"], "z"), _two),
     OpCase("gather", "Gather", _op("Gather", "x", "z", indices="y"), _classes),
     OpCase(
-        "gather_largest",
-        "Gather, the largest",
-        _op("Gather", "x", "z"),
-        _matrix,
-        not_fe=True,
-    ),
-    OpCase(
         "normalize",
         "Normalize",
         _op("Normalize", "x", "z", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), max_pixel_value=1.0),
@@ -292,18 +269,6 @@ CASES = (
     OpCase("lambda_op", "LambdaOp", _op("LambdaOp", fn=negative, inputs="x", outputs="z"), _matrix),
     OpCase("sparse", "CrossEntropy, sparse", _compare("CrossEntropy", from_logits=True), _classes),
     OpCase(
-        "sparse_probabilities",
-        "CrossEntropy, sparse, no logits",
-        _compare("CrossEntropy", form="sparse"),
-        _arrays(_PROBABILITIES, _INDICES),
-    ),
-    OpCase(
-        "sparse_weighted",
-        "CrossEntropy, sparse, weighted",
-        _compare("CrossEntropy", from_logits=True, form="sparse", class_weights={0: 2.0, 3: 0.5}),
-        _classes,
-    ),
-    OpCase(
         "categorical", "CrossEntropy, categorical", _compare("CrossEntropy", from_logits=True), _hot
     ),
     OpCase(
@@ -313,35 +278,12 @@ CASES = (
         _hot,
     ),
     OpCase("binary", "CrossEntropy, binary", _compare("CrossEntropy"), _binary),
-    OpCase(
-        "binary_weighted",
-        "CrossEntropy, binary, weighted",
-        _compare("CrossEntropy", class_weights={1: 3.0}),
-        _binary,
-    ),
     OpCase("dice", "DiceLoss", _compare("DiceLoss"), _arrays(_IMAGES, _bits(BATCH, 3, 6, 6))),
-    OpCase(
-        "dice_weighted",
-        "DiceLoss, weighted",
-        # FastEstimator 1.7.0 needs the last channel's too, to weigh each by its own
-        _compare("DiceLoss", channel_weights={0: 2.0, 2: 1.0}),
-        _arrays(_IMAGES, _bits(BATCH, 3, 6, 6)),
-    ),
     OpCase("focal", "FocalLoss", _compare("FocalLoss"), _arrays(_FRACTIONS, _bits(BATCH, CLASSES))),
-    OpCase(
-        "focal_logits",
-        "FocalLoss, from logits",
-        _compare("FocalLoss", from_logits=True),
-        _arrays(_MATRIX, _bits(BATCH, CLASSES)),
-    ),
     OpCase("hinge", "Hinge", _compare("Hinge"), _arrays(_MATRIX, _SIGNS)),
     OpCase("l1", "L1_Loss", _compare("L1_Loss"), _two),
-    OpCase("l1_smooth", "L1_Loss, smooth", _compare("L1_Loss", loss_type="Smooth"), _two),
-    OpCase("l1_huber", "L1_Loss, Huber", _compare("L1_Loss", loss_type="Huber"), _two),
     OpCase("l2", "L2Regularizaton", _l2, _arrays(_numbers(BATCH)), runs_model=True),
     OpCase("mse", "MeanSquaredError", _compare("MeanSquaredError"), _two),
-    OpCase("super_loss", "SuperLoss around CrossEntropy", _super_loss(1.0), _classes),
-    OpCase("super_loss_exp", "SuperLoss, moving average", _super_loss("exp"), _classes),
     OpCase("watch", "Watch", _op("gradient.Watch", "x"), _matrix, outputs=("x",)),
     OpCase("gradient", "GradientOp", _gradient, _matrix, beside=_WATCHED),
     OpCase("fgsm", "FGSM", _fgsm, _matrix, beside=_WATCHED),
@@ -357,12 +299,7 @@ CASES = (
     OpCase("fuse", "Fuse, around 2 LambdaOps", _fuse, _matrix, beside=_TWICE),
     OpCase("one_of", "OneOf, around 2 LambdaOps", _one_of, _matrix, beside=_ONCE),
     OpCase(
-        "repeat",
-        "Repeat, a LambdaOp 3 times",
-        _repeat,
-        _matrix,
-        outputs=("x",),
-        beside=_THRICE,
+        "repeat", "Repeat, a LambdaOp 3 times", _repeat, _matrix, outputs=("x",), beside=_THRICE
     ),
     OpCase(
         "sometimes",
@@ -371,22 +308,6 @@ CASES = (
         _matrix,
         outputs=("x",),
         beside=_ONCE,
-    ),
-    OpCase(
-        "cutmix",
-        "CutMixBatch",
-        _op("augmentation.CutMixBatch", ["x", "y"], ["x", "y"]),
-        _arrays(_IMAGES, _ONE_HOT),
-        outputs=("x", "y"),
-        mode="train",
-    ),
-    OpCase(
-        "mixup",
-        "MixUpBatch",
-        _op("augmentation.MixUpBatch", ["x", "y"], ["x", "y"]),
-        _arrays(_IMAGES, _ONE_HOT),
-        outputs=("x", "y"),
-        mode="train",
     ),
 )
 

@@ -1,10 +1,10 @@
-"""Steps of classifiers in TensorFlow, their first steps, and how often they are traced."""
+"""Steps of classifiers in TensorFlow, and their first steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from bench.workloads.workload import Framework, Goal, Workload
 
@@ -175,78 +175,6 @@ class TFOpenEpoch(TFWorkload):
     steps_to_check: ClassVar[int] = 3  # type: ignore[assignment]
 
 
-class TraceCensus:
-    """Counts how often Python code of a model runs, which is once per trace."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def layer(self) -> Any:
-        """Return a layer that counts and returns its input."""
-        import keras
-
-        census = self
-
-        class Counted(keras.layers.Layer):  # type: ignore[misc]
-            """A layer that returns its input."""
-
-            def call(self, inputs: Any) -> Any:
-                census.seen += 1
-                return inputs
-
-        return Counted()
-
-
-@dataclass(frozen=True)
-class TFTraces(TFWorkload):
-    """The traces of ten epochs, in two modes, over batches of several sizes.
-
-    Attributes:
-        mode: The mode whose traces count. Both modes run, in turn, in every epoch.
-        sizes: The number of samples of each batch of an epoch.
-    """
-
-    mode: Literal["train", "eval"]
-    sizes: tuple[int, ...] = (8, 8, 5, 3, 8, 7, 2)
-    epochs: int = 10
-
-    unit: ClassVar = "count"
-
-    @property
-    def step(self) -> TFSupervised:
-        """The step, whose batches are made in other sizes."""
-        return TRAIN
-
-    def model(self, census: TraceCensus) -> Any:
-        """Return the step's model with a layer that counts."""
-        source, *rest = self.step.layers()
-        return model_of([source, census.layer(), *rest])
-
-    def batches(self) -> list[dict[str, Any]]:
-        """Return the batches of an epoch."""
-        return [self.step.batch(size) for size in self.sizes]
-
-    def count(self, census: TraceCensus, run_epoch: Callable[[str, int], Any]) -> int:
-        """Run all epochs in both modes, and return the number of traces of `mode`.
-
-        Args:
-            census: The counter of the model.
-            run_epoch: Runs the steps of an epoch, given the mode and the epoch.
-        """
-        traces = 0
-        for epoch in range(1, self.epochs + 1):
-            for mode in ("train", "eval"):
-                before = census.seen
-                run_epoch(mode, epoch)
-                if mode == self.mode:
-                    traces += census.seen - before
-        return traces
-
-    def check(self, expected: Any, result: Any, extra_keys: bool = False) -> None:
-        """Check that the steps ran."""
-        assert result >= 1, f"{result} traces: no step ran"
-
-
 def mlp() -> list[Any]:
     """Return the layers of a network whose step is mostly overhead: (8, 16) -> (8, 4)."""
     from keras import Input, layers
@@ -307,6 +235,4 @@ WORKLOADS = (
     TFFirstStep("tf_first_train", "First train step, transformer", _first(True)),
     TFFirstStep("tf_first_infer", "First infer step, transformer", _first(False)),
     TFOpenEpoch("tf_open_epoch", "Open the next epoch, first step", TRAIN, goal=Goal(1.0, 12.0)),
-    TFTraces("tf_traces_train", "Traces of train, 10 epochs", "train", goal=Goal(2, 2)),
-    TFTraces("tf_traces_eval", "Traces of eval, 10 epochs", "eval", goal=Goal(2, 1)),
 )

@@ -29,7 +29,7 @@ examples:
   fastnet bench report --workloads growth
   fastnet bench report --help
   fastnet bench suites -k mlp
-  fastnet bench op-instructions torch DiceLoss
+  fastnet bench op-instructions dice
   fastnet bench
 """
 
