@@ -27,7 +27,7 @@ def dice_score(
     empty_nan: bool = False,
     epsilon: float = 1e-6,
 ) -> Tensor:
-    """Compute the Dice score of predicted masks, ``2 * |A & B| / (|A| + |B| + epsilon)``.
+    """Return the Dice score of predicted masks, ``2 * |A & B| / (|A| + |B| + epsilon)``.
 
     Args:
         y_pred: Predictions from 0 to 1, shape (batch, channels, ...) in torch and (batch, ...,
@@ -52,35 +52,7 @@ def dice_score(
     >>> dice_score(np.array([[[1.0], [0.5]]]), np.array([[[1.0], [0.0]]])).round(3)
     array([[0.8]])
     """
-    return score(
-        backend_of(y_pred),
-        y_pred,
-        y_true,
-        soft_dice,
-        sample_average,
-        channel_average,
-        channel_weights,
-        epsilon,
-        mask_overlap,
-        threshold,
-        empty_nan,
-    )
-
-
-def score(
-    functions: Any,
-    y_pred: Tensor,
-    y_true: Tensor,
-    soft_dice: bool,
-    sample_average: bool,
-    channel_average: bool,
-    channel_weights: Tensor | Sequence[float] | None,
-    epsilon: float,
-    mask_overlap: bool = True,
-    threshold: float | None = None,
-    empty_nan: bool = False,
-) -> Tensor:
-    """Compute the Dice score with the functions of a framework's package."""
+    functions = backend_of(y_pred)
     dtype_source = y_pred
     is_half, axes, spatial, total = _plan(functions, y_pred.dtype, len(functions.shape_of(y_pred)))
     if is_half:

@@ -42,8 +42,8 @@ def binary_crossentropy(
         y_true: Labels from 0 to 1, with as many elements.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean over the batch.
-        class_weights: The weights of the classes 0 and 1, by default 1. In TensorFlow also a lookup
-            table.
+        class_weights: The weights of classes by index, by default 1. In TensorFlow also a
+            `tf.lookup.StaticHashTable`.
 
     Returns:
         A scalar, or one loss per sample, shape (batch,).
@@ -71,8 +71,7 @@ def categorical_crossentropy(
         y_true: One-hot labels, or probabilities of the classes, of the same shape.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean of all losses.
-        class_weights: The weights of classes by index, by default 1. In TensorFlow also a lookup
-            table.
+        class_weights: The weights of classes by index; see `binary_crossentropy`.
 
     Returns:
         A scalar, or the losses, of the shape of `y_pred` without the class axis.
@@ -101,8 +100,7 @@ def sparse_categorical_crossentropy(
             dtype is accepted if every label is a whole number.
         from_logits: Whether `y_pred` are logits rather than probabilities.
         average_loss: Whether to return the mean of all losses.
-        class_weights: The weights of classes by index, by default 1. In TensorFlow also a lookup
-            table.
+        class_weights: The weights of classes by index; see `binary_crossentropy`.
 
     Returns:
         A scalar, or the losses, of the shape of `y_true`.
@@ -121,15 +119,12 @@ def sparse_categorical_crossentropy(
 
 
 def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = False) -> Tensor:
-    """Compute the mean squared error along the last axis.
+    """Return the mean squared error along the last axis.
 
     Args:
         y_true: Labels, shape (batch, ...).
         y_pred: Predictions, of the same shape.
-        average_loss: Whether to return the mean of all losses.
-
-    Returns:
-        The losses, of the shape without the last axis, or a scalar.
+        average_loss: Whether to return the mean of all losses, a scalar.
 
     >>> import torch
     >>> mean_squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))
@@ -139,14 +134,11 @@ def mean_squared_error(y_true: Tensor, y_pred: Tensor, average_loss: bool = Fals
 
 
 def hinge(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    """Compute the hinge loss, ``mean(max(1 - y_true * y_pred, 0))``, along the last axis.
+    """Return the hinge loss, ``mean(max(1 - y_true * y_pred, 0))``, along the last axis.
 
     Args:
         y_true: Labels, -1 or 1, shape (batch, ...).
         y_pred: Predictions, of the same shape.
-
-    Returns:
-        The losses, of the shape without the last axis.
 
     >>> import torch
     >>> hinge(torch.tensor([[1, -1]]), torch.tensor([[0.5, -2.0]]))
@@ -199,7 +191,7 @@ def l1_loss(y_true: Tensor, y_pred: Tensor) -> Tensor:
 
 
 def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
-    """Compute the smooth L1 loss along the last axis.
+    """Return the smooth L1 loss, averaged along the last axis.
 
     An error ``e`` contributes ``0.5 * e**2 / beta`` below `beta`, ``|e| - 0.5 * beta`` above.
 
@@ -207,9 +199,6 @@ def smooth_l1_loss(y_true: Tensor, y_pred: Tensor, beta: float = 1.0) -> Tensor:
         y_true: Labels, shape (batch, ...).
         y_pred: Predictions, of the same shape.
         beta: The error at which the loss becomes linear.
-
-    Returns:
-        The mean losses, of the shape without the last axis.
 
     Raises:
         ValueError: If `beta` is not positive.

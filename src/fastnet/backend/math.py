@@ -32,13 +32,10 @@ T = TypeVar("T")
 
 
 def abs(tensor: T) -> T:
-    """Compute the absolute value elementwise.
+    """Return the absolute value of each element.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        The absolute values, of the same shape and dtype.
 
     >>> import numpy as np
     >>> abs(np.array([-2.0, 0.0, 3.0]))
@@ -48,14 +45,11 @@ def abs(tensor: T) -> T:
 
 
 def argmax(tensor: T, axis: int = 0) -> T:
-    """Return the indices of the maximum along an axis.
+    """Return the indices of the maximum along an axis, as int64.
 
     Args:
-        tensor: A tensor of any shape.
-        axis: The axis; negative values count from the end.
-
-    Returns:
-        int64 indices, of the tensor's shape without the axis. Of equal values, the first counts.
+        tensor: A tensor of any shape. Of equal values, the first counts.
+        axis: The axis to reduce; negative values count from the end.
 
     >>> import numpy as np
     >>> argmax(np.array([[0.1, 0.9], [0.8, 0.2]]), axis=1)
@@ -83,15 +77,12 @@ def check_nan(val: Any) -> Any:
 def clip_by_value(
     tensor: T, min_value: float | T | None = None, max_value: float | T | None = None
 ) -> T:
-    """Clip the elements of a tensor to an interval.
+    """Return a tensor with its elements clipped to an interval.
 
     Args:
         tensor: A tensor of any shape.
         min_value: The lower bound, a number or a tensor, or None for no lower bound.
         max_value: The upper bound, likewise. In torch no gradients flow to the bounds.
-
-    Returns:
-        A tensor of the same shape.
 
     Raises:
         AssertionError: If both bounds are None.
@@ -106,13 +97,10 @@ def clip_by_value(
 
 
 def exp(tensor: T) -> T:
-    """Compute the exponential elementwise.
+    """Return e to the power of each element.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        e to the power of each element, of the same shape.
 
     >>> import numpy as np
     >>> exp(np.array([0.0, 1.0])).round(3)
@@ -160,7 +148,7 @@ def iwd(
 
 
 def lambertw(tensor: T) -> T:
-    """Compute the principal branch of the Lambert W function elementwise.
+    """Return the principal branch of the Lambert W function of each element.
 
     Args:
         tensor: A floating point tensor z of any shape.
@@ -176,14 +164,11 @@ def lambertw(tensor: T) -> T:
 
 
 def matmul(a: T, b: T) -> T:
-    """Multiply two matrices, or two batches of matrices.
+    """Return the product of two matrices, or of two batches of matrices, shape (..., n, m).
 
     Args:
         a: A tensor of shape (..., n, k).
-        b: A tensor of shape (..., k, m).
-
-    Returns:
-        The product, shape (..., n, m).
+        b: A tensor of the same framework, shape (..., k, m).
 
     Raises:
         ValueError: If the tensors are of different frameworks.
@@ -196,14 +181,11 @@ def matmul(a: T, b: T) -> T:
 
 
 def maximum(tensor1: T, tensor2: T) -> T:
-    """Compute the maximum of two tensors elementwise.
+    """Return the elementwise maximum of two tensors.
 
     Args:
         tensor1: A tensor.
         tensor2: A tensor of the same framework, of a shape that broadcasts with the first.
-
-    Returns:
-        The larger elements.
 
     Raises:
         ValueError: If the tensors are of different frameworks.
@@ -216,14 +198,11 @@ def maximum(tensor1: T, tensor2: T) -> T:
 
 
 def pow(tensor: T, power: float | T) -> T:
-    """Raise each element to a power.
+    """Return the power of each element.
 
     Args:
         tensor: A tensor of any shape.
         power: The exponent, a number or a tensor.
-
-    Returns:
-        The powers, of the same shape.
 
     >>> import numpy as np
     >>> pow(np.array([1.0, 2.0, 3.0]), 2)
@@ -233,14 +212,11 @@ def pow(tensor: T, power: float | T) -> T:
 
 
 def tensor_pow(tensor: T, power: float) -> T:
-    """Raise each element to a power; an alias of `pow`.
+    """Return the power of each element; an alias of `pow`.
 
     Args:
         tensor: A tensor of any shape.
         power: The exponent.
-
-    Returns:
-        The powers, of the same shape.
 
     >>> import numpy as np
     >>> tensor_pow(np.array([4.0, 9.0]), 0.5)
@@ -250,13 +226,10 @@ def tensor_pow(tensor: T, power: float) -> T:
 
 
 def sign(tensor: T) -> T:
-    """Compute the sign elementwise.
+    """Return the sign of each element: -1, 0 or 1.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        -1, 0 or 1 for each element, of the same shape.
 
     >>> import numpy as np
     >>> sign(np.array([-2.0, 0.0, 3.0]))
@@ -266,13 +239,10 @@ def sign(tensor: T) -> T:
 
 
 def tensor_round(tensor: T) -> T:
-    """Round to the nearest integer elementwise.
+    """Return the nearest integer to each element, in the same dtype; halves round to even.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        The rounded values, of the same shape and dtype; halves are rounded to even.
 
     >>> import numpy as np
     >>> tensor_round(np.array([0.5, 1.25, 1.5]))
@@ -282,13 +252,10 @@ def tensor_round(tensor: T) -> T:
 
 
 def tensor_sqrt(tensor: T) -> T:
-    """Compute the square root elementwise.
+    """Return the square root of each element.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        The square roots, of the same shape.
 
     >>> import numpy as np
     >>> tensor_sqrt(np.array([4.0, 9.0]))
@@ -298,14 +265,11 @@ def tensor_sqrt(tensor: T) -> T:
 
 
 def zscore(data: T, epsilon: float = 1e-7) -> T:
-    """Standardize a tensor to mean 0 and standard deviation 1.
+    """Return a tensor standardized to mean 0 and standard deviation 1, for tensors in float32.
 
     Args:
         data: A tensor of any shape.
         epsilon: The lower bound of the standard deviation.
-
-    Returns:
-        A tensor of the same shape, in torch and TensorFlow float32.
 
     >>> import numpy as np
     >>> zscore(np.array([1.0, 3.0]))

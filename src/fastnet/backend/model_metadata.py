@@ -109,8 +109,8 @@ def every_optimizer_of(model: Model) -> list[Any]:
 def current_place(model: Model) -> int | None:
     """Return the index of the current optimizer in `optimizers_of`, or None."""
     current = get_metadata(model, "current_optimizer")
-    places = (place for place, one in enumerate(optimizers_of(model)) if one is current)
-    return next(places, None)
+    indices = (index for index, one in enumerate(optimizers_of(model)) if one is current)
+    return next(indices, None)
 
 
 def optimizer_of(model: Model) -> Any:
@@ -187,7 +187,7 @@ def nowhere_to_defer(model: Model) -> ValueError:
 
 
 def _beside(model: Model) -> Beside | None:
-    # By getattr, so that a wrapper that forwards attributes has the metadata of what it wraps.
+    # With getattr, because a wrapper that forwards attributes has the metadata of its model.
     found = getattr(model, _SLOT, None)
     return found if isinstance(found, Beside) else None
 

@@ -38,7 +38,7 @@ class ModelUpdate(ABC):
     """
 
     trained: ClassVar[str]
-    """The framework's word for what is trained, for error messages."""
+    """The framework's name of what is trained, for error messages."""
 
     def __init__(self, op: Any, reports: Sequence[str]) -> None:
         self._op = op
@@ -76,14 +76,25 @@ class ModelUpdate(ABC):
     def fits(self, trained: Any, gradient: Any) -> bool:
         """Return whether a gradient can be added to those of a parameter."""
 
-    def complaint_about(self, times: int, gradients: Sequence[Any]) -> str | None:
-        """Return why a state cannot be loaded, to follow "The state to load"."""
+    def problem_of(self, state: Any) -> str | None:
+        """Return why a state cannot be loaded, to follow "The state to load", or None."""
+        if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
+            return "is not an UpdateOp's: it has no 'merged' and 'gradients'"
+        times, gradients = state["merged"], state["gradients"]
+        if not hasattr(times, "__index__") or times < 0 or not isinstance(gradients, (list, tuple)):
+            return f"has {times!r} merged steps and gradients of type {type(gradients).__name__}"
+        trained = self.trained_now()
+        if len(gradients) != len(trained):
+            return (
+                f"has {len(gradients)} gradients, but the model '{name_of(self._model)}' has "
+                f"{len(trained)} trainable {self.trained}"
+            )
         if times and not self.is_merging:
-            return f"is of {times} merged steps, but the op has merge_grad={self.merges}"
-        for index, (one, gradient) in enumerate(zip(self.trained_now(), gradients, strict=True)):
+            return f"has {times} merged steps, but the op has merge_grad={self.merges}"
+        for index, (one, gradient) in enumerate(zip(trained, gradients, strict=True)):
             if gradient is not None and not self.fits(one, gradient):
-                kind, shape = type(gradient).__name__, getattr(gradient, "shape", None)
-                dtype = getattr(gradient, "dtype", None)
+                shape, dtype = (getattr(gradient, name, None) for name in ("shape", "dtype"))
+                kind = type(gradient).__name__
                 given = kind if shape is None else f"the shape {tuple(shape)} and {dtype}"
                 return (
                     f"has gradient {index} of {given}, which cannot be added to those of the shape "
@@ -103,7 +114,7 @@ class ModelUpdate(ABC):
             self.is_merging = True
             self.set_merged(times, gradients)
 
-    def abandon(self) -> None:  # noqa: B027 - there may be nothing to clear
+    def clear_gradients(self) -> None:  # noqa: B027 - there may be nothing to clear
         """Clear what a failed step has left."""
 
     def optimizer(self) -> Any:

@@ -21,15 +21,12 @@ __all__ = [
 
 
 def feed_forward(model: Model, *x: Tensor, training: bool = True) -> Any:
-    """Run a model.
+    """Return the output of a model.
 
     Args:
         model: A `torch.nn.Module` or Keras model.
         x: Its inputs; numpy arrays are converted to tensors.
         training: Whether to run in training mode, which matters to layers such as dropout.
-
-    Returns:
-        The output of the model.
 
     Raises:
         ValueError: If `model` is no model of torch or Keras.
@@ -67,8 +64,7 @@ def get_gradient(
     >>> get_gradient(x**2, x)
     tensor([2., 4.])
     """
-    functions = backend_of(target)
-    return functions.get_gradient(target, sources, higher_order, tape, retain_graph)
+    return backend_of(target).get_gradient(target, sources, higher_order, tape, retain_graph)
 
 
 def update_model(
@@ -115,14 +111,11 @@ def watch(tensor: Tensor, tape: Any = None) -> Tensor:
 
 
 def l2_regularization(model: Model, beta: float = 0.01) -> Tensor:
-    """Compute the L2 norm penalty ``beta / 2 * sum(w**2)`` of a model's trainable weights.
+    """Return the L2 norm penalty ``beta / 2 * sum(w**2)`` of a model's trainable weights, a scalar.
 
     Args:
         model: A `torch.nn.Module` or Keras model.
         beta: The factor of the penalty.
-
-    Returns:
-        A scalar.
 
     Raises:
         ValueError: If `model` is no model of torch or Keras.
@@ -137,13 +130,10 @@ def l2_regularization(model: Model, beta: float = 0.01) -> Tensor:
 
 
 def get_lr(model: Model) -> float:
-    """Return the learning rate of a model's current optimizer.
+    """Return the learning rate of a model's current optimizer, in its first parameter group.
 
     Args:
-        model: A model from `fastnet.build`.
-
-    Returns:
-        The learning rate: of the first parameter group, and of a schedule the current value.
+        model: A model from `fastnet.build`. A schedule of Keras gives its current value.
 
     Raises:
         AssertionError: If the model does not come from `fastnet.build`.
@@ -153,8 +143,7 @@ def get_lr(model: Model) -> float:
     >>> get_lr(fastnet.build(lambda: torch.nn.Linear(2, 1), optimizer_fn="sgd"))
     0.01
     """
-    rate: float = _optimizers_for(model, "get_lr").get_lr(model)
-    return rate
+    return float(_optimizers_for(model, "get_lr").get_lr(model))
 
 
 def set_lr(model: Model, lr: float, weight_decay: float | None = None) -> None:

@@ -34,12 +34,12 @@ class OpRanges:
     def _names(self) -> Sequence[str]:
         return self._give_names()
 
-    def before(self, place: int) -> None:
+    def before(self, index: int) -> None:
         """Open the range of an op."""
-        opened = self._make_range(self._names[place])
+        opened = self._make_range(self._names[index])
         opened.__enter__()
         self._open.append(opened)
 
-    def after(self, place: int) -> None:
+    def after(self, index: int) -> None:
         """Close the range of an op."""
         self._open.pop().__exit__(None, None, None)

@@ -24,15 +24,12 @@ T = TypeVar("T")
 
 
 def reduce_mean(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Compute the mean along axes.
+    """Return the mean along axes, of the shape of the tensor without these axes.
 
     Args:
         tensor: A tensor of any shape.
         axis: The axis or axes to reduce; negative values count from the end. None for all axes.
         keepdims: Whether to keep the reduced axes with length 1.
-
-    Returns:
-        The mean, of the tensor's shape without the reduced axes.
 
     >>> import numpy as np
     >>> reduce_mean(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -42,15 +39,12 @@ def reduce_mean(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bo
 
 
 def reduce_sum(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Compute the sum along axes.
+    """Return the sum along axes.
 
     Args:
         tensor: A tensor of any shape.
         axis: The axis or axes to reduce; negative values count from the end. None for all axes.
         keepdims: Whether to keep the reduced axes with length 1.
-
-    Returns:
-        The sum, of the tensor's shape without the reduced axes.
 
     >>> import numpy as np
     >>> reduce_sum(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -60,15 +54,12 @@ def reduce_sum(tensor: T, axis: int | Sequence[int] | None = None, keepdims: boo
 
 
 def reduce_std(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Compute the population standard deviation along axes.
+    """Return the population standard deviation along axes.
 
     Args:
         tensor: A tensor of any shape.
         axis: The axis or axes to reduce; negative values count from the end. None for all axes.
         keepdims: Whether to keep the reduced axes with length 1.
-
-    Returns:
-        The standard deviation, of the tensor's shape without the reduced axes.
 
     >>> import numpy as np
     >>> reduce_std(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -78,15 +69,12 @@ def reduce_std(tensor: T, axis: int | Sequence[int] | None = None, keepdims: boo
 
 
 def reduce_max(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Compute the maximum along axes.
+    """Return the maximum along axes.
 
     Args:
         tensor: A tensor of any shape.
         axis: The axis or axes to reduce; negative values count from the end. None for all axes.
         keepdims: Whether to keep the reduced axes with length 1.
-
-    Returns:
-        The maximum, of the tensor's shape without the reduced axes.
 
     >>> import numpy as np
     >>> reduce_max(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -96,15 +84,12 @@ def reduce_max(tensor: T, axis: int | Sequence[int] | None = None, keepdims: boo
 
 
 def reduce_min(tensor: T, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> T:
-    """Compute the minimum along axes.
+    """Return the minimum along axes.
 
     Args:
         tensor: A tensor of any shape.
         axis: The axis or axes to reduce; negative values count from the end. None for all axes.
         keepdims: Whether to keep the reduced axes with length 1.
-
-    Returns:
-        The minimum, of the tensor's shape without the reduced axes.
 
     >>> import numpy as np
     >>> reduce_min(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)

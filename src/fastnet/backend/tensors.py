@@ -32,14 +32,11 @@ T = TypeVar("T")
 
 
 def concat(tensors: Sequence[T], axis: int = 0) -> T | None:
-    """Concatenate tensors along an existing axis.
+    """Return the tensors concatenated along an existing axis, or None if there are none.
 
     Args:
         tensors: Tensors of one framework, of equal shapes except along `axis`.
         axis: The axis.
-
-    Returns:
-        The concatenated tensor, or None if there are no tensors.
 
     >>> import numpy as np
     >>> concat([np.array([[0, 1]]), np.array([[2, 3]])], axis=1)
@@ -49,14 +46,11 @@ def concat(tensors: Sequence[T], axis: int = 0) -> T | None:
 
 
 def expand_dims(tensor: T, axis: int = 1) -> T:
-    """Insert an axis of length 1.
+    """Return a tensor with an additional axis of length 1.
 
     Args:
         tensor: A tensor with n axes.
         axis: The index of the new axis, from -n-1 to n.
-
-    Returns:
-        The tensor, with n + 1 axes.
 
     >>> import numpy as np
     >>> expand_dims(np.ones((2, 3)), axis=1).shape
@@ -66,15 +60,12 @@ def expand_dims(tensor: T, axis: int = 1) -> T:
 
 
 def squeeze(tensor: T, axis: int | None = None) -> T:
-    """Remove axes of length 1.
+    """Return a tensor without axes of length 1.
 
     Args:
         tensor: A tensor of any shape.
-        axis: The axis to remove. None for all axes of length 1.
-
-    Returns:
-        The tensor without the axis. torch ignores an axis of another length; numpy raises a
-        ValueError.
+        axis: The axis to remove, None for all. If its length is not 1, torch returns the tensor and
+            the other frameworks raise an error.
 
     >>> import numpy as np
     >>> squeeze(np.ones((2, 1, 3, 1)), axis=1).shape, squeeze(np.ones((2, 1, 3, 1))).shape
@@ -84,13 +75,10 @@ def squeeze(tensor: T, axis: int | None = None) -> T:
 
 
 def get_shape(tensor: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor.
+    """Return the length of each axis; in a TensorFlow graph a tensor for each unknown length.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        The length of each axis. In a TensorFlow graph, a tensor for each unknown length.
 
     >>> import numpy as np
     >>> get_shape(np.ones((2, 3)))
@@ -100,14 +88,11 @@ def get_shape(tensor: Any) -> tuple[int, ...]:
 
 
 def zeros_like(tensor: T, dtype: Any = None) -> T:
-    """Create a tensor of zeros with the shape of another tensor.
+    """Return zeros of the shape, and on the device, of a tensor.
 
     Args:
         tensor: A tensor of any shape.
         dtype: The dtype, by name or of the framework. None for that of `tensor`.
-
-    Returns:
-        A tensor of the same framework, shape and device.
 
     >>> import numpy as np
     >>> zeros_like(np.ones(2, dtype="int64"), dtype="float32")
@@ -117,14 +102,11 @@ def zeros_like(tensor: T, dtype: Any = None) -> T:
 
 
 def ones_like(tensor: T, dtype: Any = None) -> T:
-    """Create a tensor of ones with the shape of another tensor.
+    """Return ones of the shape, and on the device, of a tensor.
 
     Args:
         tensor: A tensor of any shape.
         dtype: The dtype, by name or of the framework. None for that of `tensor`.
-
-    Returns:
-        A tensor of the same framework, shape and device.
 
     >>> import numpy as np
     >>> ones_like(np.zeros(2, dtype="int64"), dtype="float32")
@@ -136,16 +118,13 @@ def ones_like(tensor: T, dtype: Any = None) -> T:
 def random_normal_like(
     tensor: T, mean: float = 0.0, std: float = 1.0, dtype: str | None = "float32"
 ) -> T:
-    """Sample from a normal distribution with the shape of a tensor.
+    """Return a sample of a normal distribution, of the shape and device of a tensor.
 
     Args:
-        tensor: A tensor of any shape.
+        tensor: A tensor of any shape. The framework's global generator is used.
         mean: The mean.
         std: The standard deviation.
         dtype: The dtype, by name. None for that of `tensor`.
-
-    Returns:
-        A tensor of the same shape and device, drawn from the framework's global generator.
 
     Raises:
         ValueError: If there is no such dtype.
@@ -160,16 +139,13 @@ def random_normal_like(
 def random_uniform_like(
     tensor: T, minval: float = 0.0, maxval: float = 1.0, dtype: str | None = "float32"
 ) -> T:
-    """Sample from a uniform distribution with the shape of a tensor.
+    """Return a sample of a uniform distribution, of the shape and device of a tensor.
 
     Args:
-        tensor: A tensor of any shape.
+        tensor: A tensor of any shape. The framework's global generator is used.
         minval: The lower bound, inclusive.
         maxval: The upper bound, exclusive.
         dtype: The dtype, by name. None for that of `tensor`.
-
-    Returns:
-        A tensor of the same shape and device, drawn from the framework's global generator.
 
     Raises:
         ValueError: If there is no such dtype.
@@ -182,14 +158,11 @@ def random_uniform_like(
 
 
 def reshape(tensor: T, shape: int | Sequence[int]) -> T:
-    """Reshape a tensor.
+    """Return a tensor with the same elements in another shape.
 
     Args:
         tensor: A tensor of any shape.
         shape: The new shape, with as many elements. One length may be -1, which is inferred.
-
-    Returns:
-        The same values in the new shape.
 
     >>> import numpy as np
     >>> reshape(np.ones((2, 3, 4)), [-1, 12]).shape
@@ -200,14 +173,11 @@ def reshape(tensor: T, shape: int | Sequence[int]) -> T:
 
 
 def permute(tensor: T, permutation: Sequence[int]) -> T:
-    """Permute the axes of a tensor.
+    """Return a tensor with its axes in another order.
 
     Args:
         tensor: A tensor with n axes.
         permutation: The axis of the tensor that becomes each axis of the result.
-
-    Returns:
-        The tensor with its axes in the new order.
 
     >>> import numpy as np
     >>> permute(np.ones((2, 3, 4)), [2, 0, 1]).shape
@@ -217,13 +187,10 @@ def permute(tensor: T, permutation: Sequence[int]) -> T:
 
 
 def transpose(tensor: T) -> T:
-    """Reverse the order of the axes.
+    """Return a tensor with its axes in reverse order.
 
     Args:
         tensor: A tensor of any shape.
-
-    Returns:
-        The tensor, its last axis first.
 
     >>> import numpy as np
     >>> transpose(np.ones((2, 3, 4))).shape
@@ -233,14 +200,11 @@ def transpose(tensor: T) -> T:
 
 
 def flip(tensor: T, axis: int | Sequence[int]) -> T:
-    """Reverse the order of the elements along axes.
+    """Return a tensor with its elements in reverse order along axes.
 
     Args:
         tensor: A tensor of any shape.
         axis: The axis or axes; negative values count from the end.
-
-    Returns:
-        A tensor of the same shape.
 
     >>> import numpy as np
     >>> flip(np.array([[1, 2], [3, 4]]), axis=[1])
@@ -252,15 +216,12 @@ def flip(tensor: T, axis: int | Sequence[int]) -> T:
 
 
 def roll(tensor: T, shift: int | Sequence[int], axis: int | Sequence[int]) -> T:
-    """Roll a tensor along its axes.
+    """Return a tensor with its elements shifted along axes; the last ones come first.
 
     Args:
         tensor: A tensor of any shape.
         shift: The number of places to shift by, one for each axis.
         axis: The axis or axes; negative values count from the end.
-
-    Returns:
-        A tensor of the same shape.
 
     >>> import numpy as np
     >>> roll(np.array([1, 2, 3]), shift=1, axis=0)
@@ -270,7 +231,7 @@ def roll(tensor: T, shift: int | Sequence[int], axis: int | Sequence[int]) -> T:
 
 
 def gather(tensor: T, indices: Any) -> T:
-    """Index the first axis of a tensor.
+    """Return entries along the first axis of a tensor.
 
     Args:
         tensor: A tensor of shape (n, ...).
@@ -289,14 +250,11 @@ def gather(tensor: T, indices: Any) -> T:
 
 
 def gather_from_batch(tensor: T, indices: Any) -> T:
-    """Select one entry of each sample of a batch.
+    """Return one entry of each sample of a batch, shape (batch, ...).
 
     Args:
         tensor: A tensor of shape (batch, n, ...).
         indices: The index of the entry of each sample, integers of shape (batch,) or (batch, 1).
-
-    Returns:
-        The entries, shape (batch, ...).
 
     >>> import numpy as np
     >>> gather_from_batch(np.array([[1, 2], [3, 4], [5, 6]]), np.array([1, 0, 1]))

@@ -150,7 +150,9 @@ def describe(value: Any, index: int | None = None) -> Item:
         deferred=bool(getattr(value, "defer", False)),
         deletes=deletes,
         has_effects=updates or not (outputs or deletes) or any(op.has_effects for op in inner),
-        setting=_format_settings(value) if inner else "; ".join(_call(value, "told_settings", ())),
+        setting=_format_settings(value)
+        if inner
+        else "; ".join(_call(value, "describe_settings", ())),
         ops=inner,
     )
 

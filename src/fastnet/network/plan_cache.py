@@ -244,7 +244,9 @@ class PlanCache:
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
         takes_gradients = bool(gradient_indices)
         on_failure = [
-            ops[index].abandon for index in gradient_indices if hasattr(ops[index], "abandon")
+            ops[index].clear_gradients
+            for index in gradient_indices
+            if hasattr(ops[index], "clear_gradients")
         ]
         handling = (
             self.handling.move,

@@ -88,15 +88,15 @@ def test_the_state_of_another_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        (3, "is none of an UpdateOp: it has no 'merged' and 'gradients'"),
-        ({"merged": 1}, "is none of an UpdateOp: it has no 'merged' and 'gradients'"),
+        (3, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),
+        ({"merged": 1}, "is not an UpdateOp's: it has no 'merged' and 'gradients'"),
         (
             {"merged": -1, "gradients": [None, None]},
-            "has -1 merged steps and list of gradients",
+            "has -1 merged steps and gradients of type list",
         ),
         (
             {"merged": "1", "gradients": [None, None]},
-            "has '1' merged steps and list of gradients",
+            "has '1' merged steps and gradients of type list",
         ),
         (
             {"merged": 1, "gradients": [torch.ones(1, 2), torch.ones(2)]},

@@ -388,4 +388,4 @@ def get_gradient(target: Any, *rest: Any, **named: Any) -> NoReturn:
     )
 
 
-watch = take = get_gradient
+watch = compute_gradients = get_gradient

@@ -1,4 +1,4 @@
-"""Lambert's W of numpy arrays."""
+"""The Lambert W function of numpy arrays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["ENDS", "LEAST", "LEAST_LOG", "NEAR", "lambertw", "series"]
 
 Array: TypeAlias = NDArray[Any]
 
-# The end of the branch, -1 / e, as numbers of so many binary digits: the nearest, and what is
-# left. Two numbers that are near each other are subtracted without rounding.
+# The end of the branch, -1 / e, by mantissa bits: the nearest number and the rest. Close numbers
+# have an exact difference.
 ENDS = {
     24: (-0.3678794503211975, 9.149755188170102e-09),
     53: (-0.36787944117144233, 1.2428753672788363e-17),
 }
 
-# up to where `series` has so many binary digits
+# The bound up to which `series` is exact, by mantissa bits.
 NEAR = {24: 0.1, 53: 4e-3}
 
 # SuperLoss clips its argument slightly above the end of the branch, -2 / e. The logarithm of the
@@ -27,15 +27,14 @@ NEAR = {24: 0.1, 53: 4e-3}
 LEAST = -1.9999998 / math.e
 LEAST_LOG = 0.9995528530578068
 
-# each triples the number of right digits, of which the first guess has two
+# Each iteration triples the number of correct digits, of which the first guess has two.
 ROUNDS = 4
 
 
 def lambertw(tensor: Array) -> Array:
-    """Solve w * exp(w) = z for w, on the upper real branch; NaN where there is none."""
     z = np.asarray(tensor)
     own = z.dtype if z.dtype.kind == "f" else np.dtype("float64")
-    # a rounded -1/e counts as the end of the branch
+    # A rounded -1/e counts as the end of the branch.
     room = 4 * float(np.finfo(own).eps)
     wide = z.astype("float64")
     with np.errstate(all="ignore"):
@@ -45,14 +44,7 @@ def lambertw(tensor: Array) -> Array:
 
 
 def series(root: Any) -> Any:
-    """Return how far w is above -1, near the end of the branch.
-
-    Args:
-        root: The root of 2 * (e * z + 1), a tensor of any framework.
-
-    Returns:
-        The sum of the first five terms of its series.
-    """
+    """Return w + 1 near the end of the branch, by its series in sqrt(2 * (e * z + 1))."""
     total = root * (769 / 17280) - 43 / 540
     for factor in (11 / 72, -1 / 3, 1.0):
         total = total * root + factor

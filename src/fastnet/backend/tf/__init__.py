@@ -9,7 +9,6 @@ from fastnet.backend.tf.mixing import *
 from fastnet.backend.tf.models import *
 from fastnet.backend.tf.reductions import *
 from fastnet.backend.tf.super_loss import *
-from fastnet.backend.tf.taking import *
 from fastnet.backend.tf.tensors import *
 
 # FastEstimator does not trace the contents of an object with this attribute.

@@ -1,7 +1,7 @@
-"""Keras models copied and pickled with what fastnet knows of them, their optimizers included.
+"""Copies and pickles Keras models with their metadata and optimizers.
 
-Keras saves a model to copy it, and of an optimizer only what it was made with. So an optimizer is
-made anew for the copy, of the same settings, and given the values of its variables.
+Keras copies a model by saving it, and saves only the configuration of an optimizer. So the
+optimizer of a copy is made from the configuration, and given the values of the variables.
 """
 
 from __future__ import annotations
@@ -33,34 +33,19 @@ _SIMPLE = ("fe_compiled", "loss_name", "mixed_precision", "model_name")
 
 
 class _Saved:
-    """An optimizer, in the form that it is saved in.
-
-    Args:
-        optimizer: The optimizer.
-        model: The model that it updates.
-
-    Raises:
-        ValueError: If it updates what is no part of the model.
-    """
+    """An optimizer in the form that is saved."""
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         inner = inner_optimizer(optimizer)
         schedule = schedule_of(inner)
-        # what Keras finds by name only if it was registered
+        # Keras finds classes of users by name only if they were registered.
         self.classes = [type(one) for one in (optimizer, inner, schedule) if one is not None]
         self.config = _config(optimizer)
         self.places = updated_by(inner, model)
         self.values = [variable.numpy() for variable in variables_of(optimizer)]
 
     def make(self, model: Any) -> Any:
-        """Make the optimizer again.
-
-        Args:
-            model: The model that it is for.
-
-        Returns:
-            Another one, which goes on like it.
-        """
+        """Make the optimizer for a copy of the model."""
         known = {cls.__name__: cls for cls in self.classes}
         cls: Any = self.classes[0]
         with keras_of(model).utils.custom_object_scope(known):
@@ -76,24 +61,12 @@ class _Saved:
 
 
 def let_pickle(model: Any) -> None:
-    """Let `pickle` take a model with what is known of it, wherever it comes upon it.
-
-    Args:
-        model: The model. A way that its class was given before is kept.
-    """
+    """Register how `pickle` saves models of a class, unless that was registered before."""
     copyreg.dispatch_table.setdefault(type(model), _reduced)
 
 
 def copy_model(model: Any, memo: dict[int, Any]) -> None:
-    """Copy a model, its layers and variables, and the optimizers that it may have.
-
-    Args:
-        model: The model; one that was not built is left to Keras.
-        memo: What `copy.deepcopy` has copied so far; the copies are noted there.
-
-    Raises:
-        TypeError: If Keras cannot copy it.
-    """
+    """Copy a built model, its layers, variables and optimizers into the memo of `copy.deepcopy`."""
     if id(model) in memo or not is_built(model):
         return
     function, args = _reduced(model)[:2]
@@ -107,7 +80,7 @@ def copy_model(model: Any, memo: dict[int, Any]) -> None:
     for one, other in pairs:
         memo[id(one)] = other
     if is_keras3(model):
-        # the variables of TensorFlow's inside of them
+        # The TensorFlow variables inside.
         for one, other in zip(model.variables, made.variables, strict=False):
             memo[id(one.value)] = other.value
 
@@ -120,16 +93,16 @@ def _reduced(model: Any) -> Any:
             plain = model.__reduce_ex__(4)
         known = {name: get_metadata(model, name) for name in _SIMPLE}
         if isinstance(known["loss_name"], set):
-            # Keras has made a set of its own of it, which leads to the model
+            # Keras has wrapped the set in one that refers to the model.
             known["loss_name"] = set(known["loss_name"])
         saved = {id(one): _Saved(one, model) for one in every_optimizer_of(model)}
-        # the scheduler among others, if there is one, with what is saved in the place of each
+        # A scheduler is copied with the saved optimizers in their places.
         known["optimizer"] = copy.deepcopy(get_metadata(model, "optimizer"), dict(saved))
         known["current_optimizer"] = saved.get(id(get_metadata(model, "current_optimizer")))
     except Exception as error:
         raise TypeError(
             f"The Keras model '{name_of(model)}' ({type(model).__name__}) cannot be copied or "
-            f"pickled, for which Keras saves it: {error}"
+            f"pickled, because Keras fails to save it: {error}"
         ) from error
     values = [variable.numpy() for variable in model.variables]
     shapes = _shapes(model.weights)
@@ -150,7 +123,6 @@ def _restored(
     saved: list[_Saved],
     state: tuple[list[Any], list[tuple[int, ...]], list[bool]],
 ) -> Any:
-    """Make a model again."""
     function, args, *rest = plain
     model = function(*args)
     if rest and rest[0] is not None:
@@ -162,13 +134,13 @@ def _restored(
     if found != shapes:
         raise TypeError(
             f"The Keras model '{known['model_name']}' ({type(model).__name__}) has weights of the "
-            f"shapes {shapes}, but as Keras has loaded it, of {found}. Let its `get_config` and "
-            "`build` say all that its layers follow from."
+            f"shapes {shapes}, but Keras has loaded it with {found}. Its `get_config` and `build` "
+            "must cover everything that its layers depend on."
         )
     for layer, flag in zip(all_layers(model), flags, strict=False):
         if bool(layer.trainable) is not flag:
             layer.trainable = flag
-    # such as the states of generators, which are no weights
+    # Variables that are no weights, such as the states of generators.
     if _shapes(model.variables) == [value.shape for value in values]:
         for variable, value in zip(model.variables, values, strict=True):
             variable.assign(value)
@@ -188,7 +160,7 @@ def _shapes(variables: Iterable[Any]) -> list[tuple[int, ...]]:
 
 
 def _config(optimizer: Any) -> dict[str, Any]:
-    """Read what an optimizer is made with, with a number for a decay that is in a variable."""
+    """Return the configuration of an optimizer, with the weight decay as a number."""
     inner = inner_optimizer(optimizer)
     decay = weight_decay_of(inner)
     if decay is None:

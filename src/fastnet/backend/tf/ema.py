@@ -120,7 +120,7 @@ class WeightAverager:
 
 
 def _inner(variable: Any) -> Any:
-    """Return TensorFlow's own variable, which Keras 3 has inside of its."""
+    """Return the TensorFlow variable inside of a variable of Keras 3."""
     return variable if callable(variable.value) else variable.value
 
 
@@ -129,7 +129,7 @@ def _between(mean: Any, value: Any, stays: tf.Tensor) -> tf.Tensor:
     if not mean.dtype.is_floating:
         return tf.where(tf.equal(stays, 1.0), mean, value)
     stays = tf.cast(stays, mean.dtype)
-    # a share of nothing, or all, takes no part of what is not finite
+    # At 0 and 1 the other operand must not contribute, because it may not be finite.
     mixed = stays * mean + (1 - stays) * value
     return tf.where(tf.equal(stays, 0), value, tf.where(tf.equal(stays, 1), mean, mixed))
 

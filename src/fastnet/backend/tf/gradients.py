@@ -13,21 +13,10 @@ import tensorflow as tf
 from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
 from fastnet.backend.tf._internals import is_recording
 from fastnet.backend.tf.optimizers import is_scaling
+from fastnet.backend.tf.processes import is_of_several_workers
 from fastnet.errors import add_note
 
-__all__ = [
-    "apply_gradients",
-    "get_gradient",
-    "map_values",
-    "no_tape",
-    "paused",
-    "replica_count",
-    "scale_gradients",
-    "trainable",
-    "trainable_in",
-    "update_model",
-    "watch",
-]
+__all__ = ["compute_gradients", "get_gradient", "trainable", "update_model", "watch"]
 
 
 def get_gradient(
@@ -37,7 +26,6 @@ def get_gradient(
     tape: tf.GradientTape | None = None,
     retain_graph: bool = True,
 ) -> Any:
-    """Differentiate a tensor, as `fastnet.backend.get_gradient` documents."""
     if tape is None:
         raise no_tape()
     if higher_order:
@@ -46,17 +34,48 @@ def get_gradient(
         return tape.gradient(target, sources)
 
 
+def compute_gradients(
+    target: tf.Tensor,
+    sources: Sequence[Any] | Any,
+    higher_order: bool,
+    tape: tf.GradientTape | None,
+    retain_graph: bool,
+) -> Any:
+    """Differentiate for an op; with several workers average the gradients by a list of weights."""
+    gradients = get_gradient(target, sources, higher_order, tape)
+    if not isinstance(sources, list) or not is_of_several_workers(tf.distribute.get_strategy()):
+        return gradients
+    found = [one for one in gradients if one is not None]
+    context = tf.distribute.get_replica_context()
+    if not found or context is None:
+        return gradients
+    # Averaged here, so that an op which clips the gradients measures those of the whole batch.
+    with paused(tape):
+        averages = iter(context.all_reduce(tf.distribute.ReduceOp.MEAN, found))
+    return [None if one is None else next(averages) for one in gradients]
+
+
+def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
+    if tape is None:
+        raise ValueError(
+            "Watching a TensorFlow tensor needs a tape, but got None. Pass state['tape'], which a "
+            "network provides if any of its ops takes gradients."
+        )
+    tape.watch(tensor)
+    return tensor
+
+
 def paused(tape: tf.GradientTape | None) -> AbstractContextManager[Any]:
-    """Return a context in which a tape does not record; one that does not anyway may be None."""
+    """Return a context in which a tape does not record; it may be None, or not record anyway."""
     recording = is_recording(tape)
     if tape is None or recording is False:
         return nullcontext()
     stopped: AbstractContextManager[Any] = tape.stop_recording()
-    return stopped if recording else _if_it_can_be(stopped)
+    return stopped if recording else _enter_if_recording(stopped)
 
 
 @contextmanager
-def _if_it_can_be(stopped: AbstractContextManager[Any]) -> Iterator[None]:
+def _enter_if_recording(stopped: AbstractContextManager[Any]) -> Iterator[None]:
     """Enter a context that a tape which does not record refuses."""
     with ExitStack() as stack:
         with suppress(RuntimeError, ValueError):
@@ -78,7 +97,6 @@ def update_model(
     defer: bool = False,
     deferred: dict[str, list[Callable[[], None]]] | None = None,
 ) -> None:
-    """Update a model's weights, as `fastnet.backend.update_model` documents."""
     gradients = scale_gradients(optimizer_of(model), gradients)
     update = partial(apply_gradients, model, gradients, model.trainable_variables)
     if not defer:
@@ -131,6 +149,24 @@ def map_values(gradient: Any, function: Callable[[Any], Any]) -> Any:
     return None if gradient is None else function(gradient)
 
 
+def inner_scale_of(optimizer: Any) -> tf.Tensor | None:
+    """Return the scale of gradients that an optimizer itself unscales, or None."""
+    if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
+        return None
+    if not is_scaling(optimizer) and optimizer.loss_scale_factor is None:
+        return None
+    return tf.convert_to_tensor(optimizer.scale_loss(tf.ones(())))
+
+
+def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:
+    """Scale gradients of an unscaled loss, if the optimizer will unscale them."""
+    scale = inner_scale_of(optimizer)
+    if scale is None:
+        return list(gradients)
+    dense = [None if one is None else tf.convert_to_tensor(one) for one in gradients]
+    return [None if one is None else one * tf.cast(scale, one.dtype) for one in dense]
+
+
 def trainable(model: Any) -> list[Any]:
     """List the trainable variables of a model, in order."""
     return list(model.trainable_variables)
@@ -153,27 +189,6 @@ def trainable_in(value: Any) -> Iterator[tuple[str, Any]]:
             yield (str(one.name) if one is not value else ""), variable
 
 
-def scale_gradients(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> list[Any]:
-    """Scale gradients of an unscaled loss, where the optimizer will unscale them."""
-    if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
-        return list(gradients)
-    return [
-        None if one is None else optimizer.scale_loss(tf.convert_to_tensor(one))
-        for one in gradients
-    ]
-
-
 def replica_count() -> int:
-    """Return the number of replicas that a step runs on, whose gradients are added up."""
+    """Return the number of replicas that a step runs on, whose gradients are summed."""
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
-
-
-def watch(tensor: tf.Tensor, tape: tf.GradientTape | None) -> tf.Tensor:
-    """Let a tape record what depends on a tensor; raise a ValueError without a tape."""
-    if tape is None:
-        raise ValueError(
-            "Watching a TensorFlow tensor needs a tape, but got None. Pass state['tape'], which a "
-            "network provides if any of its ops takes gradients."
-        )
-    tape.watch(tensor)
-    return tensor

@@ -34,45 +34,25 @@ __all__ = [
     "takes_several_arguments",
 ]
 
-# what Keras itself passes to a model's `call`, beside the data
 CONTROLS = frozenset({"self", "training", "mask"})
-"""What a `call` takes that is no input."""
+"""The arguments of a model's `call` that are no inputs."""
 
 
 def feed_forward(model: Any, *x: Any, training: bool = True) -> Any:
-    """Run a model.
-
-    Args:
-        model: The model.
-        x: Its inputs; numpy arrays become tensors.
-        training: Whether layers such as dropout act as in training.
-
-    Returns:
-        What the model returns.
-    """
-    # a model whose `call` has no argument `training` passes it on to its layers all the same
+    # Keras passes `training` on to the layers even if the model's `call` does not take it.
     return model(*[to_tensor(value, "tf") for value in x], training=training)
 
 
 def is_of_layers(model: Any) -> bool:
-    """Return whether a model is of one of Keras's own classes, and was made of layers.
-
-    Args:
-        model: The model.
-    """
+    """Return whether a model is of one of Keras's own classes, such as Sequential."""
     module = str(type(model).call.__module__)
     return module.partition(".")[0] == str(keras_of(model).__name__).partition(".")[0]
 
 
 def takes_several_arguments(model: Any) -> bool:
-    """Return whether a model's `call` takes its inputs as several arguments.
+    """Return whether a model's `call` takes its inputs as several arguments, and not as a list.
 
-    Args:
-        model: The model.
-
-    Returns:
-        False for models of Keras's own classes, and for a `call` of nothing but ``*inputs``: these
-        take a list.
+    Models of Keras's own classes, and those with a ``call(*inputs)``, take a list.
     """
     if is_of_layers(model):
         return False
@@ -84,12 +64,7 @@ def takes_several_arguments(model: Any) -> bool:
 
 
 class LayerCapture:
-    """Takes down what a layer returns, while it is entered.
-
-    Args:
-        layer: The layer.
-        name: What the user calls it, for error texts.
-    """
+    """A context that records the output of a layer. `name` is for error messages."""
 
     def __init__(self, layer: Any, name: str | int) -> None:
         self._layer = layer
@@ -99,7 +74,7 @@ class LayerCapture:
 
     def __enter__(self) -> LayerCapture:
         self._outputs = []
-        # the class's `call` is hidden by one of the instance's own, for as long as the model runs
+        # An attribute of the instance hides the `call` of its class while the model runs.
         self._own = vars(self._layer).get("call")
         call = self._layer.call
         outputs = self._outputs
@@ -125,14 +100,7 @@ class LayerCapture:
             object.__setattr__(self._layer, "call", self._own)
 
     def result(self) -> Any:
-        """Return what the layer returned when it last ran.
-
-        Returns:
-            Its output.
-
-        Raises:
-            RuntimeError: If it did not run.
-        """
+        """Return the last output of the layer; raise a RuntimeError if it did not run."""
         if not self._outputs:
             raise RuntimeError(
                 f"The intermediate layer {self._name!r} did not run in the model's forward pass, "
@@ -142,32 +110,18 @@ class LayerCapture:
 
 
 def all_layers(model: Any) -> list[Any]:
-    """List a model, its layers and theirs.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Each layer once, in an order that stays the same as long as the model does.
-    """
+    """List a model and its nested layers, each once, in a stable order."""
     return [model, *sublayers(model, recursive=True)]
 
 
 def inner_layers(model: Any) -> list[Any]:
-    """List the layers of a model and theirs, each before its own and its own before the next.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Each layer once; the layers that stand for inputs are among them.
-    """
+    """List the nested layers of a model depth first, each once, input layers included."""
     if not is_keras3(model):
         return sublayers(model, recursive=True)
     found: dict[int, Any] = {}
 
     def walk(layer: Any) -> None:
-        # Keras 3 itself lists the layers of a nested one backwards
+        # Keras 3 itself lists nested layers in reverse order.
         for child in sublayers(layer, recursive=False):
             if id(child) not in found:
                 found[id(child)] = child
@@ -178,32 +132,18 @@ def inner_layers(model: Any) -> list[Any]:
 
 
 def l2_regularization(model: Any, beta: float) -> tf.Tensor:
-    """Add up the squares of a model's trainable weights, halved and times `beta`."""
     squares = [tf.nn.l2_loss(tf.convert_to_tensor(one)) for one in model.trainable_variables]
     return tf.multiply(tf.reduce_sum(squares), beta)
 
 
 class SquaredWeights:
-    """Adds the squares of a model's trainable weights to a loss, step by step.
-
-    Args:
-        model: The model.
-    """
+    """Adds `l2_regularization` of a model to a loss."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
     def __call__(self, loss: tf.Tensor, beta: float, state: State) -> tf.Tensor:
-        """Add the squares to a loss.
-
-        Args:
-            loss: The loss.
-            beta: What to multiply the squares by, once they are halved.
-            state: The step's context, not used: a graph is traced anew for other weights.
-
-        Returns:
-            The sum, of the wider type of the loss and the weights.
-        """
+        """Return the sum, in the wider dtype of the loss and the weights."""
         squares = l2_regularization(self._model, beta)
         own, wide = loss.dtype, squares.dtype
         if own is not wide:
@@ -377,12 +317,12 @@ def _find_layer(model: Any, layer: str | int) -> Any:
         if not keeps_places(model):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, but this "
-                f"version of Keras does not tell their order. Name one of {_some(names)}."
+                f"version of Keras does not list them in order. Name one of {_some(names)}."
             )
         if not -len(layers) <= layer < len(layers):
             raise IndexError(
                 f"intermediate_layers asks for layer {layer} of {type(model).__name__}, which has "
-                f"{len(layers)}, those in other layers counted: {_some(names)}."
+                f"{len(layers)}, nested layers included: {_some(names)}."
             )
         return layers[layer]
     if layer not in names:

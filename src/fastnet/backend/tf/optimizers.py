@@ -23,22 +23,19 @@ __all__ = [
 
 
 def get_lr(model: Any) -> float:
-    """Read the learning rate of a model's current optimizer, of a schedule what it says now."""
     optimizer = inner_optimizer(optimizer_of(model))
-    # where it is a schedule, Keras 2's newer optimizers give what it said in the last step
+    # The newer optimizers of Keras 2 return the last step's value of a schedule.
     rate = schedule_of(optimizer) or optimizer.learning_rate
     return number_of(rate(optimizer.iterations) if callable(rate) else rate)
 
 
 def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
-    """Change the learning rate of a model's current optimizer, and its weight decay with it."""
     optimizer = inner_optimizer(optimizer_of(model))
     kind = type(optimizer).__name__
     if has_schedule(optimizer):
         raise ValueError(
-            f"The learning rate of model '{name_of(model)}' cannot be set, because a schedule "
-            f"that its optimizer, {kind}, was made with decides it. Make the optimizer with a "
-            "number as its learning_rate."
+            f"The learning rate of model '{name_of(model)}' cannot be set, because its optimizer, "
+            f"{kind}, has a schedule. Make the optimizer with a number as its learning_rate."
         )
     lr = float(lr)
     before = weight_decay_of(optimizer)
@@ -56,39 +53,35 @@ def set_lr(model: Any, lr: float, weight_decay: float | None) -> None:
 
 
 def number_of(value: Any) -> float:
-    """Read a number, which may be in a variable, of one device or of several.
-
-    Args:
-        value: The number.
-    """
+    """Convert a number, which may be in a variable, to a float."""
     return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """Find the optimizer inside a wrapper that scales losses."""
+    """Return the optimizer inside of one that scales losses."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def is_scaling(optimizer: Any) -> bool:
-    """Return whether an optimizer scales a loss, and passes over steps that overflow."""
+    """Return whether an optimizer scales the loss, and skips steps that overflow."""
     return any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__)
 
 
 def has_schedule(optimizer: Any) -> bool:
-    """Return whether a schedule decides an optimizer's learning rate."""
+    """Return whether an optimizer's learning rate follows a schedule."""
     return schedule_of(optimizer) is not None or callable(optimizer.learning_rate)
 
 
 def weight_decay_of(optimizer: Any) -> float | None:
-    """Read the weight decay of an optimizer, None for none."""
+    """Return the weight decay of an optimizer, or None."""
     decay = getattr(optimizer, "weight_decay", None)
     return None if decay is None or decay is False else number_of(decay)
 
 
 def set_weight_decay(optimizer: Any, weight_decay: float) -> None:
-    """Change the weight decay of an optimizer that has one."""
+    """Set the weight decay of an optimizer that has one."""
     if hasattr(optimizer.weight_decay, "assign"):
         optimizer.weight_decay.assign(weight_decay)
     else:
@@ -96,11 +89,7 @@ def set_weight_decay(optimizer: Any, weight_decay: float) -> None:
 
 
 def let_decay_change(optimizer: Any) -> None:
-    """Put the weight decay of an optimizer into a variable, which graphs read in every step.
-
-    Args:
-        optimizer: The optimizer, before anything is traced.
-    """
+    """Replace the weight decay of an optimizer by a variable, which graphs read in every step."""
     inner = inner_optimizer(optimizer)
     decay = weight_decay_of(inner)
     if decay is not None and not hasattr(inner.weight_decay, "assign"):

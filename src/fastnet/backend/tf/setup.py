@@ -1,4 +1,4 @@
-"""Keras models made ready for a network."""
+"""Prepares Keras models and makes their optimizers for `fastnet.build`."""
 
 from __future__ import annotations
 
@@ -51,16 +51,15 @@ __all__ = [
     "restart_names",
 ]
 
-# a large odd number, so that the seeds of workers are not those of the next layers
-_BETWEEN = 0x9E3779B1
+# The distance between the seeds of workers, large so that they do not meet those of other layers.
+_SEED_STEP = 0x9E3779B1
 
-# classes that are there for something else
 _NO_NAMES = ("optimizer", "lossscaleoptimizer")
 
 
 def _by_name(keras: Any, is_new: bool) -> dict[str, Any]:
-    """Find the optimizers of Keras by their names, in small letters."""
-    # the legacy ones are FastEstimator's, and faster; Keras 3 has dropped them
+    """Return the optimizers of Keras by their lower-case names."""
+    # FastEstimator uses the legacy ones of Keras 2, which are also faster.
     places = [keras.optimizers] if is_new else [keras.optimizers, keras.optimizers.legacy]
     return {
         name.lower(): getattr(place, name)
@@ -80,20 +79,14 @@ def _needs_arguments(make: Any) -> bool:
 
 
 def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]:
-    """Spread models over the GPUs, if there are several and the program has no strategy of its own.
+    """Make models again under a MirroredStrategy, if there are several GPUs and no strategy.
 
-    Args:
-        make_models: Makes the models anew.
-        models: The models, as they were made without a strategy.
-
-    Returns:
-        The models; new ones, under a MirroredStrategy that is the process's from now on, if there
-        are several GPUs.
+    The strategy stays that of the process.
     """
     gpus = tf.config.list_logical_devices("GPU")
     if tf.distribute.has_strategy() or len(gpus) < 2:
         return models
-    with quiet(logging.ERROR):  # it would list the devices, and what it chose for each
+    with quiet(logging.ERROR):  # It would list the devices.
         strategy = tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
     restart_names(models)
     tf.distribute.experimental_set_strategy(strategy)
@@ -105,86 +98,57 @@ def mirror(make_models: Callable[[], list[Any]], models: list[Any]) -> list[Any]
 
 
 def keras_names(models: list[Any]) -> set[str]:
-    """Name the Keras packages that models are made with.
-
-    Args:
-        models: Models; those of other frameworks are passed over.
-
-    Returns:
-        The names.
-    """
+    """Return the names of the Keras packages of models; other frameworks' are ignored."""
     return {str(keras_of(model).__name__) for model in models if framework_of(model) == "tf"}
 
 
 def restart_names(models: list[Any]) -> None:
-    """Let Keras name layers as if it had named none, so that programs can go on asking for them.
-
-    Args:
-        models: Models that are to be made again.
-    """
+    """Restart Keras's numbering of layer names, so that models made again have the same names."""
     for name in keras_names(models):
         restart_uids(name)
 
 
 def prepare(model: Any) -> Any:
-    """Fit a model to the machine.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If its Keras computes with another framework.
-    """
+    """Prepare a new model; raise a ValueError if its Keras computes with another framework."""
     if is_keras3(model):
         backend = keras_of(model).config.backend()
         if backend != "tensorflow":
             raise ValueError(
-                f"Keras computes with {backend!r} here, but a Keras model runs in a network with "
+                f"The backend of Keras is {backend!r}, but a network runs Keras models with "
                 "'tensorflow'. Set the environment variable KERAS_BACKEND to tensorflow before "
                 "Keras is imported."
             )
-        _draw_apart(model)
+        _seed_worker(model)
     else:
-        # Keras 2 would refuse batches whose shapes it could well broadcast
+        # Keras 2 would reject batches whose shapes can be broadcast.
         model.input_spec = None
     return model
 
 
-def _draw_apart(model: Any) -> None:
-    """Let the layers of each worker draw random numbers of their own.
+def _seed_worker(model: Any) -> None:
+    """Give the random layers of each worker a seed of their own.
 
-    Keras 3 has the states of generators in variables, which begin alike on all workers.
+    Keras 3 keeps the states of generators in variables, which start equal on all workers.
     """
     rank = processes.rank()
     for layer in all_layers(model) if rank else ():
         for state in seed_states(layer):
             value = np.array(state.numpy())
             limit = int(np.iinfo(value.dtype).max) + 1
-            value[0] = (int(value[0]) + rank * _BETWEEN) % limit
+            value[0] = (int(value[0]) + rank * _SEED_STEP) % limit
             state.assign(value)
 
 
 def require_as_made(models: list[Any], mixed_precision: Precision) -> None:
-    """Refuse Keras models that would have to be made again to be what was asked for.
-
-    Args:
-        models: Models that were made before; those of other frameworks are passed over.
-        mixed_precision: Whether they are to compute in half precision.
-
-    Raises:
-        ValueError: If one has another precision, or was made for one of several GPUs.
-    """
+    """Check that existing Keras models have the precision, and the strategy, that build needs."""
     for model in models:
         if framework_of(model) != "tf":
             continue
         if mixed_precision and not _computes_in_half(model):
             raise ValueError(
                 f"{type(model).__name__} was made in {model.compute_dtype}, but build has "
-                "mixed_precision=True: the layers of a Keras model know their precision from when "
-                "they are made. Pass a function that makes the model as model_fn."
+                "mixed_precision=True, and the precision of Keras layers is fixed when they are "
+                "made. Pass a function that makes the model as model_fn."
             )
         gpus = tf.config.list_logical_devices("GPU")
         if not tf.distribute.has_strategy() and len(gpus) > 1:
@@ -201,14 +165,9 @@ def _computes_in_half(model: Any) -> bool:
 
 
 def reserve_names(model: Any, source: Any) -> None:
-    """Find out which names a model uses itself.
+    """Record which attribute names a model uses itself.
 
-    Keras has the optimizer of a model that it compiles where fastnet has its own, and None where it
-    compiled none. It is replaced, as both are the model's optimizer, but not by none at all.
-
-    Args:
-        model: The model.
-        source: What its optimizer is made of, or None.
+    Keras's `optimizer` of a compiled model is replaced by fastnet's, if `source` makes one.
     """
 
     def is_keras_own(name: str) -> bool:
@@ -223,21 +182,7 @@ def reserve_names(model: Any, source: Any) -> None:
 
 
 def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precision) -> Any:
-    """Make a model's optimizer.
-
-    Args:
-        source: The name of one, or a function without arguments.
-        model: The model.
-        name: The model's name, for error texts.
-        mixed_precision: What the model computes in. For float16 its loss is scaled.
-
-    Returns:
-        The optimizer, with its variables made.
-
-    Raises:
-        UnknownNameError: If there is no optimizer of this name.
-        WrongOptimizerError: If there is no function, or it fails or returns something else.
-    """
+    """Make an optimizer by name or function, with its variables; for float16 it scales the loss."""
     keras = keras_of(model)
     make = source
     if isinstance(source, str):
@@ -268,7 +213,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
             f"The optimizer_fn of model '{name}' returned {type(optimizer).__name__}, not a Keras "
             "optimizer."
         )
-    # bfloat16 has the range of float32
+    # bfloat16 needs no scaling: it has the range of float32.
     scaled = read_precision(mixed_precision) in (True, "float16")
     if scaled and not is_scaling(optimizer):
         wrappers = keras.optimizers if is_keras3(model) else keras.mixed_precision
@@ -278,12 +223,7 @@ def make_optimizer(source: Any, model: Any, name: str, mixed_precision: Precisio
 
 
 def prepare_optimizer(optimizer: Any, model: Any) -> None:
-    """Let an optimizer make its variables, so that they are there before anything is traced.
-
-    Args:
-        optimizer: The optimizer, or None for none.
-        model: The model that it updates; one without variables of its own yet is left alone.
-    """
+    """Make the variables of an optimizer before anything is traced, if the model has its own."""
     if optimizer is None or not model.built:
         return
     try:
@@ -291,7 +231,7 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
         if not hasattr(optimizer, "build"):
             build_optimizer(optimizer, model.trainable_variables)
         elif not is_built(optimizer):
-            # those of frozen layers too: it takes no more once it is built
+            # Including those of frozen layers, because an optimizer is built only once.
             build_optimizer(optimizer, updatable(model))
         inner = inner_optimizer(optimizer)
         if lacks_its_rate(inner):
@@ -302,7 +242,7 @@ def prepare_optimizer(optimizer: Any, model: Any) -> None:
 
 
 def is_ready(optimizer: Any) -> bool:
-    """Return whether an optimizer has its variables, or makes them when it comes to need them."""
+    """Return whether an optimizer has its variables, or makes them on demand."""
     if not hasattr(optimizer, "build"):
         return True
     return is_built(optimizer) and not lacks_its_rate(inner_optimizer(optimizer))

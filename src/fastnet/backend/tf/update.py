@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import current_thread
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from fastnet._resolve import same_items
-from fastnet.backend.model_metadata import name_of, optimizer_of
+from fastnet.backend.model_metadata import name_of
 from fastnet.backend.model_update import Followers, ModelUpdate
 from fastnet.backend.tf.gradients import (
     apply_gradients,
+    inner_scale_of,
     map_values,
     no_tape,
     paused,
@@ -27,7 +26,7 @@ from fastnet.backend.tf.setup import is_ready, prepare_optimizer
 from fastnet.types import State
 from fastnet.util.warnings import warn
 
-__all__ = ["TFUpdate", "Trained"]
+__all__ = ["TFUpdate"]
 
 
 class TFUpdate(ModelUpdate):
@@ -59,24 +58,24 @@ class TFUpdate(ModelUpdate):
             ValueError: If the model has no optimizer in this epoch, or nothing to train, or if the
                 data is no loss, or not its gradients.
         """
-        step = _Step(self._model, self._clipping, self._reports, followers)
+        step = self._make_step(followers)
         if state["warmup"]:
             return step.values()
         optimizer = self.optimizer()
-        trained = self._find_trained(optimizer, state)
+        variables = self._find_trainable(optimizer)
         tape: Any = state.get("tape")
-        target = None if self._given else self._target(data, trained, tape)
-        with paused(tape):  # Later gradients need nothing of what an update computes.
+        loss = None if self._given else self._scaled_loss(data, optimizer, tape)
+        with paused(tape):  # Later gradients do not depend on what an update computes.
             gradients: Sequence[Any]
-            if target is not None:
-                gradients = self._unscaled(tape.gradient(target, trained.sources), trained)
+            if loss is None:
+                gradients = self._check_given(data, optimizer, variables)
             else:
-                gradients = self._checked(data, optimizer, trained)
+                gradients = self._differentiate(loss, optimizer, variables, tape)
             update: Callable[[], Any]
             if self.is_merging:
-                update = self._merge_gradients(gradients, trained.variables, step, state)
+                update = self._merge_gradients(gradients, variables, step, state)
             else:
-                update = partial(step.apply, step.clip(gradients), trained.variables)
+                update = partial(step.apply, step.clip(gradients), variables)
             if defer:
                 later = partial(_run_paused, update, tape)
                 state["deferred"].setdefault(name_of(self._model), []).append(later)
@@ -86,37 +85,35 @@ class TFUpdate(ModelUpdate):
 
     def flush(self, followers: Followers) -> None:
         """Update with the average of the gradients merged since the last update, if any."""
-        times = 0 if self._merged is None else int(self._merged.numpy())
+        times = self._merged_times()
         if not times:
             return
-        variables = Trained(self._model, self.optimizer()).variables
-        step = _Step(self._model, self._clipping, self._reports, followers)
+        variables = trainable(self._model)
+        step = self._make_step(followers)
         update = partial(self._apply_merged, variables, step, tf.constant(times, tf.int64))
         if tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy():
             tf.distribute.get_strategy().run(update)
         else:
             update()
 
-    def _find_trained(self, optimizer: Any, state: State) -> Trained:
-        """Find the variables to update, and prepare the optimizer for them."""
-        known: dict[int, Trained] = state.get("trained", {})
-        trained = known.get(id(self))
-        if trained is not None and trained.holds(optimizer):
-            return trained
+    def _make_step(self, followers: Followers) -> _Step:
+        return _Step(self._model, self.optimizer, self._clipping, self._reports, followers)
+
+    def _find_trainable(self, optimizer: Any) -> list[Any]:
+        """List the variables to update, and prepare the optimizer for them."""
         if not is_ready(optimizer):
             # The model had no variables before this step.
             with tf.init_scope():
                 prepare_optimizer(optimizer, self._model)
-        trained = Trained(self._model, optimizer)
-        if not trained.variables:
+        variables = trainable(self._model)
+        if not variables:
             raise ValueError(
                 f"Model '{name_of(self._model)}' is to be updated, but none of its layers is "
                 "trainable. Unfreeze some of them, or take the UpdateOp out."
             )
-        known[id(self)] = trained
-        return trained
+        return variables
 
-    def _target(self, loss: Any, trained: Trained, tape: tf.GradientTape | None) -> tf.Tensor:
+    def _scaled_loss(self, loss: Any, optimizer: Any, tape: tf.GradientTape | None) -> tf.Tensor:
         """Return the mean of the loss, with the model's own losses, scaled."""
         if tape is None:
             raise no_tape()
@@ -125,28 +122,42 @@ class TFUpdate(ModelUpdate):
         own = self._model.losses
         if own:
             # In half precision they may be of several dtypes.
-            wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda kind: kind.size)
+            wide = max([loss.dtype, *[one.dtype for one in own]], key=lambda dtype: dtype.size)
             loss = tf.cast(loss, wide) + sum(tf.reduce_sum(tf.cast(one, wide)) for one in own)
-        loss = trained.scaled(tf.reduce_mean(loss))
-        # The optimizer adds up the gradients of the replicas.
-        return loss / trained.replicas if trained.replicas > 1 else loss
+        loss = tf.reduce_mean(loss)
+        # Keras 2 and Keras 3 name it differently.
+        scale = getattr(optimizer, "get_scaled_loss", None) or getattr(
+            optimizer, "scale_loss", None
+        )
+        if scale is not None:
+            loss = scale(loss)
+        replicas = replica_count()
+        # The optimizer sums the gradients of the replicas.
+        return loss / replicas if replicas > 1 else loss
 
-    def _unscaled(self, gradients: Sequence[Any], trained: Trained) -> Sequence[Any]:
-        """Return gradients of the loss as the optimizer expects them."""
-        gradients = trained.unscaled(gradients)
+    def _differentiate(
+        self, loss: tf.Tensor, optimizer: Any, variables: Sequence[Any], tape: tf.GradientTape
+    ) -> Sequence[Any]:
+        """Return the gradients of a scaled loss as the optimizer expects them."""
+        # The tape finds TensorFlow's variables sooner than those of Keras 3 around them.
+        sources = [one if callable(one.value) else one.value for one in variables]
+        gradients: Sequence[Any] = tape.gradient(loss, sources)
         if all(gradient is None for gradient in gradients):
             raise ValueError(
                 f"The loss '{self._op.loss_name}' has no gradients for any variable of "
                 f"'{name_of(self._model)}': it was not made from the output of a ModelOp "
                 "of this model with gradients=True, in the same step."
             )
-        return gradients
+        unscale = getattr(optimizer, "get_unscaled_gradients", None)
+        return gradients if unscale is None else unscale(gradients)
 
-    def _checked(self, gradients: Any, optimizer: Any, trained: Trained) -> Sequence[Any]:
+    def _check_given(
+        self, gradients: Any, optimizer: Any, variables: Sequence[Any]
+    ) -> Sequence[Any]:
         """Return given gradients as the optimizer expects them."""
-        self.check_gradients(gradients, len(trained.variables))
-        count = trained.replicas
-        if count > 1:  # The optimizer adds up the gradients of the replicas.
+        self.check_gradients(gradients, len(variables))
+        count = replica_count()
+        if count > 1:  # The optimizer sums the gradients of the replicas.
             gradients = [map_values(one, lambda value: value / count) for one in gradients]
         return scale_gradients(optimizer, gradients)
 
@@ -155,7 +166,11 @@ class TFUpdate(ModelUpdate):
     ) -> Callable[[], Any]:
         """Add gradients to the sums; return the function that updates if there are enough."""
         self._make_sums(variables, gradients)
-        undo = self._undo_in(state)
+        undo = None
+        if tf.executing_eagerly():  # A step that fails in a graph may count.
+            sums = [self._merged, *[each.total for each in self._sums.values()]]
+            undos = state["deferred"].setdefault(f"merge_grad of {id(self)}", [_Undo(sums)])
+            undo = undos[0]
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None:
                 total = self._sums[id(variable)].total
@@ -167,7 +182,7 @@ class TFUpdate(ModelUpdate):
             self._report_merged(step, variables, times)
 
         def update_if_enough(strategy: tf.distribute.Strategy, each: Any) -> None:
-            # A condition in one replica could not wait for the others.
+            # A condition inside of one replica could not wait for the others.
             count = strategy.experimental_local_results(each)[0]
 
             def update_all() -> tf.Tensor:
@@ -206,11 +221,11 @@ class TFUpdate(ModelUpdate):
         ]
 
     def _report_merged(self, step: _Step, variables: Sequence[Any], times: tf.Tensor) -> None:
-        """Report an update before it is known whether there will be one, which may be later."""
+        """Report an update that takes place only if there are enough gradients, maybe later."""
         if replica_count() > 1:
             raise ValueError(
                 f"UpdateOp of '{name_of(self._model)}' merges gradients on several devices, where "
-                "it cannot tell of its updates in a step. Leave `outputs` out."
+                "it cannot report updates within a step. Leave `outputs` out."
             )
         nothing = tf.constant(float("nan")), tf.constant(False)
         step.report(
@@ -231,16 +246,8 @@ class TFUpdate(ModelUpdate):
                 if gradient is not None and id(variable) not in self._sums:
                     self._sums[id(variable)] = _Sum(variable)
 
-    def _undo_in(self, state: State) -> _Undo | None:
-        """Let an eager step that fails undo its merge; one that fails in a graph may count."""
-        if not tf.executing_eagerly():
-            return None
-        key = f"merge_grad of {id(self)}"
-        if key not in state["deferred"]:
-            changed = [self._merged, *[each.total for each in self._sums.values()]]
-            state["deferred"][key] = [_Undo(changed)]
-        found: _Undo = state["deferred"][key][0]
-        return found
+    def _merged_times(self) -> int:
+        return 0 if self._merged is None else int(self._merged.numpy())
 
     def trained_now(self) -> list[Any]:
         """List the trainable variables."""
@@ -249,8 +256,7 @@ class TFUpdate(ModelUpdate):
     def merged(self) -> tuple[int, list[Any]]:
         """Return the number of merged steps, and the sums as arrays, in the order of variables."""
         sums = [self._sums.get(id(variable)) for variable in self.trained_now()]
-        times = 0 if self._merged is None else int(self._merged.numpy())
-        return times, [None if one is None else _array(one.total) for one in sums]
+        return self._merged_times(), [None if one is None else one.to_array() for one in sums]
 
     def set_merged(self, times: int, gradients: Sequence[Any]) -> None:
         """Continue from what `merged` returned."""
@@ -268,60 +274,13 @@ class TFUpdate(ModelUpdate):
         return given.dtype.kind in "iuf" and given.shape == tuple(trained.shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The variables of a copy are found by their indices.
-        indices = {id(one): index for index, one in enumerate(self._model.weights)}
-        sums = {indices[key]: _array(each.total) for key, each in self._sums.items()}
-        times = None if self._merged is None else int(self._merged.numpy())
-        return {**vars(self), "_merged": times, "_sums": sums}
+        return {**vars(self), "_merged": None, "_sums": {}, "state": self.merged()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        times, sums = state["_merged"], state["_sums"]
-        vars(self).update(state, _merged=None, _sums={})
-        if times is not None:
-            weights = self._model.weights
-            self._make_sums([weights[index] for index in sums], list(sums.values()))
-            self._merged.assign(times)
-            for index, total in sums.items():
-                self._sums[id(weights[index])].put(total)
-
-
-class Trained:
-    """The variables of a model that an optimizer updates, and how it scales their gradients.
-
-    Attributes:
-        variables: The trainable variables, in order.
-        sources: The TensorFlow variables in those of Keras 3, which a tape finds sooner.
-        replicas: The number of replicas that the step runs on.
-    """
-
-    def __init__(self, model: Any, optimizer: Any) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        # Each replica of a step runs in a thread of its own.
-        self._thread = current_thread()
-        self.variables = trainable(model)
-        self._before = tuple(self.variables)
-        self.sources = [one if callable(one.value) else one.value for one in self.variables]
-        self.replicas = replica_count()
-        scales = getattr(optimizer, "get_scaled_loss", None)
-        self._scale = scales or getattr(optimizer, "scale_loss", None)
-        self._unscale = getattr(optimizer, "get_unscaled_gradients", None)
-
-    def holds(self, optimizer: Any) -> bool:
-        """Return whether this is still true; layers may have been frozen or added."""
-        return (
-            optimizer is self._optimizer
-            and current_thread() is self._thread
-            and same_items(trainable(self._model), self._before)
-        )
-
-    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        """Scale a loss as the optimizer asks for."""
-        return loss if self._scale is None else self._scale(loss)
-
-    def unscaled(self, gradients: Sequence[tf.Tensor | None]) -> Sequence[tf.Tensor | None]:
-        """Unscale the gradients of a scaled loss, unless the optimizer does so itself."""
-        return gradients if self._unscale is None else self._unscale(gradients)
+        times, gradients = state.pop("state")
+        vars(self).update(state)
+        if times:
+            self.set_merged(times, gradients)
 
 
 class _Step:
@@ -330,30 +289,32 @@ class _Step:
     def __init__(
         self,
         model: Any,
+        optimizer: Callable[[], Any],
         clipping: tuple[float | None, float | None, bool],
         reports: Sequence[str],
         followers: Followers,
     ) -> None:
         self._model = model
+        self._optimizer = optimizer
         self._clipping = clipping
         self._reports = reports
         self._followers = followers
         self._values: dict[str, Any] = {}
-        self._follows: Any = True
+        self._stepped: Any = True
 
     def clip(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Return clipped gradients, and report them."""
         if not (any(self._clipping) or self._reports or self._followers):
             return gradients
-        clipped = _clip_gradients(optimizer_of(self._model), gradients, *self._clipping)
-        self._follows = clipped.are_finite
+        clipped = _clip_gradients(self._optimizer(), gradients, *self._clipping)
+        self._stepped = clipped.are_finite
         if self._reports and not self._values:
-            self.report(*_told(clipped))
+            self.report(*clipped.to_report())
         return clipped.gradients
 
     def measure(self, gradients: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the norm of gradients, and whether the optimizer would apply them."""
-        return _told(_clip_gradients(optimizer_of(self._model), gradients, *self._clipping))
+        return _clip_gradients(self._optimizer(), gradients, *self._clipping).to_report()
 
     def report(self, norm: tf.Tensor, stepped: tf.Tensor) -> None:
         """Set the values to report."""
@@ -363,7 +324,7 @@ class _Step:
         """Let the optimizer update the variables, and call the followers."""
         apply_gradients(self._model, gradients, variables)
         for follow in self._followers:
-            follow(self._follows)
+            follow(self._stepped)
 
     def values(self) -> list[tf.Tensor] | None:
         """Return the values of the reports, in order; None without reports."""
@@ -397,11 +358,16 @@ class _Sum:
         share = total / self._strategy.num_replicas_in_sync
         self._strategy.run(lambda: self.total.assign(share))
 
+    def to_array(self) -> np.ndarray[Any, Any]:
+        """Return the sum as an array, of float32 for bfloat16, which numpy can only pickle."""
+        array: np.ndarray[Any, Any] = np.array(self.total.numpy())
+        return array.astype("float32") if array.dtype.name == "bfloat16" else array
+
 
 class _Undo:
-    """Restores variables, unless the step ends first."""
+    """Restores variables if the step fails before this is called."""
 
-    def __init__(self, variables: list[tf.Variable]) -> None:
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self._before = [(variable, variable.read_value()) for variable in variables]
 
     def __call__(self) -> None:
@@ -420,12 +386,6 @@ def _variable_per_replica(value: tf.Tensor, aggregation: tf.VariableAggregation)
     return tf.Variable(value, trainable=False, synchronization=on_read, aggregation=aggregation)
 
 
-def _array(variable: tf.Variable) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = np.array(variable.numpy())
-    # bfloat16 is not a dtype of numpy itself, which could only pickle it.
-    return array.astype("float32") if array.dtype.name == "bfloat16" else array
-
-
 class _Clipped(NamedTuple):
     gradients: Sequence[Any]
     norm: tf.Tensor | None
@@ -433,10 +393,9 @@ class _Clipped(NamedTuple):
     are_finite: tf.Tensor | bool
     """Whether the optimizer applies the gradients: it skips overflows if it scales the loss."""
 
-
-def _told(clipped: _Clipped) -> tuple[tf.Tensor, tf.Tensor]:
-    norm = tf.constant(float("nan")) if clipped.norm is None else clipped.norm
-    return tf.cast(norm, tf.float32), tf.convert_to_tensor(clipped.are_finite)
+    def to_report(self) -> tuple[tf.Tensor, tf.Tensor]:
+        norm = tf.constant(float("nan")) if self.norm is None else self.norm
+        return tf.cast(norm, tf.float32), tf.convert_to_tensor(self.are_finite)
 
 
 def _clip_gradients(
@@ -446,9 +405,9 @@ def _clip_gradients(
     max_value: float | None,
     measure: bool,
 ) -> _Clipped:
-    """Clip as `tf.clip_by_global_norm`; on several devices clip what their gradients add up to.
+    """Clip as `tf.clip_by_global_norm`; on several devices clip the sums of their gradients.
 
-    The rows of an embedding's gradient count one by one, as there, also if a row occurs twice.
+    The rows of an embedding's gradient count one by one, as there, even if a row occurs twice.
     """
     indices = [index for index, one in enumerate(gradients) if one is not None]
     held = [
@@ -461,7 +420,7 @@ def _clip_gradients(
         context = tf.distribute.get_replica_context()
         dense = [tf.convert_to_tensor(one) for one in held]
         held = list(context.all_reduce(tf.distribute.ReduceOp.SUM, dense))
-    scale = _scale_of(optimizer)
+    scale = inner_scale_of(optimizer)
     plain = held
     if scale is not None:
         plain = [map_values(one, lambda value: value / tf.cast(scale, value.dtype)) for one in held]
@@ -487,21 +446,10 @@ def _clip_gradients(
         # The optimizer must still see the overflow in clipped gradients.
         share = tf.where(are_finite, share, float("nan"))
     if skips_overflow or scale is not None or replicas > 1:
-        plain = [_times(one, share) for one in plain]
+        plain = [
+            map_values(one, lambda value: value * tf.cast(share, value.dtype)) for one in plain
+        ]
     clipped = list(gradients)
     for index, one in zip(indices, plain, strict=True):
         clipped[index] = one
     return _Clipped(clipped, norm, are_finite)
-
-
-def _scale_of(optimizer: Any) -> tf.Tensor | None:
-    """Return the scale of gradients that an optimizer unscales itself, or None."""
-    if hasattr(optimizer, "get_unscaled_gradients") or not hasattr(optimizer, "scale_loss"):
-        return None
-    if not is_scaling(optimizer) and optimizer.loss_scale_factor is None:
-        return None
-    return tf.convert_to_tensor(optimizer.scale_loss(tf.ones(())))
-
-
-def _times(gradient: Any, factor: Any) -> Any:
-    return map_values(gradient, lambda value: value * tf.cast(factor, value.dtype))

@@ -9,7 +9,6 @@ from fastnet.backend.torch.mixing import *
 from fastnet.backend.torch.models import *
 from fastnet.backend.torch.reductions import *
 from fastnet.backend.torch.super_loss import *
-from fastnet.backend.torch.taking import *
 from fastnet.backend.torch.tensors import *
 
 # FastEstimator does not trace the contents of an object with this attribute.

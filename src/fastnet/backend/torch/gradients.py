@@ -6,17 +6,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import has_torch_function
 
 from fastnet.backend.model_metadata import name_of, nowhere_to_defer, optimizer_of
-from fastnet.backend.torch._internals import is_torchs, run_backward, transforms_are_active
 from fastnet.backend.torch.all_reduce import average
-from fastnet.backend.torch.update import OptimizerStep, accumulate_gradients, trainable
+from fastnet.backend.torch.update import (
+    OptimizerStep,
+    accumulate_gradients,
+    call_engine,
+    engine_suffices,
+    own,
+    trainable,
+)
 from fastnet.backend.torch.wrappers import engine_of, groups_of
+from fastnet.errors import GRADIENT_ADVICE, add_note
 
-__all__ = ["get_gradient", "trainable", "update_model", "watch"]
+__all__ = ["compute_gradients", "get_gradient", "trainable", "update_model", "watch"]
 
-_grad: Any = torch.autograd.grad if is_torchs(torch.autograd.grad) else None
+_grad = own(torch.autograd.grad)
 
 
 def get_gradient(
@@ -26,17 +32,11 @@ def get_gradient(
     tape: Any = None,
     retain_graph: bool = True,
 ) -> Any:
-    """Differentiate a tensor, as `fastnet.backend.get_gradient` documents."""
     single = isinstance(sources, torch.Tensor)
     by = (sources,) if isinstance(sources, torch.Tensor) else tuple(sources)
-    if (
-        run_backward is None
-        or not by
-        or has_torch_function((target, *by))
-        or not target.is_floating_point()
-        or torch.autograd.grad is not _grad
-        or transforms_are_active()
-    ):
+    if by and engine_suffices(target, *by) and torch.autograd.grad is _grad:
+        gradients = call_engine(target, by, retain_graph, higher_order, accumulate=False)
+    else:
         gradients = torch.autograd.grad(
             target,
             by,
@@ -45,17 +45,20 @@ def get_gradient(
             create_graph=higher_order,
             allow_unused=True,
         )
-    else:
-        gradients = run_backward(
-            (target,),
-            (torch.ones_like(target),),
-            retain_graph,
-            higher_order,
-            by,
-            allow_unreachable=True,
-            accumulate_grad=False,
-        )
     return gradients[0] if single else gradients
+
+
+def compute_gradients(
+    target: torch.Tensor, sources: Any, higher_order: bool, tape: Any, retain_graph: bool
+) -> Any:
+    """Differentiate for an op; the error for a tensor without a graph says what to do."""
+    try:
+        return get_gradient(target, sources, higher_order, tape, retain_graph)
+    except RuntimeError as error:
+        given = sources if isinstance(sources, (list, tuple)) else (sources,)
+        if not all(getattr(one, "requires_grad", True) for one in (target, *given)):
+            add_note(error, GRADIENT_ADVICE)
+        raise
 
 
 def update_model(
@@ -64,10 +67,7 @@ def update_model(
     defer: bool = False,
     deferred: dict[str, list[Callable[[], None]]] | None = None,
 ) -> None:
-    """Update a model's weights, as `fastnet.backend.update_model` documents.
-
-    In distributed training all processes call this, and gradients are averaged over them.
-    """
+    # In distributed training all processes call this, and gradients are averaged over them.
     optimizer = optimizer_of(model)
     if defer and deferred is None:
         raise nowhere_to_defer(model)
@@ -87,5 +87,4 @@ def update_model(
 
 
 def watch(tensor: torch.Tensor, tape: Any = None) -> torch.Tensor:
-    """Track gradients with respect to a tensor: return it, or a copy outside of any graph."""
     return tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)

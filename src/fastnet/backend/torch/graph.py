@@ -1,4 +1,4 @@
-"""The graph behind a loss."""
+"""Walks the graph of a loss."""
 
 from __future__ import annotations
 
@@ -13,20 +13,14 @@ __all__ = ["reached"]
 
 
 def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
-    """Find what a backward pass ends at.
+    """Return the leaves that a loss depends on, and whether there may be others.
 
-    Args:
-        loss: Where it begins. Its graph may have been walked already.
-
-    Returns:
-        The leaves, and whether functions written in Python are on the way: these may go on to
-        leaves of graphs of their own, which cannot be seen from here (a checkpoint that enters
-        autograd anew does), and may do more than pass gradients on.
+    A function written in Python may differentiate graphs of its own, as a checkpoint does.
     """
     start: Any = loss.grad_fn
-    accumulate = _accumulate()
     if start is None:
         return ([loss] if loss.requires_grad else []), False
+    accumulate = _accumulate()
     leaves: list[torch.Tensor] = []
     seen, waiting, kinds = {start}, [start], set[type]()
     while waiting:
@@ -45,7 +39,7 @@ def reached(loss: torch.Tensor) -> tuple[list[torch.Tensor], bool]:
 
 @lru_cache(maxsize=1)
 def _accumulate() -> type:
-    """Find the class of the node at the end of each path, which adds to the `.grad` of a leaf."""
+    """Return the class of the node that accumulates the gradient of a leaf."""
     with torch.inference_mode(False):
         leaf = torch.empty(0, device="cpu", requires_grad=True)
         return type(get_gradient_edge(leaf).node)

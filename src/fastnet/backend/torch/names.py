@@ -1,4 +1,4 @@
-"""Names of weights, whatever models were wrapped in when these were saved and loaded."""
+"""Names of weights, independent of the wrappers around a model."""
 
 from __future__ import annotations
 
@@ -15,33 +15,19 @@ __all__ = ["compiled_in", "fit_names", "innermost", "unwrap"]
 
 _Form: TypeAlias = Callable[[str], str]
 
-# where the wrappers that spread a model over devices keep the model itself
-_SPREAD = "module"
+# The attribute of DataParallel and DistributedDataParallel with the model.
+_WRAPPED = "module"
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """Find the model inside a wrapper that spreads it over devices.
-
-    Args:
-        model: A model, wrapped or not.
-
-    Returns:
-        The model that was wrapped.
-    """
+    """Return the model inside of DataParallel or DistributedDataParallel, if it is wrapped."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     inner: torch.nn.Module = model.module if isinstance(model, wrappers) else model
     return inner
 
 
 def innermost(model: torch.nn.Module) -> torch.nn.Module:
-    """Find the model inside of all that compiles it or spreads it over devices.
-
-    Args:
-        model: A model, wrapped once, several times or not at all.
-
-    Returns:
-        The model that was wrapped first.
-    """
+    """Return the model inside of all wrappers, including that of `torch.compile`."""
     while True:
         inner = compiled_in(model) or unwrap(model)
         if inner is model:
@@ -50,28 +36,14 @@ def innermost(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def compiled_in(model: torch.nn.Module) -> torch.nn.Module | None:
-    """Find the model inside of one that `torch.compile` has made.
-
-    Args:
-        model: A model.
-
-    Returns:
-        The model that was compiled; None if the model is of no compiler.
-    """
-    children = dict(model.named_children())
-    return children.get(COMPILED)
+    """Return the model inside of the result of `torch.compile`, or None for other models."""
+    return dict(model.named_children()).get(COMPILED)
 
 
 def fit_names(state: Mapping[str, Any], model: torch.nn.Module) -> dict[str, Any]:
-    """Rename weights as a model names them.
+    """Rename the weights of a state dict to those of a model, if only wrappers make a difference.
 
-    Args:
-        state: Weights by name, as a model's `state_dict` gives them.
-        model: The model that they are for, not wrapped itself; parts of it may be.
-
-    Returns:
-        The same weights in the same order. Their names are the model's where a wrapper is all that
-        makes a difference, and else as they were.
+    The model itself is not wrapped, but parts of it may be.
     """
     own = list(model.state_dict())
     outer = 0
@@ -101,7 +73,7 @@ def _are(known: Collection[str], names: list[str]) -> bool:
 
 def _is_wrapped(name: str, outer: int) -> bool:
     parts = name.split(".")
-    return len(parts) > outer + 1 and parts[outer] in (COMPILED, _SPREAD)
+    return len(parts) > outer + 1 and parts[outer] in (COMPILED, _WRAPPED)
 
 
 def _without(name: str, outer: int) -> str:
@@ -109,4 +81,4 @@ def _without(name: str, outer: int) -> str:
 
 
 def _without_any(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in (COMPILED, _SPREAD))
+    return ".".join(part for part in name.split(".") if part not in (COMPILED, _WRAPPED))

@@ -18,9 +18,9 @@ from fastnet.backend.model_metadata import get_metadata
 from fastnet.backend.model_update import Followers
 from fastnet.backend.torch._internals import parameter_count_of
 from fastnet.backend.torch.all_reduce import average, average_in_place, broadcast_buffers
+from fastnet.backend.torch.gradients import compute_gradients
 from fastnet.backend.torch.graph import reached
 from fastnet.backend.torch.models import TorchPass
-from fastnet.backend.torch.taking import take
 from fastnet.backend.torch.update import (
     TRAINED,
     TorchUpdate,
@@ -160,9 +160,9 @@ class ParallelUpdate(TorchUpdate):
         known = set(map(id, _reduced.get(self._wrapper, ())))
         self._unknown = [one for one in self._updated() if id(one) not in known]
 
-    def abandon(self) -> None:
+    def clear_gradients(self) -> None:
         """Clear the gradients of the model and its optimizer, and what the step has merged."""
-        super().abandon()
+        super().clear_gradients()
         if self._is_sharded:
             reset_fsdp(self._model)
 
@@ -276,7 +276,7 @@ def gradient_function(
 
         def differentiate(final: torch.Tensor, state: State, retain_graph: bool) -> list[Any]:
             parameters = trainable(model)
-            gradients = list(take(final, parameters, False, None, retain_graph))
+            gradients = list(compute_gradients(final, parameters, False, None, retain_graph))
             return average(gradients, parameters, groups) if state["mode"] == "train" else gradients
 
         return differentiate

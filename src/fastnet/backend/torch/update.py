@@ -18,8 +18,9 @@ from fastnet.backend.torch._internals import (
     run_backward,
     transforms_are_active,
 )
+from fastnet.backend.torch.clipping import clip_gradients
 from fastnet.backend.torch.graph import reached
-from fastnet.backend.torch.wrappers import engine_of, is_sharded
+from fastnet.backend.torch.wrappers import engine_of
 from fastnet.errors import add_note, describe_op
 from fastnet.types import State
 from fastnet.util.formatting import format_ds_ids
@@ -32,10 +33,12 @@ __all__ = [
     "TorchUpdate",
     "accumulate_gradients",
     "backward",
+    "call_engine",
     "clear_gradients",
     "cleared_gradients",
-    "clip_gradients",
+    "engine_suffices",
     "is_bare_zero_grad",
+    "own",
     "parameters_in",
     "parameters_of",
     "parameters_of_others",
@@ -115,7 +118,7 @@ class TorchUpdate(ModelUpdate):
                 held = [one.grad for one in parameters_of(self._model, optimizer)]
                 self._check_reached(data, optimizer, held, state)
         except BaseException as error:
-            self.abandon()
+            self.clear_gradients()
             self._explain(error, data)
             raise
         name = self._named.model_name
@@ -146,7 +149,7 @@ class TorchUpdate(ModelUpdate):
         try:
             self._apply_merged(optimizer, merged)
         except BaseException:
-            self.abandon()
+            self.clear_gradients()
             raise
         OptimizerStep(optimizer, self._named.model_name, self._clip, None, followers)()
 
@@ -254,7 +257,7 @@ class TorchUpdate(ModelUpdate):
         if merged is not None:
             self._merged = merged
 
-    def abandon(self) -> None:
+    def clear_gradients(self) -> None:
         """Clear the gradients of the model and its optimizer, and what the step has merged."""
         self._uncommitted = None
         optimizer = getattr(self._holder, "current_optimizer", None)
@@ -437,91 +440,55 @@ def _key_of(update: TorchUpdate) -> str:
     return f"merge_grad of {id(update)}"
 
 
-def clip_gradients(
-    max_norm: float | None,
-    max_value: float | None,
-    measure: bool,
-    parameters: list[torch.nn.Parameter],
-) -> torch.Tensor | None:
-    """Clip as `clip_grad_norm_` and `clip_grad_value_`; return the norm before, if it is needed.
-
-    Sparse and sharded gradients are clipped, too, which these functions refuse.
-    """
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    is_plain = all(one.layout is torch.strided and not is_sharded(one) for one in gradients)
-    norm: torch.Tensor | None = None
-    with torch.no_grad():
-        if max_norm is not None and gradients and is_plain:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        elif max_norm is not None or measure:
-            norm = _total_norm(gradients)
-            if max_norm is not None:
-                share = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-                for gradient in gradients:
-                    _local(gradient).mul_(share.to(gradient.device))
-        if max_value is not None and is_plain:
-            torch.nn.utils.clip_grad_value_(parameters, max_value)
-        elif max_value is not None:
-            for parameter in parameters:
-                held = parameter.grad
-                if held is not None and held.layout is torch.sparse_coo:
-                    parameter.grad = _clamp_sparse(held, max_value)
-                elif held is not None:
-                    _local(held).clamp_(-max_value, max_value)
-    return norm
-
-
-def _total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Return the norm of all gradients as one vector; 0 if there are none."""
-    norms = [_norm(gradient).to(gradients[0].device) for gradient in gradients]
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-    return total
-
-
-def _norm(gradient: Any) -> torch.Tensor:
-    if gradient.layout is torch.sparse_coo:
-        # An index may occur twice; its values are added.
-        gradient = gradient.coalesce().values()
-    norm: Any = torch.linalg.vector_norm(gradient)
-    found: torch.Tensor = norm.full_tensor() if is_sharded(gradient) else norm
-    return found
-
-
-def _local(gradient: Any) -> torch.Tensor:
-    local: torch.Tensor = gradient.to_local() if is_sharded(gradient) else gradient
-    return local
-
-
-def _clamp_sparse(gradient: torch.Tensor, most: float) -> torch.Tensor:
-    full = gradient.coalesce()
-    values = full.values().clamp(-most, most)
-    clamped = torch.sparse_coo_tensor(full.indices(), values, full.shape, check_invariants=False)
-    return clamped.coalesce()
-
-
-def _own(function: Any) -> Any:
-    """Return a function of torch; if it was replaced, an object that nothing is."""
+def own(function: Any) -> Any:
+    """Return a function of torch; if it was replaced, an object that nothing else is."""
     return function if is_torchs(function) else object()
 
 
-_tensor_backward = _own(torch.Tensor.backward)
-_backward = _own(torch.autograd.backward)
-_zero_grad = _own(torch.optim.Optimizer.zero_grad)
+_tensor_backward = own(torch.Tensor.backward)
+_backward = own(torch.autograd.backward)
+_zero_grad = own(torch.optim.Optimizer.zero_grad)
 
 
-def _is_direct(loss: torch.Tensor) -> bool:
-    """Return whether autograd's engine alone does what the loss's own `backward` does.
+def engine_suffices(target: torch.Tensor, *sources: torch.Tensor) -> bool:
+    """Return whether a call of autograd's engine equals torch's own functions around it.
 
-    It does not under a mode of torch functions or a transform of `torch.func`, where `backward` was
-    replaced, and for complex numbers.
+    It does not under a mode of torch functions or a transform of `torch.func`, nor for complex
+    numbers.
     """
     return (
         run_backward is not None
-        and not has_torch_function((loss,))
-        and loss.is_floating_point()
+        and not has_torch_function((target, *sources))
+        and target.is_floating_point()
+        and not transforms_are_active()
+    )
+
+
+def call_engine(
+    target: torch.Tensor,
+    inputs: tuple[torch.Tensor, ...],
+    retain_graph: bool,
+    create_graph: bool,
+    accumulate: bool,
+) -> Any:
+    """Differentiate the sum of a tensor's elements; `engine_suffices` must be true."""
+    return run_backward(  # type: ignore[misc]
+        (target,),
+        (torch.ones_like(target),),
+        retain_graph,
+        create_graph,
+        inputs,
+        allow_unreachable=True,
+        accumulate_grad=accumulate,
+    )
+
+
+def _is_direct(loss: torch.Tensor) -> bool:
+    """Return whether autograd's engine alone does what the loss's own `backward` does."""
+    return (
+        engine_suffices(loss)
         and getattr(loss.backward, "__func__", None) is _tensor_backward
         and torch.autograd.backward is _backward
-        and not transforms_are_active()
     )
 
 
@@ -532,15 +499,7 @@ def backward(
     if parameters is not None and not parameters:
         return  # An empty list would mean all of them.
     if _is_direct(loss):
-        run_backward(  # type: ignore[misc]
-            (loss,),
-            (torch.ones_like(loss),),
-            retain_graph,
-            False,
-            () if parameters is None else tuple(parameters),
-            allow_unreachable=True,
-            accumulate_grad=True,
-        )
+        call_engine(loss, tuple(parameters or ()), retain_graph, False, accumulate=True)
         return
     # A replaced `backward` may take no arguments.
     settings: dict[str, Any] = {"retain_graph": True} if retain_graph else {}

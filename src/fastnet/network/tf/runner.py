@@ -97,8 +97,7 @@ class TFRunner(Runner):
         if not plan.takes_gradients:
             return BoundPlan(plan.kernel, state if self._is_plain else {**state, "tape": None})
         self.around = "tape", "gradient tape"
-        # what UpdateOps find out of their models, for the later steps of the opening
-        return BoundPlan(plan.kernel, {**state, "trained": {}}, _make_tape, "tape")
+        return BoundPlan(plan.kernel, {**state}, _make_tape, "tape")
 
     def is_profiled(self) -> bool:
         """Return whether TensorFlow's profiler is on."""

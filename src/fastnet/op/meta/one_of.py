@@ -15,7 +15,7 @@ __all__ = ["OneOfOps"]
 
 
 class OneOfOps(MetaOp):
-    """Run one of several ops, drawn anew in each step."""
+    """Run one of several ops, drawn at random in each step."""
 
     resolved_from = ("probs",)
 

@@ -13,7 +13,7 @@ __all__ = ["SometimesOp"]
 
 
 class SometimesOp(SingleMetaOp):
-    """Run an op with a probability, drawn anew in each step."""
+    """Run an op with a probability, drawn in each step."""
 
     resolved_from = ("prob",)
 

@@ -487,7 +487,7 @@ class TestClipping:
                 raising(
                     ValueError,
                     "UpdateOp of 'merged' merges gradients on several devices, where it cannot "
-                    "tell of its updates in a step. Leave `outputs` out.",
+                    "report updates within a step. Leave `outputs` out.",
                 ),
             ):
                 network.run_step({"x": halves(x), "y": halves(y)})

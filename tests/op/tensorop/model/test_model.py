@@ -259,7 +259,7 @@ class TestIntermediateLayers:
             (
                 ["body", "head"],
                 ValueError,
-                r"\['body', 'head'\].*\['y', 'h'\].*a key for each",
+                r"\['body', 'head'\].*\['y', 'h'\].*one for each layer",
             ),
         ],
     )

@@ -81,14 +81,14 @@ def test_an_op_that_cannot_read_what_has_parts(form: Any) -> None:
         run(TorchNetwork([ModelOp(model, inputs, "y", mode="infer"), fail]), batch)
     names = {Pair: ["logits", "hidden"], Plain: ["logits", "loss"]}.get(form, ["logits"])
     note = (
-        f"The value of 'y' is of type {form.__name__}, as model 'm' has returned it, with the "
-        f"parts {names}. ModelOp(..., outputs={{{names[0]!r}: 'y'}}) takes one of them."
+        f"The value of 'y' is of type {form.__name__}, as model 'm' returned it, with the "
+        f"parts {names}. ModelOp(..., outputs={{{names[0]!r}: 'y'}}) selects one of them."
     )
     assert note in told_of(caught.value)
     taken = ModelOp(model, inputs, {"logits": "y"}, mode="infer")
     with pytest.raises(AttributeError) as caught:
         run(TorchNetwork([taken, fail]), batch)
-    assert "has returned it" not in told_of(caught.value)
+    assert "returned it" not in told_of(caught.value)
 
 
 def test_places_in_and_names_out() -> None:

@@ -235,8 +235,8 @@ def test_an_op_that_cannot_read_what_has_parts(eager: bool) -> None:
         run_all(network, [{"a": ones, "b": ones}], mode="infer", eager=eager)
     told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     assert (
-        "The value of 'y' is of type dict, as model 'm' has returned it, with the parts "
-        "['logits', 'other']. ModelOp(..., outputs={'logits': 'y'}) takes one of them."
+        "The value of 'y' is of type dict, as model 'm' returned it, with the parts ['logits', "
+        "'other']. ModelOp(..., outputs={'logits': 'y'}) selects one of them."
     ) in told
 
 

@@ -228,15 +228,15 @@ def test_a_decay_that_is_written_counts_from_the_next_opening_on() -> None:
 
 
 BAD = {
-    "EMA(m, decay=2)": ["EMA of 'm'", "decay=2", "between 0 and 1"],
-    "EMA(m, decay='a')": ["EMA of 'm'", "decay='a'", "between 0 and 1"],
+    "EMA(m, decay=2)": ["EMA of 'm'", "decay=2", "from 0 to 1"],
+    "EMA(m, decay='a')": ["EMA of 'm'", "decay='a'", "from 0 to 1"],
     "LRSchedule(m, make, per='step')": ["LRSchedule of 'm'", "per='step'", "['update', 'epoch']"],
     "LRSchedule(m, 3)": ["LRSchedule of 'm'", "got 3", "a function that takes an optimizer"],
     "LRSchedule(m, StepLR)": ["StepLR", "'step_size'", "`lambda optimizer: StepLR(optimizer, "],
     "LRSchedule(m, lambda: 3)": ["<lambda>", "0 positional arguments", "takes an optimizer"],
     "LRSchedule(m, plateau)": ["ReduceLROnPlateau", "['metrics']", "in your own loop"],
     "LRSchedule(m, make(other.optimizer))": ["ExponentialLR of another optimizer", "SGD"],
-    "LRSchedule(bare, make)": ["LRSchedule of 'bare'", "no optimizer", "optimizer_fn"],
+    "LRSchedule(bare, make)": ["LRSchedule of 'bare'", "has none", "optimizer_fn"],
 }
 
 
@@ -296,7 +296,7 @@ def test_an_optimizer_without_a_schedule(per: Any) -> None:
     (batch,) = batches(1)
     run_all(network, [batch])
     model.current_optimizer = model.optimizer = torch.optim.Adam(model.parameters())
-    with pytest.raises(ValueError, match=r"LRSchedule.*'a'.*Adam.*anew"):
+    with pytest.raises(ValueError, match=r"LRSchedule.*'a'.*Adam.*Make a new"):
         run_all(network, [batch], epoch=2)
     assert not same_weights(model, twin)
 
@@ -308,7 +308,7 @@ def test_a_state_that_is_no_schedules(state: Any) -> None:
     schedule.ending()
     before = schedule.state_dict()
     with pytest.raises(
-        ValueError, match="The state to load is none of an LRSchedule of 1 schedulers"
+        ValueError, match="The state to load is not that of an LRSchedule with 1 schedulers"
     ):
         schedule.load_state_dict(state)
     assert schedule.state_dict() == before
@@ -318,7 +318,7 @@ def test_a_state_that_is_no_schedules(state: Any) -> None:
 def test_a_state_that_is_no_averages(state: Any) -> None:
     ema = EMA(built(line, sgd()))
     with pytest.raises(
-        ValueError, match="The state to load is none of an EMA: it has no 'has_begun'"
+        ValueError, match="The state to load is not an EMA's: it has no 'has_begun'"
     ):
         ema.load_state_dict(state)
     assert ema.state_dict() == {"has_begun": False}
@@ -410,4 +410,4 @@ class TestLayersInEvaluation:
     def test_explain_tells_of_them(self) -> None:
         model = built(Image, sgd(), model_name="m")
         network = TorchNetwork([ModelOp(model, "x", "y", eval_layers=[nn.BatchNorm2d, "drop"])])
-        assert "BatchNorm2d, drop as in evaluation" in str(network.explain("train"))
+        assert "BatchNorm2d, drop in evaluation mode" in str(network.explain("train"))

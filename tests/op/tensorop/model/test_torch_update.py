@@ -471,10 +471,10 @@ class TestAbandon:
         for parameter in (*model.parameters(), extra):
             parameter.grad = torch.ones_like(parameter)
         op = UpdateOp(model, "loss")
-        Fuse([op]).abandon()
+        Fuse([op]).clear_gradients()
         assert no_gradients(model)
         assert extra.grad is None
-        op.abandon()
+        op.clear_gradients()
 
     @MERGES
     def test_gradients_that_were_there_before_an_interrupted_one(self, merge: int) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from fastnet.errors import GRADIENT_ADVICE, shorten
 from fastnet.op.checks import is_number
-from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.op.tensorop.gradient.gradient_base import GradientBase
 from fastnet.types import Forward, Names, State, Tensor
 
 
-class FGSM(GradientTaker):
+class FGSM(GradientBase):
     """Fast gradient sign method: ``clip(x + epsilon * sign(d loss / d x), clip_low, clip_high)``.
 
     See `TensorOp` for `mode` and `ds_id`. Source: "Explaining and Harnessing Adversarial Examples"
@@ -87,12 +87,14 @@ class FGSM(GradientTaker):
                 raise _not_one_key(setting, key)
         super().check_keys()
 
-    def make_take(self, retain_graph: bool) -> Forward:
+    def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function of the data, the loss and the state."""
 
-        def take(data: list[Tensor], state: State) -> Tensor:
+        def compute(data: list[Tensor], state: State) -> Tensor:
             clean, loss = data
-            gradient = self.backend.take(loss, clean, False, state.get("tape"), retain_graph)
+            gradient = self.backend.compute_gradients(
+                loss, clean, False, state.get("tape"), retain_graph
+            )
             if gradient is None:
                 raise ValueError(
                     f"The loss '{self.inputs[1]}' has no gradient with respect to "
@@ -100,7 +102,7 @@ class FGSM(GradientTaker):
                 )
             return self._move(clean, gradient)
 
-        return take
+        return compute
 
     def _move(self, clean: Tensor, gradient: Tensor) -> Tensor:
         backend, low, high = self.backend, self.clip_low, self.clip_high

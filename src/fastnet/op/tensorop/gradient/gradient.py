@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module, framework_of, get_backend
-from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.op.tensorop.gradient.gradient_base import GradientBase
 from fastnet.op.tensorop.model.held_model import HoldsModel
 from fastnet.types import Forward, Keys, Model, Names, State, Tensor
 from fastnet.util import to_list
 
 
-class GradientOp(HoldsModel, GradientTaker):
+class GradientOp(HoldsModel, GradientBase):
     """Compute gradients with respect to tensors, or to the trainable weights of a model.
 
     See `TensorOp` for `mode` and `ds_id`.
@@ -84,14 +84,14 @@ class GradientOp(HoldsModel, GradientTaker):
         """Return the model."""
         return set() if self.model is None else {self.model}
 
-    def make_take(self, retain_graph: bool) -> Forward:
+    def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function of the inputs, if any, the finals, and the state."""
-        differentiate, count, model = self.backend.take, self._count, self.model
+        differentiate, count, model = self.backend.compute_gradients, self._count, self.model
 
-        def take_one(data: list[Tensor], state: State) -> list[Any]:
+        def compute_one(data: list[Tensor], state: State) -> list[Any]:
             return [differentiate(data[1], data[0], False, state.get("tape"), retain_graph)]
 
-        def take(data: list[Tensor], state: State) -> list[Any]:
+        def compute(data: list[Tensor], state: State) -> list[Any]:
             finals = data if model is not None else data[count:]
             sources = data[:count] if model is None else [self._trainable(model)] * len(finals)
             tape, gradients = state.get("tape"), list[Any]()
@@ -103,15 +103,15 @@ class GradientOp(HoldsModel, GradientTaker):
         spread = self._taker_of(model) if self._taker_of else None
         if spread is not None:
 
-            def take_spread(data: list[Tensor], state: State) -> list[Any]:
+            def compute_spread(data: list[Tensor], state: State) -> list[Any]:
                 last = len(data) - 1
                 return [
-                    spread(final, state, retain_graph or place < last)
-                    for place, final in enumerate(data)
+                    spread(final, state, retain_graph or index < last)
+                    for index, final in enumerate(data)
                 ]
 
-            return take_spread
-        return take_one if model is None and count == 1 else take
+            return compute_spread
+        return compute_one if model is None and count == 1 else compute
 
 
 def _wrong_counts(finals: list[str], outputs: list[str], inputs: list[str]) -> AssertionError:

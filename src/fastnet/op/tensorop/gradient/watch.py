@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fastnet.op.tensorop.gradient.taker import GradientTaker
+from fastnet.op.tensorop.gradient.gradient_base import GradientBase
 from fastnet.types import Forward, Keys, Names, State, Tensor
 
 
-class Watch(GradientTaker):
+class Watch(GradientBase):
     """Track gradients with respect to tensors of a batch, such as its images.
 
     See `TensorOp` for `mode` and `ds_id`.
@@ -29,7 +29,7 @@ class Watch(GradientTaker):
         super().__init__(inputs=inputs, outputs=inputs, mode=mode, ds_id=ds_id)
         self.in_list = self.out_list = True
 
-    def make_take(self, retain_graph: bool) -> Forward:
+    def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function that watches the inputs."""
         watch = self.backend.watch
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastnet.backend.dice import score
+from fastnet.backend.dice import dice_score
 from fastnet.errors import shorten
 from fastnet.op.checks import is_number, require_weights
 from fastnet.op.tensorop.loss.loss import PairLoss
@@ -85,16 +85,17 @@ class DiceLoss(PairLoss):
     def forward(self, data: list[Tensor], state: State) -> Tensor:
         """Return the loss."""
         y_pred, y_true = data
-        backend = self._backend_of(y_pred, "CHANNEL_AXIS")
-        return -score(
-            backend,
+        weights = None
+        if self.channel_weights:
+            weights = self._weights_for(y_pred, self._backend_of(y_pred, "CHANNEL_AXIS"))
+        return -dice_score(
             y_pred,
             y_true,
             self.soft_dice,
             self.average_loss,
             self.channel_average,
-            self._weights_for(y_pred, backend) if self.channel_weights else None,
-            self.epsilon,
+            weights,
+            epsilon=self.epsilon,
         )
 
     def _weights_for(self, y_pred: Tensor, backend: Any) -> Tensor:

@@ -17,30 +17,29 @@ __all__ = ["EMA"]
 
 
 class EMA(FollowsUpdates):
-    """Keeps an exponential moving average of a model's weights, as of after each update of it.
+    """Maintains an exponential moving average of a model's weights.
 
-    The average is a model of its own, `averaged`, for a ModelOp to run in evaluation. The first
-    update is copied to it, and of each later one it takes the part ``1 - decay``: as
-    `torch.optim.swa_utils.AveragedModel` does with `get_ema_multi_avg_fn`, and optimizers of Keras
-    3 with `use_ema`. It is saved in checkpoints and weights files as other models are, and named
-    after the model: "model_ema". In a network an UpdateOp must update the model in the same modes.
+    The average is a model, `averaged`, which a ModelOp can run in evaluation. It starts as a copy
+    of the weights after the first update. After each later one, `decay` times the average is added
+    to ``1 - decay`` times the weights, as in `torch.optim.swa_utils.AveragedModel` with
+    `get_ema_multi_avg_fn`, and in Keras optimizers with `use_ema`. It is saved like other models,
+    under the model's name with the suffix "_ema". In a network an UpdateOp must update the model in
+    the same modes. See `TensorOp` for `mode` and `ds_id`.
 
     Args:
-        model: A model from `fastnet.build`; not one that FSDP2 has sharded, and a Keras model that
-            knows the shape of its inputs.
-        decay: The part of the average that stays in an update, between 0 and 1.
-        use_buffers: Whether to average buffers (Keras: weights that are not trained), such as the
-            statistics of batch norms, too. They are copied in each update otherwise.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        model: A model from `fastnet.build` that is not sharded by FSDP2; a Keras model must be
+            built for an input shape.
+        decay: The decay rate, from 0 to 1.
+        use_buffers: Whether to average buffers, such as batch norm statistics, instead of copying
+            them (in Keras non-trainable weights).
 
     Attributes:
         averaged: The model with the averages, without an optimizer.
 
     Raises:
         AssertionError: If the model was not built.
-        ValueError: If `decay` is no number between 0 and 1, or the model cannot be copied; in a
-            network also if no op updates the model.
+        ValueError: If `decay` is not from 0 to 1, or the model cannot be copied; in a network also
+            if no op updates the model.
 
     >>> import torch, fastnet
     >>> from fastnet.op.tensorop.model import ModelOp
@@ -72,20 +71,12 @@ class EMA(FollowsUpdates):
         self._of = model
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op, and go by it.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            AssertionError: As for `__init__`.
-            ValueError: As for `__init__`, and if the model is another one.
-        """
+        """Apply changed settings; a different model is an error. See `Op.resolve_settings`."""
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
         if self.model is not self._of:
             raise ValueError(
-                f"EMA averages model '{name_of(self._of)}', which it was made for, and not "
-                f"'{name_of(self.model)}'. Make another EMA for that."
+                f"EMA was made for model '{name_of(self._of)}', and cannot average "
+                f"'{name_of(self.model)}'. Make another EMA for it."
             )
         _check_decay(self.model, self.decay)
         ema = backend_module(str(framework_of(self.model)), "ema")
@@ -96,28 +87,24 @@ class EMA(FollowsUpdates):
             self._mover.has_begun = former
 
     def get_fe_models(self) -> set[Model]:
-        """Return the model, and the one with its averages."""
+        """Return the model and its average."""
         return {self.model, self.averaged}
 
     def follow(self, stepped: Any = True) -> None:
-        """Take an update of the model in.
-
-        Args:
-            stepped: Whether there was one; a tensor in TensorFlow.
-        """
+        """Update the average; `stepped` is a tensor in TensorFlow."""
         self._mover.move(stepped)
 
     def kept(self) -> dict[str, Any]:
-        """Return what the averaging goes by, such as whether it has begun."""
+        """Return the state of the averaging, such as whether it has begun."""
         kept: dict[str, Any] = vars(self._mover)
         return kept
 
-    def told_settings(self) -> list[str]:
-        """Say what the op does, for `explain`."""
+    def describe_settings(self) -> list[str]:
+        """Describe the op, for `explain`."""
         return [f"averages weights with the decay {self.decay:g}"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the op remembers besides the weights of `averaged`.
+        """Return the state of the op besides the weights of `averaged`.
 
         Returns:
             Under "has_begun" whether there was an update.
@@ -125,18 +112,18 @@ class EMA(FollowsUpdates):
         return {"has_begun": bool(self._mover.has_begun)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Args:
-            state: What the op, or another one like it, remembered.
+            state: The state of this op or of an equal one.
 
         Raises:
-            ValueError: If it is none. The op goes on as before then.
+            ValueError: If it is not such a state. The op is unchanged then.
         """
         given: Any = state
         if not isinstance(given, dict) or not isinstance(given.get("has_begun"), bool):
             raise ValueError(
-                "The state to load is none of an EMA: it has no 'has_begun'. Load it into the EMA "
+                "The state to load is not an EMA's: it has no 'has_begun'. Load it into the EMA "
                 "of the model that it was saved from."
             )
         self._mover.has_begun = state["has_begun"]
@@ -145,5 +132,6 @@ class EMA(FollowsUpdates):
 def _check_decay(model: Model, decay: Any) -> None:
     if isinstance(decay, bool) or not is_number(decay) or not 0 <= decay <= 1:
         raise ValueError(
-            f"EMA of '{name_of(model)}' has decay={shorten(decay)}; it is a number between 0 and 1."
+            f"EMA of '{name_of(model)}' has decay={shorten(decay)}, but it must be a number "
+            "from 0 to 1."
         )

@@ -1,4 +1,4 @@
-"""What ops share that do something after each update of a model."""
+"""The base class of ops that run after each update of a model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,13 @@ __all__ = ["FollowsUpdates"]
 
 
 class FollowsUpdates(HoldsModel):
-    """An op that does something after each update of a model, wherever in a network it stands.
+    """An op that runs after each update of a model, wherever it is in a network.
 
-    A step in which the model's optimizer takes no step is none: one that only merges gradients, a
-    warmup, or one whose gradients have overflown. Derive from it, and define `follow`.
-
-    Args:
-        model: The model.
-        mode: Mode(s) to run in.
-        ds_id: Dataset id(s) to run on.
-
-    Raises:
-        AssertionError: If the model was not built.
+    It does not run in steps without an update: while gradients are merged, in a warmup, and where
+    gradients have overflowed. Derive from it and define `follow`.
     """
 
-    # so that updates that stand before it wait for each other's gradients as they do at the end
+    # Updates before this op are deferred like those at the end of a network.
     defer = False
 
     def __init__(
@@ -42,15 +34,11 @@ class FollowsUpdates(HoldsModel):
         return self.model
 
     def follow(self, stepped: Any = True) -> None:
-        """Do what is to be done after an update.
-
-        Args:
-            stepped: Whether there was one; a tensor in TensorFlow.
-        """
+        """Run after an update; `stepped` is whether it took place, a tensor in TensorFlow."""
         raise NotImplementedError(f"{type(self).__name__} must define follow.")
 
     def kept(self) -> dict[str, Any]:
-        """Return what the op goes by besides its attributes, for a compiled step to compare."""
+        """Return the op's state besides its attributes, which a compiled step compares."""
         return {}
 
     def get_fe_models(self) -> set[Model]:
@@ -58,18 +46,8 @@ class FollowsUpdates(HoldsModel):
         return {self.model}
 
     def forward(self, data: Any, state: State) -> None:
-        """Do nothing: it is done after the update.
-
-        Args:
-            data: Not used.
-            state: The step's context, not used.
-        """
+        """Do nothing: `follow` runs after the update."""
 
     def bind(self, defer: bool, retain_graph: bool) -> Forward | None:
-        """Return the forward, which knows no settings of a network.
-
-        Args:
-            defer: Not used.
-            retain_graph: Not used.
-        """
+        """Return `forward`, which has no settings of a network."""
         return self.forward

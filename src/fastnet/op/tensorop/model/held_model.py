@@ -1,4 +1,4 @@
-"""What ops that hold a model ask of it."""
+"""The base class of ops that hold a model."""
 
 from __future__ import annotations
 
@@ -16,44 +16,27 @@ __all__ = ["HoldsModel", "require_built", "require_framework"]
 
 
 def require_built(op: str, model: Model) -> None:
-    """Refuse a model that `build` has not made ready.
-
-    Args:
-        op: The name of the op's class.
-        model: The model.
-
-    Raises:
-        AssertionError: If it was not built.
-    """
+    """Raise an AssertionError for a model that does not come from `build`."""
     if not is_built(model):
         raise AssertionError(
-            f"{op} takes a model that fastnet.build has made ready, but this "
-            f"{type(model).__name__} is not. Pass it through fastnet.build first."
+            f"{op} needs a model from fastnet.build, but this {type(model).__name__} was not "
+            "built. Pass it to fastnet.build first."
         )
 
 
 def require_framework(op: str, model: Model, framework: str) -> None:
-    """Refuse a model that a network of a framework cannot run.
-
-    Args:
-        op: The name of the op's class.
-        model: The model.
-        framework: The network's framework.
-
-    Raises:
-        ValueError: If the model is of another.
-    """
+    """Raise a ValueError for a model of another framework than the network's."""
     own = framework_of(model)
     if own != framework:
         name = name_of(model)
         raise ValueError(
             f"{op} of '{name}' holds a model of framework {own!r}, but its network runs on "
-            f"{framework!r}. Put models of one framework into a network."
+            f"{framework!r}. Use models of one framework in a network."
         )
 
 
 class HoldsModel(TensorOp):
-    """An op that holds a model, as its attribute `model`; None for none."""
+    """An op that holds a model, or None, in its attribute `model`."""
 
     model: Any
 
@@ -62,15 +45,7 @@ class HoldsModel(TensorOp):
         return [*super()._told(), *([] if model is None else [repr(name_of(model))])]
 
     def build(self, framework: str, device: torch.device | None = None) -> None:
-        """Get ready for a framework.
-
-        Args:
-            framework: "torch" or "tf"; a model speaks one of them only.
-            device: The device that ops run on (torch only).
-
-        Raises:
-            ValueError: If the model is of another framework.
-        """
+        """Check the framework of the model, and prepare the op; see `TensorOp.build`."""
         if self.model is not None:
             require_framework(self.library_class().__name__, self.model, framework)
         super().build(framework, device)

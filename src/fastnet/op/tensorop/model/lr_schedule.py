@@ -1,4 +1,4 @@
-"""The op that steps a scheduler of learning rates."""
+"""The op that steps a learning rate scheduler."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ _EXAMPLE = "torch.optim.lr_scheduler.StepLR(optimizer, 10)"
 
 
 class LRSchedule(FollowsUpdates):
-    """Steps a scheduler of torch for a model's learning rate, after each update or each epoch.
+    """Steps a torch learning rate scheduler of a model, after each update or each epoch.
 
-    It is saved in checkpoints. A Keras optimizer takes a schedule as its `learning_rate` instead.
-    In a network an UpdateOp must update the model in the same modes.
+    Its state is saved in checkpoints. A Keras optimizer takes a schedule as its `learning_rate`
+    instead. In a network an UpdateOp must update the model in the same modes. See `TensorOp` for
+    `mode` and `ds_id`.
 
     Args:
         model: A model from `fastnet.build`, with an optimizer.
-        scheduler_fn: Given an optimizer of the model, makes its scheduler, such as
-            `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`; of a model with
-            several optimizers, by epochs, each has one of its own. Or a scheduler that was made
-            before, of the model's optimizer.
-        per: "update" to step it after each update: not in a step that only merges gradients, or
-            whose gradients have overflown. "epoch" to step it when an opening is left in which the
-            op runs, but not by an error, and not in a loop over `fastnet.steps` or
-            `iter_transform` that is left before its loader's end.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
+        scheduler_fn: A function that takes an optimizer and returns its scheduler, such as
+            `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)`. It is called for
+            each optimizer of the model. Or a scheduler of the model's only optimizer.
+        per: "update" to step it after each update: not while gradients are merged, nor where they
+            have overflowed. "epoch" to step it when the network is left after the op has run: not
+            by an error, nor by a loop over `fastnet.steps` or `iter_transform` that ends before its
+            loader does.
 
     Attributes:
         schedulers: The schedulers, in the order of the model's optimizers.
 
     Raises:
         AssertionError: If the model was not built.
-        ValueError: If it is no torch model or has no optimizer, there is no such `per`, or what
-            makes the scheduler fails, returns none, or one that needs a metric to step; in a
+        ValueError: If it is no torch model or has no optimizer, there is no such `per`, or
+            `scheduler_fn` fails, or returns no scheduler or one whose step needs a metric; in a
             network also if no op updates the model.
 
     >>> import torch, fastnet
@@ -71,15 +69,15 @@ class LRSchedule(FollowsUpdates):
         self._check()
         if framework_of(model) != "torch":
             raise ValueError(
-                f"LRSchedule of '{name_of(model)}' steps a scheduler of torch, but the model is of "
-                f"framework {framework_of(model)!r}. Give its optimizer a schedule as its "
+                f"LRSchedule of '{name_of(model)}' steps a torch scheduler, but the model is of "
+                f"framework {framework_of(model)!r}. Pass a schedule to its optimizer as its "
                 "learning_rate."
             )
         optimizers = every_optimizer_of(model)
         if not optimizers:
             raise ValueError(
-                f"LRSchedule of '{name_of(model)}' schedules its learning rate, but the model has "
-                "no optimizer. Give fastnet.build an optimizer_fn."
+                f"LRSchedule of '{name_of(model)}' needs an optimizer, but the model has none. "
+                "Pass optimizer_fn to fastnet.build."
             )
         self.schedulers = [
             _scheduler_for(model, scheduler_fn, optimizer) for optimizer in optimizers
@@ -87,88 +85,68 @@ class LRSchedule(FollowsUpdates):
         self._of = model
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            ValueError: As for `__init__`, and if the model is another one.
-        """
+        """Check changed settings; a different model is an error. See `Op.resolve_settings`."""
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
         self._check()
         if self.model is not self._of:
             raise ValueError(
-                f"LRSchedule schedules the learning rate of '{name_of(self._of)}', which it was "
-                f"made for, and not of '{name_of(self.model)}'. Make another LRSchedule for that."
+                f"LRSchedule was made for model '{name_of(self._of)}', and cannot schedule "
+                f"'{name_of(self.model)}'. Make another LRSchedule for it."
             )
 
     def _check(self) -> None:
         per: str = self.per
         if per not in PER:
             raise ValueError(
-                f"LRSchedule of '{name_of(self.model)}' has per={shorten(per)}; it is one of "
-                f"{list(PER)}."
+                f"LRSchedule of '{name_of(self.model)}' has per={shorten(per)}, but it must be one "
+                f"of {list(PER)}."
             )
 
     def follow(self, stepped: Any = True) -> None:
-        """Step the scheduler, if it is stepped after each update.
-
-        Args:
-            stepped: Not used: it is only called if there was one.
-        """
+        """Step the scheduler, if it is stepped after each update."""
         if self.per == "update":
             self.advance()
 
     def ending(self) -> Callable[[], None] | None:
-        """Return what is to be done when an opening is left; None for nothing."""
+        """Return the function to call when the network is left, or None."""
         return self.advance if self.per == "epoch" else None
 
     def advance(self) -> None:
-        """Step the scheduler of the optimizer in force.
-
-        Raises:
-            ValueError: If it has none.
-        """
+        """Step the scheduler of the current optimizer; raise a ValueError if it has none."""
         current = get_metadata(self.model, "current_optimizer")
         for scheduler in self.schedulers:
             if scheduler.optimizer is current:
                 scheduler.step()
                 return
         raise ValueError(
-            f"LRSchedule of '{name_of(self.model)}' has no scheduler for the optimizer in force, "
-            f"{type(current).__name__}, which the model did not have when it was made. Make the "
-            "LRSchedule anew."
+            f"LRSchedule of '{name_of(self.model)}' has no scheduler for the current optimizer, "
+            f"{type(current).__name__}, which the model got later. Make a new LRSchedule."
         )
 
-    def told_settings(self) -> list[str]:
-        """Say what the op does, for `explain`."""
+    def describe_settings(self) -> list[str]:
+        """Describe the op, for `explain`."""
         names = dict.fromkeys(type(one).__name__ for one in self.schedulers)
         return [f"steps {', '.join(names)} after each {self.per}"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the schedulers are.
-
-        Returns:
-            Their states, in a list under "schedulers".
-        """
+        """Return the states of the schedulers, in a list under "schedulers"."""
         return {"schedulers": [one.state_dict() for one in self.schedulers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Args:
-            state: What the op, or another one like it, remembered.
+            state: The state of this op or of an equal one.
 
         Raises:
-            ValueError: If it is none, or of another number of schedulers. The op goes on as before
-                then.
+            ValueError: If it is not such a state, or of a different number of schedulers. The op is
+                unchanged then.
         """
         given: Any = state
         states = given.get("schedulers") if isinstance(given, dict) else None
         if not isinstance(states, list) or len(states) != len(self.schedulers):
             raise ValueError(
-                f"The state to load is none of an LRSchedule of {len(self.schedulers)} "
+                f"The state to load is not that of an LRSchedule with {len(self.schedulers)} "
                 "schedulers. Load it into the LRSchedule of the model that it was saved from."
             )
         for scheduler, own in zip(self.schedulers, states, strict=True):
@@ -192,16 +170,15 @@ def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
             ) from error
     if not (hasattr(scheduler, "step") and hasattr(scheduler, "optimizer")):
         raise ValueError(
-            f"{title} got {shorten(source if scheduler is None else scheduler)} for a scheduler. "
+            f"{title} got {shorten(source if scheduler is None else scheduler)}, not a scheduler. "
             "Pass a function that takes an optimizer and returns one, such as "
             f"`lambda optimizer: {_EXAMPLE}`."
         )
     kind = type(scheduler).__name__
     if scheduler.optimizer is not optimizer:
         raise ValueError(
-            f"{title} got a {kind} of another optimizer than the model's, "
-            f"{type(optimizer).__name__}. Pass a function that makes it of the one that it is "
-            "given."
+            f"{title} got a {kind} of another optimizer than the model's "
+            f"{type(optimizer).__name__}. Pass a function that makes it from its argument."
         )
     needed = [
         name
@@ -211,7 +188,7 @@ def _scheduler_for(model: Model, source: Any, optimizer: Any) -> Any:
     ]
     if needed:
         raise ValueError(
-            f"{title} got a {kind}, whose step needs {needed}, which no update knows. Step it in "
-            "your own loop, after evaluation."
+            f"{title} got a {kind}, whose step needs {needed}, which an update does not have. Step "
+            "it in your own loop, after evaluation."
         )
     return scheduler

@@ -18,38 +18,35 @@ from fastnet.util import to_list
 
 
 class ModelOp(HoldsModel):
-    """Runs a model on a batch.
+    """Runs a model.
+
+    See `TensorOp` for `mode` and `ds_id`.
 
     Args:
         model: A model from `fastnet.build`.
-        inputs: Key(s) of the model's input(s). Several go to a model whose `forward` (in Keras:
-            whose own `call`) takes several arguments as such, to another one as a list. A mapping
-            of names to keys gives each value by the name of its argument, also to a model that
-            takes ``**kwargs``; to a Keras model made of layers by the name of its input, and to one
-            whose `call` takes a single dict as such a dict.
-        outputs: Key(s) for what the model returns, and after it one for each intermediate layer. A
-            model that returns a mapping, and is given a list of keys, has its values written by
-            name. A mapping of names to keys takes these values of a mapping, a dataclass or a tuple
-            with names, and leaves the others.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
-        trainable: Whether layers such as dropout act as in training while the mode is "train".
+        inputs: Key(s) of the model's inputs. Several are passed as arguments if the model's
+            `forward` (in Keras `call`) takes several, else as a list. A mapping passes the value of
+            each key as the keyword argument of that name, or to a Keras model made of layers as the
+            input of that name. A `call` with a single dict gets it as a dict.
+        outputs: Key(s) of the model's outputs, followed by one for each intermediate layer. If the
+            model returns a mapping, values are written by name. A mapping from names to keys
+            selects values of a mapping, a dataclass or a named tuple.
+        trainable: Whether the model is in training mode while the mode is "train".
         gradients: Whether gradients flow through the model; a trainable model needs them.
-        intermediate_layers: Layers whose outputs to write too: names as in
-            `model.named_modules()`, or places among them. In Keras: names of layers, or places
-            among all of them, each counted before the layers in it, and input layers as well.
-        eval_layers: Layers that act as in evaluation in every mode, such as the batch norms of a
-            pretrained model, while the others train (torch only): names as in
-            `model.named_modules()`, or classes, with all that is in them. The whole model does with
-            `trainable=False`; a Keras BatchNormalization does once it is not `trainable`.
+        intermediate_layers: Layers whose outputs are written as well: names or indices in
+            `model.named_modules()`. In Keras names of layers, or indices among all layers, depth
+            first, including input layers.
+        eval_layers: Layers that stay in evaluation mode, such as the batch norms of a pretrained
+            model (torch only): names in `model.named_modules()`, or classes, with all modules
+            inside. For the whole model use `trainable=False`; in Keras set the `trainable` of a
+            BatchNormalization to False.
 
     Raises:
         AssertionError: If the model was not built, or is trainable without gradients.
-        KeyError: If no layer has a name that `intermediate_layers` gives.
-        IndexError: If no layer has a place that it gives.
-        ValueError: If there are more inputs than those of a Keras model that knows its own, or they
-            are given by names that the model does not take; in a network also if there are fewer
-            outputs than values to write.
+        KeyError: If `intermediate_layers` has an unknown name.
+        IndexError: If `intermediate_layers` has an index out of range.
+        ValueError: If there are more inputs than those of a Keras model with known inputs, or names
+            that the model does not take; in a network also if there are too few outputs.
 
     >>> import torch, fastnet
     >>> model = fastnet.build(lambda: torch.nn.Bilinear(2, 2, 1), None, model_name="pair")
@@ -85,12 +82,13 @@ class ModelOp(HoldsModel):
             if not isinstance(layer, (str, int)):
                 raise ValueError(
                     f"ModelOp of '{name_of(model)}' asks for the intermediate layer {layer!r} of "
-                    f"type {type(layer).__name__}. Give names or places."
+                    f"type {type(layer).__name__}. Pass names or indices."
                 )
         if layers and self.result_names is not None:
             raise ValueError(
-                f"ModelOp of '{name_of(model)}' takes values by name and asks for the intermediate "
-                f"layers {layers}. Give outputs as a list: the model's first, then one a layer."
+                f"ModelOp of '{name_of(model)}' selects outputs by name and asks for the "
+                f"intermediate layers {layers}. Pass outputs as a list: the model's, then one for "
+                "each layer."
             )
         self.model = model
         self.trainable = trainable
@@ -98,26 +96,22 @@ class ModelOp(HoldsModel):
         self.intermediate_layers = list(layers)
         self.eval_layers = _check_layers(model, eval_layers)
         self._pass = _make_pass(self, framework_of(model))
-        self._settled = self._settings()
+        self._resolved = self._settings()
 
     def check_keys(self) -> None:
-        """Refuse too few outputs, when a network is made of the op.
-
-        Raises:
-            ValueError: If those are what it has.
-        """
+        """Check that there are enough keys for named values and intermediate layers."""
         for keys, names in (("inputs", self.argument_names), ("outputs", self.result_names)):
             if names is not None and len(getattr(self, keys)) != len(names):
                 raise ValueError(
-                    f"ModelOp of '{name_of(self.model)}' has {keys} by the names {list(names)}, "
-                    f"but its keys are {list(getattr(self, keys))}. Make it with a key for each."
+                    f"ModelOp of '{name_of(self.model)}' has {keys} with the names {list(names)}, "
+                    f"but its keys are {list(getattr(self, keys))}. Pass one key for each name."
                 )
         layers: list[str | int] = to_list(self.intermediate_layers)
         if layers and len(self.outputs) <= len(layers):
             raise ValueError(
                 f"ModelOp of '{name_of(self.model)}' writes the model's output and those of the "
-                f"intermediate layers {layers}, but its outputs are {self.outputs}. Name a key for "
-                "each: the model's first, then one a layer."
+                f"intermediate layers {layers}, but its outputs are {self.outputs}. Pass the "
+                "model's keys, then one for each layer."
             )
 
     def _settings(self) -> tuple[Any, ...]:
@@ -136,10 +130,10 @@ class ModelOp(HoldsModel):
         made: Op = own(inputs=inputs, outputs=outputs, **settings)
         return made
 
-    def told_settings(self) -> list[str]:
-        """Say what the op does in a step besides running its model, for `explain`."""
+    def describe_settings(self) -> list[str]:
+        """Describe the layers in evaluation mode, for `explain`."""
         kept = [one if isinstance(one, str) else one.__name__ for one in self.eval_layers]
-        return [f"{', '.join(kept)} as in evaluation"] if kept else []
+        return [f"{', '.join(kept)} in evaluation mode"] if kept else []
 
     def describe_value(self, key: str, value: Any) -> str | None:
         """Describe an output with named parts, for the error of an op that failed on it."""
@@ -148,29 +142,19 @@ class ModelOp(HoldsModel):
             return None
         return (
             f"The value of '{key}' is of type {type(value).__name__}, as model "
-            f"'{name_of(self.model)}' has returned it, with the parts {shorten(names)}. "
-            f"ModelOp(..., outputs={{{names[0]!r}: {key!r}}}) takes one of them."
+            f"'{name_of(self.model)}' returned it, with the parts {shorten(names)}. "
+            f"ModelOp(..., outputs={{{names[0]!r}: {key!r}}}) selects one of them."
         )
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check what was written to the op, and get ready to run the model it has now.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            AssertionError: As for `__init__`.
-            KeyError: As for `__init__`.
-            IndexError: As for `__init__`.
-            ValueError: As for `__init__`.
-        """
-        if self._settled == self._settings() and not changed:
-            # another network may be running it at this moment
+        """Check changed settings, and prepare to run the model; see `Op.resolve_settings`."""
+        if self._resolved == self._settings() and not changed:
+            # Another network may be running the model at this moment.
             self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
             return
         former = self._pass
         super().resolve_settings(changed)
-        if self._pass is not former:  # nobody else listens to the layers
+        if self._pass is not former:
             former.close()
 
     def get_fe_models(self) -> set[Model]:
@@ -178,15 +162,7 @@ class ModelOp(HoldsModel):
         return {self.model}
 
     def forward(self, data: Any, state: State) -> Any:
-        """Run the model.
-
-        Args:
-            data: Its input, or a list of inputs.
-            state: The step's context.
-
-        Returns:
-            What the model returns; with intermediate layers a list of that and their outputs.
-        """
+        """Return the model's output; with intermediate layers a list of its outputs and theirs."""
         return self._pass(data, state)
 
 
@@ -199,8 +175,7 @@ def _make_pass(op: ModelOp, framework: str | None) -> Any:
         from fastnet.backend.tf.models import TFPass as make_pass
     else:
         raise ValueError(
-            f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}, "
-            "of no known framework."
+            f"ModelOp runs a torch.nn.Module or a Keras model, but got {type(op.model).__name__}."
         )
     return make_pass(
         op.model,
@@ -216,7 +191,7 @@ def _make_pass(op: ModelOp, framework: str | None) -> Any:
 
 
 def _names_and_keys(given: Any) -> tuple[tuple[str, ...] | None, Any]:
-    """Take names off keys."""
+    """Separate names from keys."""
     if not isinstance(given, Mapping):
         return None, given
     return tuple(given), list(given.values())
@@ -227,17 +202,17 @@ def _check_layers(model: Model, given: Any) -> list[str | type]:
     for layer in layers:
         if not isinstance(layer, (str, type)):
             raise ValueError(
-                f"ModelOp of '{name_of(model)}' has {shorten(layer)} among its eval_layers, which "
-                "are names and classes of layers."
+                f"ModelOp of '{name_of(model)}' has {shorten(layer)} in its eval_layers, which "
+                "must be names and classes of layers."
             )
     return layers
 
 
 def _own_outputs(op: ModelOp, returned: Any) -> Sequence[Any]:
-    """Take what a model returned apart, a value for each output but those of the layers."""
+    """Split the result of a model into its outputs, without those of intermediate layers."""
     count = len(op.outputs) - len(op.intermediate_layers)
     if count < 1:
-        # called by hand: a network refuses so few
+        # Only outside of a network, which checks the number of outputs.
         return tuple(to_list(returned))
     keys = op.outputs[:count]
     is_bare = not isinstance(returned, (list, tuple, Mapping))

@@ -38,15 +38,14 @@ class UpdateOp(HoldsModel):
     In torch, UpdateOps at the end of a network take their optimizers' steps after the last of them
     has computed its gradients, so that models that depend on each other can be updated in one step.
     In TensorFlow each takes its step at once, before the next one computes its gradients; these
-    are of the values that the forward passes recorded, as in torch.
+    are of the values that the forward passes recorded, as in torch. See `TensorOp` for `mode` and
+    `ds_id`.
 
     Args:
         model: A model from `fastnet.build`.
         loss_name: The key of the loss, a tensor; one with elements is averaged.
         gradients: The key of ready gradients, a list with one for each trainable parameter. None
             to compute the gradients of the loss, which mixed precision needs.
-        mode: Mode(s) to run in; "!mode" for all but one; None for all.
-        ds_id: Dataset id(s) to run on; "!id" for all but one; None for all.
         merge_grad: How many steps' gradients to average for one update.
         defer: Whether to take the optimizer's step after the network's last op.
         clip_norm: The largest norm of all gradients together, above 0, or None.
@@ -121,31 +120,31 @@ class UpdateOp(HoldsModel):
         if self.gradients is not None and get_metadata(model, "mixed_precision"):
             raise ValueError(
                 f"UpdateOp of '{name}' is given the gradients '{self.gradients}', but the model "
-                "has mixed precision, where the loss is scaled before its gradients are taken. "
+                "has mixed precision, which needs the gradients of a scaled loss. "
                 "Leave `gradients` out, or build the model with mixed_precision=False."
             )
         if not is_int(self.merge_grad) or self.merge_grad < 1:
             raise ValueError(
-                f"UpdateOp of '{name}' has merge_grad={shorten(self.merge_grad)}; it is an int, "
-                "and the least is 1."
+                f"UpdateOp of '{name}' has merge_grad={shorten(self.merge_grad)}, but it must be "
+                "an int of at least 1."
             )
         for setting in ("clip_norm", "clip_value"):
             most = getattr(self, setting)
             if most is not None and (isinstance(most, bool) or not is_number(most) or not most > 0):
                 raise ValueError(
-                    f"UpdateOp of '{name}' has {setting}={shorten(most)}; it is a number above 0, "
-                    "or None."
+                    f"UpdateOp of '{name}' has {setting}={shorten(most)}, but it must be a number "
+                    "above 0, or None."
                 )
         if self.clip_norm is not None and self.clip_value is not None:
             raise ValueError(
                 f"UpdateOp of '{name}' has both clip_norm={shorten(self.clip_norm)} and "
-                f"clip_value={shorten(self.clip_value)}, which do not go together. Leave one of "
-                "them out."
+                f"clip_value={shorten(self.clip_value)}. Leave one of them out."
             )
         rest: str = self.rest
         if rest not in RESTS:
             raise ValueError(
-                f"UpdateOp of '{name}' has rest={shorten(rest)}; it is one of {list(RESTS)}."
+                f"UpdateOp of '{name}' has rest={shorten(rest)}, but it must be one of "
+                f"{list(RESTS)}."
             )
         names = get_metadata(model, "loss_name")
         if isinstance(names, set):
@@ -154,16 +153,9 @@ class UpdateOp(HoldsModel):
             set_metadata(model, "loss_name", to_set(self.loss_name))
 
     def resolve_settings(self, changed: Sequence[str] = ()) -> None:
-        """Check the settings that were changed, and get ready to update the model.
+        """Check changed settings, and prepare to update the model; see `Op`.
 
         Merged gradients are kept as long as the model is the same.
-
-        Args:
-            changed: The names of the settings that changed.
-
-        Raises:
-            AssertionError: As for `__init__`.
-            ValueError: As for `__init__`.
         """
         self._put_names(self.inputs, self.outputs, self.mode, self.ds_id)
         before, now = self._resolved, self._settings()
@@ -195,8 +187,8 @@ class UpdateOp(HoldsModel):
             raise _not_one_key(self.model, "gradients", self.gradients)
         if len(self.outputs) != len(self._reports):
             raise ValueError(
-                f"UpdateOp of '{name_of(self.model)}' tells of {list(self._reports)}, but its "
-                f"outputs are {list(self.outputs)}. Make it with a key for each."
+                f"UpdateOp of '{name_of(self.model)}' writes {list(self._reports)}, but its "
+                f"outputs are {list(self.outputs)}. Pass one key for each value."
             )
         for optimizer in every_optimizer_of(self.model):
             _check_no_closure(self.model, optimizer)
@@ -214,40 +206,20 @@ class UpdateOp(HoldsModel):
         return to_set(self.loss_name)
 
     def fe_retain_graph(self, retain: bool | None = None) -> bool | None:
-        """Read, or set, whether the graph is kept for a later op's gradients.
-
-        Args:
-            retain: The new setting, or None to leave it.
-
-        Returns:
-            The setting.
-        """
+        """Get or set whether the graph is retained for the gradients of a later op."""
         if retain is not None:
             self.retain_graph = retain
         return self.retain_graph
 
     def forward(self, data: Any, state: State) -> Any:
-        """Update the model, or defer the update if the op was made so.
-
-        Args:
-            data: The loss, or the list of gradients.
-            state: The step's context.
-
-        Returns:
-            A list with a value for each output; None without outputs.
-        """
+        """Update the model by the loss or the gradients; return the values of the outputs."""
         return self._update(data, state, self.defer, self.retain_graph)
 
     def bind(self, defer: bool, retain_graph: bool, followers: Followers = ()) -> Forward | None:
-        """Return a forward with the settings that a network has for the op, which keeps its own.
+        """Return the function to call instead of `forward`, or None if that is overridden.
 
-        Args:
-            defer: Whether the network defers the update; the op's own `defer` counts, too.
-            retain_graph: Whether a later op takes gradients of the same graph.
-            followers: Called after each step that the optimizer has taken.
-
-        Returns:
-            The function to call instead of `forward`; None where `forward` is overridden.
+        The network decides the arguments; the op keeps its own settings. `followers` are called
+        after each step of the optimizer.
         """
         if is_overridden(self, _FORWARD):
             return None
@@ -256,33 +228,26 @@ class UpdateOp(HoldsModel):
         return partial(self._update, defer=defer, retain_graph=retain_graph, **settings)
 
     def ending(self, followers: Followers = ()) -> Any:
-        """Return the function to call when the network is left after training; None for nothing.
-
-        Args:
-            followers: Called after the update, if there is one.
-        """
+        """Return the function to call when the network is left after training, or None."""
         if not self._update.is_merging or self.rest == "carry":
             return None
         return self._update.drop if self.rest == "drop" else partial(self._update.flush, followers)
 
-    def abandon(self) -> None:
-        """Clear the gradients that a failed step has left, and what it has merged.
+    def clear_gradients(self) -> None:
+        """Clear the gradients of a failed step, and what it has merged, if there are any."""
+        self._update.clear_gradients()
 
-        It can be called at any time, also if there is nothing.
-        """
-        self._update.abandon()
-
-    def told_settings(self) -> list[str]:
+    def describe_settings(self) -> list[str]:
         """Describe the settings of the update, for `explain`."""
-        told = []
+        described = []
         if self.merge_grad > 1:
             rest = {"carry": "", "flush": ", the rest flushed", "drop": ", the rest dropped"}
-            told.append(f"averages {self.merge_grad} steps{rest[self.rest]}")
+            described.append(f"averages {self.merge_grad} steps{rest[self.rest]}")
         if self.clip_norm is not None:
-            told.append(f"clips to the norm {self.clip_norm:g}")
+            described.append(f"clips to the norm {self.clip_norm:g}")
         if self.clip_value is not None:
-            told.append(f"clips to the value {self.clip_value:g}")
-        return told
+            described.append(f"clips to the value {self.clip_value:g}")
+        return described
 
     def state_dict(self) -> dict[str, Any]:
         """Return the merged gradients, to save them in a checkpoint.
@@ -308,30 +273,16 @@ class UpdateOp(HoldsModel):
                 trainable parameter, or is of more steps than the op merges. The op is unchanged
                 then.
         """
-        complaint = self._complaint_about(state)
-        if complaint:
+        problem = self._update.problem_of(state)
+        if problem:
             raise ValueError(
-                f"The state to load {complaint}. Load it into the UpdateOp of the model that it "
+                f"The state to load {problem}. Load it into the UpdateOp of the model that it "
                 "was saved from."
             )
         self._update.set_merged(int(state["merged"]), state["gradients"])
 
-    def _complaint_about(self, state: Any) -> str | None:
-        if not isinstance(state, dict) or not {"merged", "gradients"} <= state.keys():
-            return "is none of an UpdateOp: it has no 'merged' and 'gradients'"
-        times, gradients = state["merged"], state["gradients"]
-        if not is_int(times) or times < 0 or not isinstance(gradients, (list, tuple)):
-            return f"has {times!r} merged steps and {type(gradients).__name__} of gradients"
-        own = len(self._update.merged()[1])
-        if len(gradients) != own:
-            return (
-                f"has {len(gradients)} gradients, but the model '{name_of(self.model)}' has "
-                f"{own} trainable parameters"
-            )
-        return self._update.complaint_about(times, gradients)
 
-
-# The function itself, to notice when something else takes its place on the class.
+# A program may assign another function to UpdateOp.forward.
 _FORWARD = UpdateOp.forward
 
 
@@ -349,16 +300,15 @@ def _read_reports(model: Model, outputs: Any) -> dict[str, str]:
     name = name_of(model)
     if not isinstance(outputs, Mapping):
         raise ValueError(
-            f"UpdateOp of '{name}' writes what it tells of itself under outputs such as "
-            f"{{'grad_norm': 'norm'}}, a mapping, but got {shorten(outputs)}."
+            f"UpdateOp of '{name}' takes outputs as a mapping from a value to its key, such as "
+            f"{{'grad_norm': 'norm'}}, but got {shorten(outputs)}."
         )
     for report in outputs:
         if report not in REPORTS:
             near = nearest_name(str(report), REPORTS)
             raise ValueError(
-                f"UpdateOp of '{name}' cannot tell of {shorten(report)}."
-                f"{f' Did you mean {near!r}?' if near else ''} What it tells of are "
-                f"{list(REPORTS)}."
+                f"UpdateOp of '{name}' has no value {shorten(report)} to write."
+                f"{f' Did you mean {near!r}?' if near else ''} It has {list(REPORTS)}."
             )
     return dict(outputs)
 
@@ -373,10 +323,10 @@ def _check_no_closure(model: Model, optimizer: Any) -> None:
         return
     kind = type(optimizer).__name__
     raise ValueError(
-        f"UpdateOp of '{name_of(model)}' takes steps of the model's optimizer, {kind}, which needs "
-        "a closure that works out the loss several times a step, where a network's step does so "
-        "once. Build the model with another optimizer, or let the network give what the loss is "
-        f"made of and call `{kind}.step(closure)` in a loop of your own, without an UpdateOp."
+        f"UpdateOp of '{name_of(model)}' cannot use the model's optimizer, {kind}: it needs a "
+        "closure that computes the loss several times in each step, where a network computes it "
+        "once. Build the model with another optimizer, or leave the UpdateOp out and call "
+        f"`{kind}.step(closure)` in a loop of your own."
     )
 
 
@@ -391,6 +341,5 @@ def _make_update(op: UpdateOp, reports: Sequence[str]) -> ModelUpdate:
 
         return TFUpdate(op, reports)
     raise ValueError(
-        f"UpdateOp updates a torch.nn.Module or a Keras model, but got "
-        f"{type(op.model).__name__}, of no known framework."
+        f"UpdateOp updates a torch.nn.Module or a Keras model, but got {type(op.model).__name__}."
     )

@@ -1,4 +1,4 @@
-"""The base class of ops that take gradients."""
+"""The base class of ops that compute gradients."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastnet.op.tensorop.tensorop import TensorOp
 from fastnet.types import Forward, Keys, Names, State
 
 
-class GradientTaker(TensorOp):
-    """An op that takes gradients, or prepares for it. Derive from it and define `make_take`."""
+class GradientBase(TensorOp):
+    """An op that computes gradients, or prepares for it. Define `make_compute`."""
 
     def __init__(
         self, inputs: Keys | None, outputs: Keys | None, mode: Names = None, ds_id: Names = None
@@ -29,16 +29,16 @@ class GradientTaker(TensorOp):
 
         The network decides `retain_graph`; the op keeps its own setting.
         """
-        return None if is_overridden(self, _FORWARD) else self.make_take(retain_graph)
+        return None if is_overridden(self, _FORWARD) else self.make_compute(retain_graph)
 
     def forward(self, data: Any, state: State) -> Any:
         """Return the outputs. In TensorFlow ``state["tape"]`` is the gradient tape."""
-        return self.make_take(self.retain_graph)(data, state)
+        return self.make_compute(self.retain_graph)(data, state)
 
-    def make_take(self, retain_graph: bool) -> Forward:
+    def make_compute(self, retain_graph: bool) -> Forward:
         """Return the function of the inputs and the state that does the op's work."""
-        raise NotImplementedError(f"{type(self).__name__} must define make_take.")
+        raise NotImplementedError(f"{type(self).__name__} must define make_compute.")
 
 
-# A program may assign another function to GradientTaker.forward.
-_FORWARD = GradientTaker.forward
+# A program may assign another function to GradientBase.forward.
+_FORWARD = GradientBase.forward
