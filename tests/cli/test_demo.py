@@ -13,7 +13,7 @@ from fastnet.cli import main
     ("framework", "missing", "parts"),
     [
         ("torch", {"sklearn"}, ["sklearn", "'fastnet-runtime[demo]'"]),
-        ("tf", {"tensorflow", "tqdm"}, ["tensorflow, tqdm", "'fastnet-runtime[demo-tf]'"]),
+        ("tf", {"tensorflow"}, ["tensorflow", "'fastnet-runtime[demo-tf]'"]),
     ],
 )
 def test_missing_packages(
@@ -33,11 +33,11 @@ def test_missing_packages(
 
 
 def test_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sklearn", "tqdm", "torch"):
+    for name in ("sklearn", "torch"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"needs {name}")
     asked = []
     monkeypatch.setattr("fastnet.demo.digits.run", lambda *given: asked.append(given) or 1)
-    assert main(["demo", "--epochs", "2", "--rounds", "3", "--seed", "-4"]) == 1
+    assert main(["demo", "--epochs", "2", "--seed", "-4"]) == 1
     assert main(["demo"]) == 1
-    assert asked == [("torch", 2, 3, -4), ("torch", 20, 30, 0)]
+    assert asked == [("torch", 2, -4), ("torch", 20, 0)]

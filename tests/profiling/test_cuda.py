@@ -47,11 +47,11 @@ def test_copies_are_named_with_their_bytes() -> None:
     assert sizes["input unused"] == 4 << 26
 
 
-def test_nvtx_and_torch_profiler_beside_it() -> None:
+def test_torch_profiler_beside_it() -> None:
     network = fastnet.Network(supervised(built(mlp)))
     with (
         torch.profiler.profile() as profiler,
-        fastnet.profile(network, nvtx=True) as profile,
+        fastnet.profile(network) as profile,
         network("train", 1),
     ):
         for batch in batches(3):

@@ -57,8 +57,6 @@ def events(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: streams.get(id(device)))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: Event.log.append("synchronize"))
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: Event.log.append(name))
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: Event.log.append("pop"))
     return Event.log
 
 
@@ -90,7 +88,7 @@ def test_the_times_of_the_device(events: list[str]) -> None:
     ops = [row for row in section.rows if row.kind == "op"]
     assert len(ops) == 2
     for row in ops:
-        for name in ("mean", "p50", "p99"):
+        for name in ("mean", "p99"):
             assert getattr(row, f"device_{name}") == pytest.approx(BETWEEN / 1e3)
     assert all(row.device_mean is None for row in section.rows if row.kind != "op")
     assert "device mean" in str(profiled())
@@ -188,19 +186,6 @@ def test_the_device_is_a_track_of_its_own(events: list[str], tmp_path: Path) -> 
     for event in tracks["device"]:
         first, last = bounds(event)
         assert last - first == round(BETWEEN * 1e6)
-
-
-def test_nvtx(events: list[str]) -> None:
-    net = network()
-    with fastnet.profile(net, nvtx=True), net("infer", 1):
-        net.run_step(X)
-    ops = ["LambdaOp[run](x) -> y", "LambdaOp[run](y, big) -> z"]
-    assert events == [
-        "event",
-        *[ops[0], "event", "a", "event", "pop"],
-        *[ops[1], "event", "b", "event", "pop"],
-        "synchronize",
-    ]
 
 
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)

@@ -21,7 +21,6 @@ from fastnet.profiling.rows import Stats, block_medians
 from fastnet.slicer import AxisSlicer
 from tests.profiling.trace_format import bounds, validate
 
-pandas = pytest.importorskip("pandas")
 figures = pytest.importorskip("matplotlib.figure")
 images = pytest.importorskip("matplotlib.image")
 
@@ -46,7 +45,7 @@ def profile() -> Profile:
 class TestPlainForms:
     def test_a_dict_and_back(self, profile: Profile) -> None:
         data = profile.to_dict()
-        assert data["schema"] == "fastnet.profile/2"
+        assert data["schema"] == "fastnet.profile/3"
         again = Profile.from_dict(json.loads(json.dumps(data, allow_nan=False)))
         assert again.to_dict() == data
         assert (again.sections, again.rows, str(again)) == (
@@ -64,7 +63,7 @@ class TestPlainForms:
 
     @pytest.mark.parametrize("schema", [None, "fastnet.profile/99"])
     def test_another_schema(self, profile: Profile, schema: str | None) -> None:
-        with pytest.raises(ValueError, match=r"not a profile of schema 'fastnet\.profile/2', but"):
+        with pytest.raises(ValueError, match=r"not a profile of schema 'fastnet\.profile/3', but"):
             Profile.from_dict({**profile.to_dict(), "schema": schema})
 
     def test_what_it_says_of_itself(self, profile: Profile) -> None:
@@ -75,14 +74,6 @@ class TestPlainForms:
         cost = profile.about["stamp_seconds"]
         assert 0 < cost["kernel"] < cost["python"]
         assert repr(profile) == "<Profile of infer: 10 steps, eval: 4 steps>"
-
-    def test_a_data_frame(self, profile: Profile) -> None:
-        frame = profile.to_dataframe()
-        assert isinstance(frame, pandas.DataFrame)
-        assert len(frame) == len(profile.rows)
-        in_step = frame[frame.in_step].groupby("section").total.sum()
-        for section in profile.sections:
-            assert in_step[section.name] == pytest.approx(section.step.total)
 
 
 class TestTables:
@@ -199,10 +190,6 @@ MISSING = {
     "matplotlib": (
         lambda profile: profile.plot(),
         "Drawing a profile needs matplotlib. Run: pip install 'fastnet-runtime[profile]'",
-    ),
-    "pandas": (
-        lambda profile: profile.to_dataframe(),
-        "A profile as a DataFrame needs pandas. Run: pip install pandas",
     ),
 }
 
@@ -364,24 +351,10 @@ class TestComparison:
         assert block_medians(times, 4) == (2.0,) * 10
         assert block_medians(times[:95], 4) == ()
 
-    def test_its_forms(self, profile: Profile, tmp_path: Path) -> None:
-        comparison = profile.compare(profile)
+    def test_as_text(self, profile: Profile) -> None:
+        comparison = Profile.from_json(profile.to_json()).compare(profile)
         assert comparison.changed == ()
-        data = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-        assert data["schema"] == "fastnet.comparison/3"
-        assert data["least"] == 0.05
-        assert len(data["rows"]) == len(comparison.rows)
-        assert {row["section"] for row in data["steps"]} == {"infer", "eval"}
         assert str(comparison).splitlines()[0].startswith("infer: changes per step")
-        figure = comparison.plot(tmp_path / "comparison.png")
-        assert min(images.imread(tmp_path / "comparison.png").shape[:2]) > 100
-        bars = figure.axes[0]
-        widths = sum(patch.get_width() for patch in bars.patches)
-        assert widths == pytest.approx(2 * profile.section("infer").step.mean)
-
-    def test_one_that_was_read(self, profile: Profile) -> None:
-        again = Profile.from_json(profile.to_json())
-        assert again.compare(profile).to_dict() == profile.compare(again).to_dict()
 
     def test_nothing_in_common(self, profile: Profile) -> None:
         with pytest.raises(ValueError, match="These profiles have no section in common: one has"):

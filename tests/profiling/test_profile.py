@@ -392,11 +392,11 @@ class TestSkippingInABlock:
     )
     def test_what_a_block_cannot_have(self, asked: dict[str, Any]) -> None:
         network = chain(identity)
-        with pytest.raises(ValueError, match=f"{next(iter(asked))} is for batches that"):
+        with pytest.raises(ValueError, match="only `skip` applies"):
             fastnet.profile(network, **asked)
 
     def test_no_number(self) -> None:
-        with pytest.raises(ValueError, match="skip must be 0 or more, but it is -1"):
+        with pytest.raises(ValueError, match="skip must be an int of at least 0, not -1"):
             fastnet.profile(chain(identity), skip=-1)
 
 
@@ -458,13 +458,6 @@ class TestErrors:
         )
         assert only(profile).steps == 1
 
-    def test_a_block_is_entered_once(self) -> None:
-        block = fastnet.profile(chain(identity))
-        with block:
-            pass
-        with pytest.raises(ValueError, match=r"This profile has been made\. Call fastnet\.profile"):
-            block.__enter__()
-
     def test_what_cannot_be_profiled(self) -> None:
         with pytest.raises(TypeError, match=r"profile measures a network, but got 3 of type int"):
             fastnet.profile(3)  # type: ignore[call-overload]
@@ -472,8 +465,6 @@ class TestErrors:
             TypeError, match="a dict or an iterable of dicts, but these are of type str"
         ):
             fastnet.profile(chain(identity), "x")
-        with pytest.raises(ValueError, match="needs a network that runs in torch on CUDA, but"):
-            fastnet.profile(chain(identity), nvtx=True)
 
     def test_batches_that_run_out(self) -> None:
         network = chain(identity)
@@ -489,15 +480,10 @@ class TestErrors:
             "more batches, say how many steps to measure, or skip fewer."
         )
 
-    @pytest.mark.parametrize(("name", "value"), [("steps", 0), ("skip", -1)])
-    def test_numbers_out_of_range(self, name: str, value: int) -> None:
-        with pytest.raises(ValueError, match=f"{name} must be {value + 1} or more, but it is"):
+    @pytest.mark.parametrize(("name", "value"), [("steps", 0), ("skip", -1), ("steps", "3")])
+    def test_numbers_out_of_range(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"{name} must be an int of at least"):
             fastnet.profile(chain(identity), X, mode="infer", **{name: value})
-
-    @pytest.mark.parametrize("name", ["steps", "skip"])
-    def test_no_numbers(self, name: str) -> None:
-        with pytest.raises(TypeError, match=f"{name} must be a whole number, but got '3' of type"):
-            fastnet.profile(chain(identity), X, mode="infer", **{name: "3"})
 
     def test_a_profile_of_nothing(self) -> None:
         network = chain(identity)

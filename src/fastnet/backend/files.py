@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 from fastnet.errors import add_note, nearest_name, shorten
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["require_weights_file", "write_atomically"]
 
 _PREFIX = ".saving-"
-_ENDINGS = (".pt", ".h5", ".keras")
+_ABANDONED_AFTER = 24 * 3600.0  # No save takes longer.
 
 
 def write_atomically(path: str, write: Callable[[str], object]) -> None:
     """Write a file so that the old file or the new one is there, whole, whatever happens.
 
     The file is written into a temporary folder beside it, flushed to disk, and renamed. A process
-    that is killed meanwhile leaves that folder behind; a later save from the same machine removes
-    it. `write` is called with the temporary path, which has the same name.
+    that is killed meanwhile leaves that folder behind; a save on a later day removes it. `write` is
+    called with the temporary path, which has the same name.
     """
     folder, name = os.path.split(path)
     folder = folder or "."
     try:
         os.makedirs(folder, exist_ok=True)
-        with _temporary_folder(folder) as temporary:
+        _remove_abandoned(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_PREFIX) as temporary:
             made = os.path.join(temporary, name)
             write(made)
             _flush(made)
@@ -51,54 +49,14 @@ def _flush(path: str) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def _temporary_folder(parent: str) -> Iterator[str]:
-    """Make a folder, locked while this process lives, and remove it afterwards."""
-    _remove_abandoned(parent)
-    folder = tempfile.mkdtemp(dir=parent, prefix=_PREFIX)
-    lock = _lock(folder)
-    try:
-        if lock is not None:
-            # Only locked folders have this ending, so that nobody removes one that is still new.
-            os.rename(folder, folder + _ending())
-            folder += _ending()
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-
-
 def _remove_abandoned(parent: str) -> None:
-    """Remove temporary folders of processes on this machine that were killed."""
+    """Remove the temporary folders that processes left which were killed during a save."""
     for name in os.listdir(parent):
-        if name.startswith(_PREFIX) and name.endswith(_ending()):
-            folder = os.path.join(parent, name)
-            lock = _lock(folder)
-            if lock is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(lock)
-
-
-def _ending() -> str:
-    # A lock may be invisible to other machines that share the file system.
-    return "" if sys.platform == "win32" else f"-{os.uname().nodename}"
-
-
-def _lock(folder: str) -> int | None:
-    """Lock a folder until the returned descriptor is closed; None where that is impossible."""
-    if sys.platform == "win32":
-        return None
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        folder = os.path.join(parent, name)
+        with suppress(OSError):  # Another process may be removing it.
+            is_old = time.time() - os.path.getmtime(folder) > _ABANDONED_AFTER
+            if name.startswith(_PREFIX) and is_old:
+                shutil.rmtree(folder)
 
 
 def require_weights_file(path: str | os.PathLike[str]) -> str:
@@ -110,24 +68,11 @@ def require_weights_file(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     if os.path.isfile(name):
         return name
-    what = ", but a folder of that name" if os.path.isdir(name) else ""
-    meant = _weights_files_like(name)
-    advice = f"Did you mean {' or '.join(map(repr, meant))}?" if meant else "Check the path."
-    raise ValueError(f"There is no weights file '{name}'{what}. {advice}")
-
-
-def _weights_files_like(name: str) -> list[str]:
-    """List the weights files in a folder, or those with a name like that of a missing file."""
-    is_folder = os.path.isdir(name)
-    folder = name if is_folder else os.path.dirname(name) or "."
-    try:
-        found = [one for one in sorted(os.listdir(folder)) if one.endswith(_ENDINGS)]
-    except OSError:
-        return []
-    found = [one for one in found if not os.path.splitext(one)[0].endswith("_opt")]
-    if not is_folder:
-        base = os.path.basename(name)
-        longer = [one for one in found if one.startswith(f"{base}.")]
-        near = nearest_name(base, found)
-        found = longer or ([near] if near else [])
-    return [os.path.join(folder, one) for one in found]
+    if os.path.isdir(name):
+        raise ValueError(f"The weights path '{name}' is a folder. Give the path of a file in it.")
+    folder, base = os.path.split(name)
+    names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    longer = [one for one in names if one.startswith(f"{base}.")]
+    near = longer[0] if longer else nearest_name(base, names)
+    advice = f"Did you mean {os.path.join(folder, near)!r}?" if near else "Check the path."
+    raise ValueError(f"There is no weights file '{name}'. {advice}")

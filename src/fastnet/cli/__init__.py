@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import fastnet
-from fastnet.cli import bench, demo, explain, profile, run_fastestimator
+from fastnet.cli import demo, explain, profile, run_fastestimator
 from fastnet.cli.arguments import UsageError
 
 __all__ = ["main"]
@@ -18,7 +18,6 @@ __all__ = ["main"]
 _COMMANDS = {
     "profile": profile,
     "explain": explain,
-    "bench": bench,
     "demo": demo,
     "run-fastestimator": run_fastestimator,
 }

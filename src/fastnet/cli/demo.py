@@ -7,11 +7,11 @@ from importlib.util import find_spec
 
 from fastnet.cli.arguments import UsageError, integer_from
 
-SUMMARY = "train a small network on real data, and show the time of a step"
+SUMMARY = "train a small network on real data, and profile a step"
 DESCRIPTION = """\
 Train a small convolutional network to classify handwritten digits, in about half a minute, and
-time a step of it beside the same step in a hand-written loop. The exit status is 1 if the accuracy
-on held-out digits is below 97 %. The program is fastnet.demo.digits."""
+profile a step of it. The exit status is 1 if the accuracy on held-out digits is below 97 %. The
+program is fastnet.demo.digits."""
 EXAMPLES = """\
 examples:
   fastnet demo
@@ -31,20 +31,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--epochs", type=integer_from(1), default=20, metavar="N", help="epochs to train (20)"
     )
-    command.add_argument(
-        "--rounds", type=integer_from(1), default=30, metavar="N", help="rounds to time (30)"
-    )
     command.add_argument("--seed", type=int, default=0, metavar="N", help="the seed (0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the program."""
     module, extra = _NEEDS[arguments.framework]
-    missing = [name for name in (module, "sklearn", "tqdm") if find_spec(name) is None]
+    missing = [name for name in (module, "sklearn") if find_spec(name) is None]
     if missing:
         raise UsageError(
             f"the demo needs {', '.join(missing)}. Install: pip install 'fastnet-runtime[{extra}]'"
         )
     from fastnet.demo import digits
 
-    return digits.run(arguments.framework, arguments.epochs, arguments.rounds, arguments.seed)
+    return digits.run(arguments.framework, arguments.epochs, arguments.seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fastnet.cli.arguments import NETWORK, UsageError, add_context, new_file
@@ -31,15 +30,6 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "mermaid": lambda explanation: str(explanation.to_mermaid()),
     "dot": lambda explanation: str(explanation.to_dot()),
 }
-_SUFFIXES = {
-    ".txt": "text",
-    ".json": "json",
-    ".mmd": "mermaid",
-    ".mermaid": "mermaid",
-    ".dot": "dot",
-    ".gv": "dot",
-}
-_PICTURES = (".svg", ".png", ".pdf")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -48,22 +38,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--format",
         choices=tuple(_FORMATS),
-        help="(default: by the suffix of --output, or text)",
+        default="text",
+        help="the format to print (default: text)",
     )
     command.add_argument(
         "--output",
         type=new_file,
         metavar="FILE",
-        help="write to a file; .svg, .png and .pdf are drawn by Graphviz",
+        help="draw the graph with Graphviz instead (.svg, .png or .pdf)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain the network, and print or write the explanation."""
-    path: Path | None = arguments.output
-    is_picture = path is not None and path.suffix in _PICTURES and arguments.format is None
-    write = str if is_picture else _FORMATS[arguments.format or _format_of(path)]
-
+    """Explain the network, and print or draw the explanation."""
     from fastnet.cli.loading import load_network
 
     explanation = load_network(arguments.network).explain(
@@ -72,24 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
         ds_id=arguments.ds_id,
         desired_output_keys=arguments.outputs,
     )
-    if path is None:
-        print(write(explanation))
-    elif is_picture:
+    if arguments.output is None:
+        print(_FORMATS[arguments.format](explanation).rstrip("\n"))
+    else:
         try:
-            explanation.plot(path)
+            explanation.plot(arguments.output)
         except RuntimeError as error:
             raise UsageError(f"--output: {error}") from None
-    else:
-        path.write_text(write(explanation).rstrip("\n") + "\n", encoding="utf-8")
     return 0 if explanation.error is None else 1
-
-
-def _format_of(path: Path | None) -> str:
-    if path is None:
-        return "text"
-    if path.suffix not in _SUFFIXES:
-        raise UsageError(
-            f"--output: the suffix of {str(path)!r} is not that of a format. Use one of "
-            f"{', '.join((*_SUFFIXES, *_PICTURES))}, or set --format."
-        )
-    return _SUFFIXES[path.suffix]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import math
 import os
 import re
 import sys
@@ -33,7 +32,6 @@ _RANDOM = re.compile(
     f"(:(?P<high>{_NUMBER}))?"
 )
 _EXAMPLE = "image:float32:32x1x8x8,label:int64:32:10"
-_MAX_ELEMENTS = 1 << 33
 
 
 def load_network(place: str) -> BaseNetwork:
@@ -89,8 +87,6 @@ def _draw(asked: str) -> Batch:
                 f"example {_EXAMPLE}. A dtype is float32, int64, bool and so on."
             )
         dtype, shape = found["dtype"], tuple(map(int, found["shape"].split("x")))
-        if math.prod(shape) > _MAX_ELEMENTS:
-            raise UsageError(f"{shorten(entry)} has too many elements.")
         try:
             if dtype.startswith("float"):
                 values: Any = generator.standard_normal(shape).astype(dtype)

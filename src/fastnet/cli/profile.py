@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ examples:
   fastnet profile networks.py:make_network --batch image:float32:32x1x8x8,label:int64:32:10
   fastnet profile networks.py:make_network --batch networks.py:batches --mode eval --steps 500
   fastnet profile networks.py:make_network --batch batch.npz --json before.json --trace before.trace
-  fastnet profile networks.py:make_network --batch batch.npz --compare before.json --plot gain.png
+  fastnet profile networks.py:make_network --batch batch.npz --compare before.json
 """
 
 
@@ -70,7 +69,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--plot",
         type=new_file,
         metavar="FILE",
-        help="draw the profile, or with --compare both (.png, .svg or .pdf; needs matplotlib)",
+        help="draw the profile (.png, .svg or .pdf; needs matplotlib)",
     )
     command.add_argument(
         "--compare", type=Path, metavar="FILE", help="compare with a profile saved by --json"
@@ -114,16 +113,14 @@ def run(arguments: argparse.Namespace) -> int:
     except MissingKeyError as error:
         raise UsageError(f"--batch: {error}") from error
     print(profile)
-    drawn: Any = profile
     if before is not None:
-        drawn = before.compare(profile, arguments.least / 100)
-        print(f"\n{drawn}")
+        print(f"\n{before.compare(profile, arguments.least / 100)}")
     if arguments.json is not None:
         profile.to_json(arguments.json)
     if arguments.trace is not None:
         profile.to_trace(arguments.trace)
     if arguments.plot is not None:
-        drawn.plot(arguments.plot)
+        profile.plot(arguments.plot)
     return 0
 
 
@@ -134,9 +131,6 @@ def _check(network: BaseNetwork, arguments: argparse.Namespace) -> None:
     )
     if explanation.error is not None:
         raise UsageError(f"the network cannot be entered: {explanation.error}")
-    for finding in explanation.findings:
-        if finding.kind == "unwritten_output":
-            print(f"fastnet: --outputs: {finding.text}", file=sys.stderr)
 
 
 def _load_profile(arguments: argparse.Namespace) -> Any:

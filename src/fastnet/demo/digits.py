@@ -1,4 +1,4 @@
-r"""Train a small convolutional network to classify handwritten digits, and time a step of it.
+r"""Train a small convolutional network to classify handwritten digits, and profile a step of it.
 
 The data are the 1,797 scanned digits of 8 x 8 pixels in scikit-learn. The network never trains on
 a quarter of them, and the accuracy on these counts. The exit status is 1 if it is below 97 %.
@@ -6,8 +6,8 @@ a quarter of them, and the accuracy on these counts. The exit status is 1 if it 
     fastnet demo
     fastnet demo --framework tf
 
-The model, its optimizers and a hand-written training step are in digits_torch.py and digits_tf.py;
-everything else is the same in both frameworks. To inspect the network:
+The model and its optimizers are in digits_torch.py and digits_tf.py; everything else is the same in
+both frameworks. To inspect the network:
 
     fastnet explain fastnet.demo.digits:torch_network --outputs loss
     fastnet profile fastnet.demo.digits:torch_network \
@@ -16,18 +16,15 @@ everything else is the same in both frameworks. To inspect the network:
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
-from time import perf_counter
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from tqdm import tqdm
 
 import fastnet
 from fastnet.backend import to_tensor
@@ -40,7 +37,6 @@ EPOCHS = 20
 HELD_OUT = 0.25
 BATCH_SIZE = 32
 GOAL = 0.97
-STEPS = 10  # in a round of timing
 
 # A batch is a dict with a name for each tensor. The data are one batch of numpy arrays.
 Batch = dict[str, Any]
@@ -97,22 +93,14 @@ def batches(data: Batch, target_type: str, order: np.ndarray | None = None) -> I
 def train(network: fastnet.BaseNetwork, data: Batch, held: Batch, epochs: int) -> float:
     """Train, evaluate after each epoch, and return the last accuracy on the held-out data."""
     accuracy = 0.0
-    count = -(-len(data["label"]) // BATCH_SIZE)
-    with tqdm(total=epochs * count, unit="step", disable=None) as progress:
-        for epoch in range(1, epochs + 1):
-            order = np.random.permutation(len(data["label"]))
-            # Enter the network for an epoch, and run it step by step. Only the loss is returned.
-            with network(mode="train", epoch=epoch, desired_output_keys={"loss"}):
-                for batch in batches(data, network.target_type, order):
-                    loss = network.run_step(batch)["loss"]
-                    progress.update()
-            accuracy = evaluate(network, held, epoch)
-            progress.set_postfix(
-                epoch=epoch,
-                loss=f"{float(loss):.4f}",
-                accuracy=f"{accuracy:.1%}",
-                refresh=False,
-            )
+    for epoch in range(1, epochs + 1):
+        order = np.random.permutation(len(data["label"]))
+        # Enter the network for an epoch, and run it step by step. Only the loss is returned.
+        with network(mode="train", epoch=epoch, desired_output_keys={"loss"}):
+            for batch in batches(data, network.target_type, order):
+                loss = network.run_step(batch)["loss"]
+        accuracy = evaluate(network, held, epoch)
+        print(f"epoch {epoch}: loss {float(loss):.4f}, accuracy {accuracy:.1%}", flush=True)
     return accuracy
 
 
@@ -125,8 +113,8 @@ def evaluate(network: fastnet.BaseNetwork, held: Batch, epoch: int) -> float:
     return float(np.concatenate(right).mean())
 
 
-def run(framework_name: str, epochs: int, rounds: int, seed: int) -> int:
-    """Train, evaluate, time a step, and return the exit status."""
+def run(framework_name: str, epochs: int, seed: int) -> int:
+    """Train, evaluate, profile a step, and return the exit status."""
     framework = parts_for(framework_name)
     # More threads do not speed up a network this small.
     framework.use_one_thread()
@@ -137,49 +125,11 @@ def run(framework_name: str, epochs: int, rounds: int, seed: int) -> int:
     accuracy = train(network, data, held, epochs)
     print(f"{accuracy:.2%} of {len(held['label'])} held-out digits are classified correctly.")
 
-    show_step_cost(framework, next(batches(data, framework_name)), rounds)
+    print(fastnet.profile(network, next(batches(data, framework_name)), epoch=epochs))
     if accuracy < GOAL:
         print(f"That is less than the goal of {GOAL:.0%}. Try more --epochs.", file=sys.stderr)
         return 1
     return 0
-
-
-def show_step_cost(framework: ModuleType, batch: Batch, rounds: int) -> None:
-    """Print the median time of a training step, of fastnet and of a hand-written loop."""
-    model = framework.make_model()
-    loop = framework.make_training_step(framework.copy_model(model))
-    built = fastnet.build(lambda: model, framework.make_sgd, model_name="timed")
-    network = fastnet.Network(
-        [
-            ModelOp(built, inputs="image", outputs="logits"),
-            CrossEntropy(inputs=("logits", "label"), outputs="loss", from_logits=True),
-            UpdateOp(built, loss_name="loss"),
-        ]
-    )
-    with network(mode="train", epoch=1):
-        ours, theirs = network.run_step(batch), loop(batch)
-        for key in ("logits", "loss"):
-            np.testing.assert_allclose(np.asarray(ours[key]), np.asarray(theirs[key]), rtol=1e-4)
-        hand, fast = time_interleaved([loop, network.run_step], batch, rounds)
-    print(
-        f"A training step of {len(batch['label'])} images on one thread: {fast:.0f} us, "
-        f"in a hand-written loop {hand:.0f} us (medians of {rounds} interleaved rounds)."
-    )
-
-
-def time_interleaved(
-    steps: list[Callable[[Batch], Batch]], batch: Batch, rounds: int
-) -> list[float]:
-    """Return the median microseconds of a call of each function, timed in turns."""
-    times: list[list[float]] = [[] for _ in steps]
-    for number in range(rounds + 1):
-        for step, taken in zip(steps, times, strict=True):
-            start = perf_counter()
-            for _ in range(STEPS):
-                step(batch)
-            if number:  # The first round warms up.
-                taken.append((perf_counter() - start) / STEPS * 1e6)
-    return [statistics.median(taken) for taken in times]
 
 
 def parts_for(framework_name: str) -> ModuleType:

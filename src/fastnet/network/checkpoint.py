@@ -19,8 +19,8 @@ from fastnet.network.run_state import (
     find_stateful,
     load_random_state,
     load_states,
+    preserved,
     random_state,
-    restore_on_error,
     states_of,
 )
 from fastnet.op.checks import is_int
@@ -203,9 +203,7 @@ def _load(
                 f"it has models named {sorted(saved)}, where the network has {sorted(models)}. "
                 "Build the models with the names that they were saved with"
             )
-        # The states of UpdateOps depend on the models, which are restored before them.
-        undo.enter_context(restore_on_error(objects, network.models))
-        undo.enter_context(run.restore_on_error(models.values()))
+        undo.enter_context(preserved(network, objects))
         for model_name, model in models.items():
             run.load_model_state(model, saved[model_name])
             index = content["current"][model_name]
@@ -255,24 +253,10 @@ def _find_objects(
 ) -> dict[str, Any]:
     """Find the stateful objects of a network and of the program, by their paths."""
     for name, one in (stateful or {}).items():
-        if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
-            continue
-        advice = "Put plain values into `values` of save_checkpoint."
-        if hasattr(one, "get_state") and hasattr(one, "set_state"):
-            advice = (
-                f"Save its state by `values={{{name!r}: {name}.get_state()}}`, and restore it by "
-                f"`{name}.set_state(checkpoint.values[{name!r}])`."
+        if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+            raise ValueError(
+                f"{function} is given {type(one).__name__} as stateful/{name}, which has no "
+                "state_dict and load_state_dict. Put plain values, such as a generator's "
+                "get_state(), into `values` of save_checkpoint."
             )
-        raise ValueError(
-            f"{function} is given {type(one).__name__} as stateful/{name}, which has no state_dict "
-            f"and load_state_dict. {advice}"
-        )
-    return find_stateful(
-        {
-            "ops": network.ops,
-            "postprocessing": network.postprocessing,
-            "slicers": network.slicers,
-            **{f"stateful/{name}": one for name, one in (stateful or {}).items()},
-        },
-        [model.optimizer for model in network.models],
-    )
+    return find_stateful(network, stateful or {})

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastnet.backend.dispatch import backend_module
 from fastnet.backend.model_metadata import get_metadata, set_metadata
 from fastnet.op.op import Op
 from fastnet.types import is_scheduler
+
+if TYPE_CHECKING:
+    from fastnet.network.base import BaseNetwork
 
 __all__ = [
     "average_ranks",
     "find_stateful",
     "load_random_state",
     "load_states",
+    "preserved",
     "random_state",
-    "restore_on_error",
     "states_of",
 ]
 
 
-def find_stateful(items: Mapping[str, Any], optimizers: Iterable[Any] = ()) -> dict[str, Any]:
+def find_stateful(network: BaseNetwork, stateful: Mapping[str, Any]) -> dict[str, Any]:
     """Find each object with a `state_dict` and a `load_state_dict` once, by its path.
 
-    Ops that schedulers choose from and ops inside ops are included. Of `optimizers` only schedulers
-    count.
+    These are the network's ops, slicers and schedulers, ops that schedulers choose from, ops inside
+    ops, schedulers of optimizers, and the program's own objects `stateful`.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -49,11 +53,14 @@ def find_stateful(items: Mapping[str, Any], optimizers: Iterable[Any] = ()) -> d
         for index, one in enumerate(inner):
             visit(one, f"{path}/{index}")
 
-    for name, item in items.items():
-        visit(item, name)
-    for index, one in enumerate(optimizers):
-        if is_scheduler(one) and _is_stateful(one):
-            found[f"optimizers/{index}"] = one
+    for part in ("ops", "postprocessing", "slicers"):
+        visit(getattr(network, part), part)
+    for name, item in stateful.items():
+        visit(item, f"stateful/{name}")
+    for index, model in enumerate(network.models):
+        scheduler = get_metadata(model, "optimizer")
+        if is_scheduler(scheduler) and _is_stateful(scheduler):
+            found[f"optimizers/{index}"] = scheduler
     return found
 
 
@@ -76,11 +83,9 @@ def load_states(objects: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     if own != saved:
         only = [f"{path} ({kind})" for path, kind in saved.items() if own.get(path) != kind]
         lacks = [f"{path} ({kind})" for path, kind in own.items() if saved.get(path) != kind]
-        parts = [f"states of {only}, which the program does not have"] if only else []
-        parts += [f"no states of {lacks}, which the program has"] if lacks else []
         raise ValueError(
-            f"it has {' and '.join(parts)}. Use the ops, slicers, schedulers and `stateful=` that "
-            "it was saved with"
+            f"it has states of {only}, which the program does not have, and none of {lacks}. Use "
+            "the ops, slicers, schedulers and `stateful=` that it was saved with"
         )
     for path, one in objects.items():
         one.load_state_dict(states[path]["state"])
@@ -101,21 +106,32 @@ def load_random_state(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def restore_on_error(objects: Mapping[str, Any], models: Iterable[Any]) -> Iterator[None]:
-    """Restore objects, random numbers and models' current optimizers if the block raises."""
+def preserved(
+    network: BaseNetwork, objects: Mapping[str, Any], always: bool = False
+) -> Iterator[None]:
+    """Restore the state of a run if the block raises, or `always`.
+
+    That is the network's models with their optimizers, `objects`, and random numbers.
+    """
+    models = backend_module(network.target_type, "preserve_state").PreservedState(network.models)
     states = {path: copy.deepcopy(one.state_dict()) for path, one in objects.items()}
     numbers = random_state()
-    current = [(model, get_metadata(model, "current_optimizer")) for model in models]
+    current = [(model, get_metadata(model, "current_optimizer")) for model in network.models]
+    failed = True
     try:
         yield
-    except BaseException:
-        with ExitStack() as undo:  # An object that fails again must not stop the others.
-            undo.callback(load_random_state, numbers)
-            for model, optimizer in current:
-                undo.callback(set_metadata, model, "current_optimizer", optimizer)
-            for path, one in objects.items():
-                undo.callback(one.load_state_dict, states[path])
-        raise
+        failed = False
+    finally:
+        if failed or always:
+            # Callbacks run in reverse order, and one that raises does not stop the others.
+            with ExitStack() as undo:
+                undo.callback(load_random_state, numbers)
+                for model, optimizer in current:
+                    undo.callback(set_metadata, model, "current_optimizer", optimizer)
+                for path, one in objects.items():
+                    undo.callback(one.load_state_dict, states[path])
+                # The states of UpdateOps depend on the models.
+                undo.callback(models.restore)
 
 
 def average_ranks(

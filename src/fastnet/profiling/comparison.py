@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import hypot
-from operator import attrgetter
-from pathlib import Path
-from typing import Any
 
-from fastnet.profiling.plot import draw
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.table import Table, format_seconds, format_tables
 
@@ -95,10 +91,6 @@ class ComparedRow:
         """Whether it grew, shrank, is new or is gone."""
         return self.verdict not in ("", _NOISY)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict of plain values."""
-        return asdict(self)
-
 
 class Comparison:
     """The changes from one profile to another: the result of `Profile.compare`.
@@ -126,14 +118,17 @@ class Comparison:
             )
         self.least = least
         self.unmatched = tuple(sorted(first.keys() ^ second.keys()))
-        self._pairs = {name: (first[name], second[name]) for name in names}
         steps: list[ComparedRow] = []
         rows: list[ComparedRow] = []
-        for one, other in self._pairs.values():
-            step = ComparedRow.of(one.step, other.step, least, 0.0)
+        for name in names:
+            step = ComparedRow.of(first[name].step, second[name].step, least, 0.0)
             steps.append(step)
-            least_seconds = _LEAST_OF_STEP * (step.before or 0.0)
-            rows += [ComparedRow.of(*pair, least, least_seconds) for pair in _match(one, other)]
+            floor = _LEAST_OF_STEP * (step.before or 0.0)
+            left, right = _numbered(first[name]), _numbered(second[name])
+            rows += [
+                ComparedRow.of(left.get(key), right.get(key), least, floor)
+                for key in {**left, **right}
+            ]
         self.steps = tuple(steps)
         self.rows = tuple(sorted(rows, key=lambda row: -row.difference))
         self.notes = tuple(_note(step) for step in steps if step.verdict == _NOISY)
@@ -142,31 +137,6 @@ class Comparison:
     def changed(self) -> tuple[ComparedRow, ...]:
         """The rows that changed beyond the noise, or are in one profile only."""
         return tuple(row for row in self.rows if row.changed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as a dict of plain values; times are in seconds."""
-        return {
-            "schema": "fastnet.comparison/3",
-            "least": self.least,
-            "notes": list(self.notes),
-            "steps": [row.to_dict() for row in self.steps],
-            "rows": [row.to_dict() for row in self.rows],
-            "unmatched": list(self.unmatched),
-        }
-
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the steps of both profiles as bars of their parts.
-
-        Args:
-            path: A file to save the picture in, or None.
-
-        Returns:
-            The matplotlib figure.
-
-        Raises:
-            ImportError: If matplotlib is not installed.
-        """
-        return draw({f"{name}: before and after": pair for name, pair in self._pairs.items()}, path)
 
     def __str__(self) -> str:
         tables = []
@@ -193,22 +163,14 @@ def _estimate(row: Row | None) -> tuple[float | None, float | None]:
     return blocks[0], blocks[max(2, len(blocks) // 8)] - blocks[0]
 
 
-def _match(before: Section, after: Section) -> Iterator[tuple[Row | None, Row | None]]:
-    """Pair the parts of two steps: first those with the same index, then those of the same name."""
-    left, right = list(before.parts), list(after.parts)
-    for key in (attrgetter("kind", "name", "index"), attrgetter("kind", "name")):
-        waiting = defaultdict[Any, deque[Row]](deque)
-        for row in right:
-            waiting[key(row)].append(row)
-        unmatched = []
-        for row in left:
-            if waiting[key(row)]:
-                yield row, waiting[key(row)].popleft()
-            else:
-                unmatched.append(row)
-        left, right = unmatched, [row for rows in waiting.values() for row in rows]
-    yield from ((row, None) for row in left)
-    yield from ((None, row) for row in right)
+def _numbered(section: Section) -> dict[tuple[str, str, int], Row]:
+    """Return the parts of a step by kind, name, and number among those of the same name."""
+    counts = Counter[tuple[str, str]]()
+    found = {}
+    for row in section.parts:
+        found[row.kind, row.name, counts[row.kind, row.name]] = row
+        counts[row.kind, row.name] += 1
+    return found
 
 
 def _note(step: ComparedRow) -> str:

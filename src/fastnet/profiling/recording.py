@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import lcm
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fastnet._execute import Plan
 from fastnet._nest import leaves_of
 from fastnet.backend.ranges import OpRanges
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import DEFERRED, StepMeter, op_title, titles
+from fastnet.network.step import DEFERRED, Around, StepMeter, op_title
 from fastnet.network.trace_records import TraceRecord
 from fastnet.profiling.device_events import DeviceEvents
 from fastnet.profiling.rows import Row, Section, Stats
@@ -33,31 +33,6 @@ _NAMES = {
 }
 
 
-class Around(Protocol):
-    """Called before and after each op, with its index."""
-
-    def before(self, index: int) -> None:
-        """Run before an op."""
-
-    def after(self, index: int) -> None:
-        """Run after an op."""
-
-
-class _Nested:
-    """Calls several `Around` objects, the outermost first."""
-
-    def __init__(self, parts: Iterable[Around]) -> None:
-        self._parts = tuple(parts)
-
-    def before(self, index: int) -> None:
-        for part in self._parts:
-            part.before(index)
-
-    def after(self, index: int) -> None:
-        for part in reversed(self._parts):
-            part.after(index)
-
-
 class SectionRecorder(StepMeter):
     """Records the steps of all contexts with one plan, mode and way to run.
 
@@ -69,7 +44,6 @@ class SectionRecorder(StepMeter):
         plan: ExecutionPlan,
         state: State,
         ranges: OpRanges | None,
-        nvtx: Around | None,
         events: DeviceEvents | None,
         cost: StampCost,
         skip: Callable[[], bool] | None,
@@ -88,7 +62,6 @@ class SectionRecorder(StepMeter):
         self._ranges = ranges
         self._events = events
         self._steps = 0
-        self._always: list[Around] = [one for one in (nvtx, events) if one is not None]
         self._shows_ranges: bool | None = None
         self._skip = skip
         self._sums = Sums(cost)
@@ -171,10 +144,10 @@ class SectionRecorder(StepMeter):
     def _surround(self, shows_ranges: bool) -> None:
         """Set the calls around each op: a framework's profiler may start between steps."""
         self._shows_ranges = shows_ranges
-        parts = [self._ranges, *self._always] if shows_ranges else self._always
-        around = _Nested(part for part in parts if part is not None) if parts else None
-        self.before = None if around is None else around.before
-        self.after = None if around is None else around.after
+        parts = (self._ranges if shows_ranges else None, self._events)
+        around = [one for one in parts if one is not None]
+        self.before = _call_all([one.before for one in around])
+        self.after = _call_all([one.after for one in reversed(around)])
 
     def _measure_sizes(self, batch: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self.sizes = {}
@@ -216,25 +189,25 @@ class SectionRecorder(StepMeter):
 class Recorder:
     """Records a network: a section for each plan, mode and way to run.
 
-    `make_nvtx` takes the titles of ops. `traces` returns the network's trace records.
+    `traces` returns the network's trace records.
     """
 
     def __init__(
         self,
         skip: int = 0,
         make_events: Callable[[], DeviceEvents] | None = None,
-        make_nvtx: Callable[[list[str]], Around] | None = None,
         traces: Callable[[], Sequence[TraceRecord]] = tuple,
     ) -> None:
         self._make_events = make_events
-        self._make_nvtx = make_nvtx
         self.cost = StampCost.measure()
         self.sections: dict[Any, SectionRecorder] = {}
         self._between: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._skips_left = skip
         self._traces = traces
         # The number of the last trace before the skipped steps.
-        self._last_trace = _last_number(traces()) if skip else None
+        self._last_trace: int | None = None
+        if skip:
+            self._last_trace = traces()[-1].number if traces() else 0
 
     def record(self, mode: str, name: str, seconds: float) -> None:
         """Record the time that something between steps took."""
@@ -250,7 +223,6 @@ class Recorder:
                 plan,
                 state,
                 ranges,
-                None if self._make_nvtx is None else self._make_nvtx(titles(plan.ops)),
                 None if self._make_events is None else self._make_events(),
                 self.cost,
                 self._skip_step if self._skips_left else None,
@@ -311,5 +283,13 @@ def _leaf_bytes(leaf: Any) -> int:
     return count * int(getattr(leaf.dtype, "size", 0)) if count else 0
 
 
-def _last_number(traces: Sequence[TraceRecord]) -> int:
-    return traces[-1].number if traces else 0
+def _call_all(functions: Sequence[Callable[[int], None]]) -> Around:
+    """Return a function that calls all of them with the index of an op, or None."""
+    if len(functions) < 2:
+        return functions[0] if functions else None
+
+    def call(index: int) -> None:
+        for function in functions:
+            function(index)
+
+    return call

@@ -6,8 +6,6 @@ import json
 import platform
 import sys
 from collections.abc import Collection
-from dataclasses import fields
-from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,12 @@ from fastnet.profiling.plot import draw
 from fastnet.profiling.recording import Recorder, SectionRecorder
 from fastnet.profiling.rows import Row, Section
 from fastnet.profiling.sums import Timeline
-from fastnet.profiling.table import format_seconds, format_tables, profile_tables
+from fastnet.profiling.table import format_tables, profile_tables
 from fastnet.profiling.trace_events import trace_events
 
 __all__ = ["Profile"]
 
-_SCHEMA = "fastnet.profile/2"
+_SCHEMA = "fastnet.profile/3"
 
 
 class Profile:
@@ -146,21 +144,6 @@ class Profile:
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         return cls.from_dict(json.loads(str(source) if is_text else Path(source).read_text()))
 
-    def to_dataframe(self) -> Any:
-        """Return the rows as a pandas DataFrame.
-
-        Raises:
-            ImportError: If pandas is not installed.
-        """
-        try:
-            pandas: Any = import_module("pandas")
-        except ImportError as error:
-            raise ImportError(
-                "A profile as a DataFrame needs pandas. Run: pip install pandas"
-            ) from error
-        columns = [field.name for field in fields(Row)]
-        return pandas.DataFrame([row.to_dict() for row in self.rows], columns=columns)
-
     def to_trace(self, path: str | Path) -> None:
         """Write the first steps as a trace event file, for Perfetto or chrome://tracing.
 
@@ -179,7 +162,7 @@ class Profile:
         Path(path).write_text(json.dumps(events) + "\n")
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw a step of each section as a bar of its parts.
+        """Draw a step of each section as a bar of its parts, with matplotlib.
 
         Args:
             path: A file to save the picture in, or None.
@@ -191,11 +174,7 @@ class Profile:
             ImportError: If matplotlib is not installed.
             ValueError: If the profile has no steps.
         """
-        titles = {
-            f"{one.name}: a step takes {format_seconds(one.step.mean)} (mean of {one.steps})": [one]
-            for one in self.sections
-        }
-        return draw(titles, path)
+        return draw(self.sections, path)
 
     def compare(self, other: Profile, least: float = LEAST) -> Comparison:
         """Compare this profile with a later one.

@@ -64,7 +64,6 @@ class Row:
         in_step: Whether it is one of the rows that add up to the step.
         bytes: The bytes of a key's value; None for other rows.
         device_mean: The mean time on the device, where it was measured.
-        device_p50: The median time on the device.
         device_p99: The 99th percentile of the time on the device.
         blocks: The medians of blocks of consecutive steps, in order; empty if there are too few
             steps to compare.
@@ -83,7 +82,6 @@ class Row:
     in_step: bool = True
     bytes: int | None = None
     device_mean: float | None = None
-    device_p50: float | None = None
     device_p99: float | None = None
     blocks: tuple[float, ...] = ()
 

@@ -25,11 +25,9 @@ def trace_events(timelines: Sequence[Timeline], title: str) -> dict[str, Any]:
     events = [
         _metadata("process_name", _HOST, name=title),
         _metadata("thread_name", _HOST, name="host"),
-        _metadata("thread_sort_index", _HOST, sort_index=_HOST),
     ]
     if device:
         events.append(_metadata("thread_name", _DEVICE, name="device"))
-        events.append(_metadata("thread_sort_index", _DEVICE, sort_index=_DEVICE))
     for timeline in timelines:
         events += _host_events(timeline, start)
     return {"traceEvents": events + device, "displayTimeUnit": "ns"}

@@ -904,7 +904,7 @@ def test_files_are_written_by_one_worker(workers: Workers, tmp_path: Any) -> Non
     found = workers.run(save, str(tmp_path), 2)
     (path, after, loaded, merged, again, steps), second = found
     assert sorted(one.name for one in (tmp_path / "0").iterdir()) == sorted(
-        [path.split("/")[-1], "m_opt.npz"]
+        [path.split("/")[-1], "m_opt.safetensors"]
     )
     assert not (tmp_path / "1").exists()
     assert steps == 2

@@ -375,7 +375,7 @@ def test_other_objects_than_were_saved(tmp_path: Path, saved: Any, given: Any) -
     for name in saved:
         assert f"it has states of ['stateful/{name} (Counter)']" in str(caught.value)
     for name in given:
-        assert f"no states of ['stateful/{name} (Counter)']" in str(caught.value)
+        assert f"and none of ['stateful/{name} (Counter)']" in str(caught.value)
 
 
 class TestFailing:
@@ -471,9 +471,9 @@ class TestFailing:
         with pytest.raises(TypeError, match="'values/a' is of the type object"):
             run.save(tmp_path / "run.ckpt", values={"a": object()})
         generator = torch.Generator().manual_seed(7)
-        with pytest.raises(ValueError, match=r"Generator as stateful/g, .* g\.get_state\(\)"):
+        with pytest.raises(ValueError, match=r"Generator as stateful/g, .* get_state\(\), into"):
             fastnet.save_checkpoint(tmp_path / "g", run.network, stateful={"g": generator})
-        with pytest.raises(ValueError, match=r"int as stateful/a, .* Put plain values into"):
+        with pytest.raises(ValueError, match=r"int as stateful/a, .* Put plain values"):
             fastnet.save_checkpoint(tmp_path / "run.ckpt", run.network, stateful={"a": 3})
         assert os.listdir(tmp_path) == []
 

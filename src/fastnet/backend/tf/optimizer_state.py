@@ -28,7 +28,7 @@ __all__ = [
 
 def optimizer_state(optimizer: Any) -> dict[str, Any]:
     """Return the settings of an optimizer, and the values of its variables as "values"."""
-    values = [_array_of(variable) for variable in variables_of(optimizer)]
+    values = [np.asarray(variable.numpy()) for variable in variables_of(optimizer)]
     return {"optimizer": _kind(optimizer), **optimizer_settings(optimizer), "values": values}
 
 
@@ -78,12 +78,6 @@ def variables_of(optimizer: Any) -> list[Any]:
     variables = optimizer.variables
     own = variables() if callable(variables) else variables
     return [*own, *loss_scale_variables(optimizer)]
-
-
-def _array_of(variable: Any) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = np.asarray(variable.numpy())
-    # numpy has no bfloat16, and could only pickle it.
-    return array.astype("float32") if array.dtype.kind == "V" else array
 
 
 def _kind(optimizer: Any) -> str:

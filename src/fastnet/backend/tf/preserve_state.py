@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -18,30 +17,37 @@ from fastnet.backend.tf.optimizer_state import (
 )
 from fastnet.backend.tf.setup import prepare_optimizer
 
-__all__ = [
-    "PreservedState",
-    "generator_states",
-    "require_variables",
-    "restore_on_error",
-]
+__all__ = ["PreservedState", "generator_states", "require_variables"]
 
 
 class PreservedState:
-    """A copy of the state that training changes.
+    """A copy of the state that training changes; as a context, restored on errors.
 
-    Args:
-        models: The models: all variables, those of seed generators included.
-        optimizers: The optimizers: variables, learning rate and weight decay.
+    That is the variables of models and of random generators; and the variables, learning rate and
+    weight decay of all of their optimizers.
     """
 
-    def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        models, optimizers = list(models), list(optimizers)
+    def __init__(self, models: Iterable[Any]) -> None:
+        models = [model for model in models if model.built]
+        optimizers: dict[int, Any] = {}
+        for model in models:
+            for one in every_optimizer_of(model):
+                # Variables that the block would create could not be restored.
+                prepare_optimizer(one, model)
+                optimizers[id(one)] = one
         variables = [variable for model in models for variable in model.variables]
-        variables += [variable for one in optimizers for variable in variables_of(one)]
+        variables += [variable for one in optimizers.values() for variable in variables_of(one)]
         variables += generator_states(models)
         unique = {id(variable): variable for variable in variables}
         self._values = [(variable, variable.numpy()) for variable in unique.values()]
-        self._settings = [(one, optimizer_settings(one)) for one in optimizers]
+        self._settings = [(one, optimizer_settings(one)) for one in optimizers.values()]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is not None:
+            self.restore()
 
     def restore(self) -> None:
         """Restore the state."""
@@ -49,24 +55,6 @@ class PreservedState:
             variable.assign(value)
         for optimizer, settings in self._settings:
             set_optimizer_settings(optimizer, settings)
-
-
-@contextmanager
-def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
-    """Restore models and all of their optimizers if the block raises."""
-    models = [model for model in models if model.built]
-    optimizers: dict[int, Any] = {}
-    for model in models:
-        for one in every_optimizer_of(model):
-            # Variables that the block would create could not be restored.
-            prepare_optimizer(one, model)
-            optimizers[id(one)] = one
-    preserved = PreservedState(models, optimizers.values())
-    try:
-        yield
-    except BaseException:
-        preserved.restore()
-        raise
 
 
 def require_variables(models: Iterable[Any]) -> None:

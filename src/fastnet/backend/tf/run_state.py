@@ -12,11 +12,7 @@ from fastnet.backend.model_metadata import name_of, optimizers_of
 from fastnet.backend.tf._keras_internals import has_unreadable_seeds, shared_seeds
 from fastnet.backend.tf.models import all_layers
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
-from fastnet.backend.tf.preserve_state import (
-    generator_states,
-    require_variables,
-    restore_on_error,
-)
+from fastnet.backend.tf.preserve_state import generator_states, require_variables
 from fastnet.backend.tree import block_to_array
 from fastnet.util.warnings import warn
 
@@ -26,7 +22,6 @@ __all__ = [
     "load_random_state",
     "model_state",
     "random_state",
-    "restore_on_error",
     "to_block",
 ]
 
@@ -70,7 +65,8 @@ def load_model_state(model: Any, state: Any) -> None:
 
 def random_state(models: list[Any]) -> list[Any]:
     """Return the states of the generators of TensorFlow, of Keras, and of layers."""
-    for name in sorted({name for model in models for name in _unreadable_layers(model)}):
+    layers = [layer for model in models for layer in all_layers(model)]
+    for name in sorted({str(layer.name) for layer in layers if _draws_unreadably(layer)}):
         warn(
             f"The state of the random numbers of layer '{name}' cannot be read, so that a resumed "
             "run draws others. Call tf.keras.backend.experimental.enable_tf_random_generator() "
@@ -119,12 +115,7 @@ def _dtype_of(value: Any) -> str:
     return str(tf.as_dtype(value.dtype).name)
 
 
-def _unreadable_layers(model: Any) -> list[str]:
-    """Name the layers of Keras 2 whose generators cannot be read."""
-    found = []
-    for layer in all_layers(model):
-        if has_unreadable_seeds(layer):
-            strengths = [getattr(layer, name) for name in _STRENGTHS if hasattr(layer, name)]
-            if any(strengths) or not strengths:
-                found.append(str(layer.name))
-    return found
+def _draws_unreadably(layer: Any) -> bool:
+    """Return whether a layer of Keras 2 draws from a generator that cannot be read."""
+    strengths = [getattr(layer, name) for name in _STRENGTHS if hasattr(layer, name)]
+    return has_unreadable_seeds(layer) and (any(strengths) or not strengths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,19 +9,20 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
+from fastnet.backend.archive import Archive, Block, write_archive
 from fastnet.backend.files import require_weights_file, write_atomically
 from fastnet.backend.model_metadata import current_place, get_metadata, optimizers_of, taken_names
 from fastnet.backend.tf import processes
 from fastnet.backend.tf.keras_version import is_keras3
 from fastnet.backend.tf.optimizer_state import load_optimizer_state, optimizer_state
-from fastnet.backend.tf.preserve_state import restore_on_error
+from fastnet.backend.tf.preserve_state import PreservedState
 from fastnet.backend.tf.weights import load_weights
+from fastnet.backend.tree import block_to_array, decode, encode
 
 __all__ = ["load_model", "save_model", "without_optimizer"]
 
 _NAMED = ".weights.h5"
+_OPTIMIZERS = "_opt.safetensors"
 
 
 def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: bool) -> str:
@@ -39,14 +39,14 @@ def save_model(model: Any, stem: str, save_optimizer: bool, save_architecture: b
             elif save_architecture:
                 model.save(own_stem, include_optimizer=False)
         if save_optimizer:
-            write_atomically(f"{own_stem}_opt.npz", partial(_write_optimizers, model))
+            write_atomically(own_stem + _OPTIMIZERS, partial(_write_optimizers, model))
     return f"{stem}{ending}"
 
 
 def load_model(model: Any, path: str | os.PathLike[str], load_optimizer: bool) -> None:
     """Load what `save_model` has saved; if that fails nothing is changed."""
     name = require_weights_file(path)
-    with restore_on_error([model]):
+    with PreservedState([model]):
         if load_optimizer:
             _load_optimizers(model, name)
         with without_optimizer(model):
@@ -89,29 +89,30 @@ def _on_one_worker(stem: str) -> Iterator[str]:
 
 def _write_optimizers(model: Any, path: str) -> None:
     """Write the state of the current optimizer, and of all optimizers of a schedule."""
-    optimizers = optimizers_of(model)
-    if len(optimizers) < 2 or current_place(model) is None:
-        optimizers = [get_metadata(model, "current_optimizer")]
-    states = [optimizer_state(one) for one in optimizers]
-    arrays = {
-        f"{index}/{position}": value
-        for index, state in enumerate(states)
-        for position, value in enumerate(state.pop("values"))
-    }
-    current = current_place(model) if len(optimizers) > 1 else 0
-    arrays["facts"] = np.array(json.dumps({"optimizers": states, "current": current}))
-    np.savez(path, **arrays)
+    optimizers, current = optimizers_of(model), current_place(model)
+    if len(optimizers) < 2 or current is None:
+        optimizers, current = [get_metadata(model, "current_optimizer")], 0
+    states = {"optimizers": [optimizer_state(one) for one in optimizers], "current": current}
+    blocks: dict[str, Block] = {}
+    content = encode(states, "", blocks, lambda value: None)
+    write_archive(path, content, blocks)
 
 
 def _load_optimizers(model: Any, weights_path: str) -> None:
-    is_named = weights_path.endswith(_NAMED)
-    stem = weights_path.removesuffix(_NAMED) if is_named else os.path.splitext(weights_path)[0]
-    path = f"{stem}_opt.npz"
+    stem = weights_path.removesuffix(_NAMED)
+    path = (os.path.splitext(stem)[0] if stem == weights_path else stem) + _OPTIMIZERS
     if not os.path.isfile(path):
-        raise _no_optimizer_file(stem, path)
+        raise AssertionError(
+            f"There is no optimizer file '{path}' beside the weights. Leave load_optimizer out, or "
+            "save the model with save_optimizer=True."
+        )
     source = f"The optimizer file '{path}'"
     try:
-        states, current = _read_optimizers(path)
+        with open(path, "rb") as file:
+            archive = Archive(file)
+            make = {"array": lambda key: block_to_array(archive.read(key))}
+            saved = decode(archive.content, make)
+        states, current = saved["optimizers"], saved["current"]
     except Exception as error:  # A damaged file raises errors of many types.
         raise ValueError(
             f"{source} is damaged, or was not written by fastnet: it cannot be read ({error!r}). "
@@ -127,26 +128,3 @@ def _load_optimizers(model: Any, weights_path: str) -> None:
         )
     for optimizer, state in zip(optimizers, states, strict=True):
         load_optimizer_state(optimizer, state, source)
-
-
-def _read_optimizers(path: str) -> tuple[list[dict[str, Any]], int]:
-    with np.load(path, allow_pickle=False) as file:
-        described = json.loads(str(file["facts"]))
-        for index, state in enumerate(described["optimizers"]):
-            count = sum(name.startswith(f"{index}/") for name in file.files)
-            state["values"] = [file[f"{index}/{position}"] for position in range(count)]
-    return described["optimizers"], described["current"]
-
-
-def _no_optimizer_file(stem: str, path: str) -> Exception:
-    pickled = f"{stem}_opt.pkl"
-    if os.path.isfile(pickled):
-        return ValueError(
-            f"The optimizer file '{pickled}' is a pickle, as FastEstimator writes it. Reading it "
-            "could execute anything, so fastnet does not. Load the weights alone, with "
-            "load_optimizer=False, and save both again with save_optimizer=True."
-        )
-    return AssertionError(
-        f"There is no optimizer file '{path}' beside the weights. Leave load_optimizer out, or "
-        "save the model with save_optimizer=True."
-    )

@@ -60,13 +60,12 @@ def _fitting_groups(state: Any, optimizer: Any) -> list[dict[str, Any]]:
         raise ValueError(
             f"its groups have {counts} parameters, where the model's have {own_counts}"
         )
-    settings, own_settings = (
-        sorted({name for group in each for name in group} - {"params"})
-        for each in (groups, own_groups)
-    )
+    names, own_names = ({name for one in each for name in one} for each in (groups, own_groups))
     # Another version of torch may have more settings or fewer, but not both.
-    if set(settings) - set(own_settings) and set(own_settings) - set(settings):
-        raise ValueError(f"its settings are {settings}, where the model's are {own_settings}")
+    if names - own_names and own_names - names:
+        raise ValueError(
+            f"its settings are {sorted(names)}, where the model's are {sorted(own_names)}"
+        )
     return [{**own, **group} for own, group in zip(own_groups, groups, strict=True)]
 
 

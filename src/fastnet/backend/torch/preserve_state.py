@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -19,20 +18,18 @@ __all__ = [
     "load_random_state",
     "random_state",
     "require_variables",
-    "restore_on_error",
 ]
 
 
 class PreservedState:
-    """A copy of the state that training changes, on the CPU.
+    """A copy of the state that training changes, on the CPU; as a context, restored on errors.
 
-    Args:
-        models: The models: parameters with their gradients, buffers, extra state, and whether the
-            modules train. Parameters without a value yet are left out.
-        optimizers: The optimizers: their state, the settings of their groups, and their scalers.
+    That is the parameters of models with their gradients, buffers, extra state and training modes;
+    the state and settings of all of their optimizers, with their scalers; and torch's random
+    numbers. Parameters without a value yet are left out.
     """
 
-    def __init__(self, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
+    def __init__(self, models: Iterable[Any]) -> None:
         models = list(models)
         for model in models:
             reshard(innermost(model))
@@ -54,8 +51,16 @@ class PreservedState:
             for module, _ in self._modules
             if type(module).get_extra_state is not default
         ]
-        self._optimizers = [_PreservedOptimizer(one) for one in optimizers]
+        optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
+        self._optimizers = [_PreservedOptimizer(one) for one in optimizers.values()]
         self._random = random_state()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is not None:
+            self.restore()
 
     def restore(self) -> None:
         """Restore the state."""
@@ -107,19 +112,6 @@ class _PreservedOptimizer:
             self._optimizer.scaler.load_state_dict(self._scaler)
 
 
-@contextmanager
-def restore_on_error(models: Iterable[Any]) -> Iterator[None]:
-    """Restore models and all of their optimizers if the block raises."""
-    models = list(models)
-    optimizers = {id(one): one for model in models for one in every_optimizer_of(model)}
-    preserved = PreservedState(models, optimizers.values())
-    try:
-        yield
-    except BaseException:
-        preserved.restore()
-        raise
-
-
 def require_variables(models: Iterable[Any]) -> None:
     """Raise a ValueError if the first pass of a model would create parameters."""
     for module in (module for model in models for module in model.modules()):
@@ -148,20 +140,14 @@ def load_random_state(models: Iterable[Any], state: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(one, index)
 
 
-def _named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor | None]]:
-    """List the parameters and buffers of a module itself by name, also those that are None."""
-    empty = [
-        (name, None)
-        for name in dir(module)
-        if name not in vars(module)
-        and not hasattr(type(module), name)
-        and getattr(module, name) is None
-    ]
-    return [
-        *module.named_parameters(recurse=False, remove_duplicate=False),
-        *module.named_buffers(recurse=False, remove_duplicate=False),
-        *empty,
-    ]
+def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Iterate over the parameters and buffers of a module itself, also those that are None."""
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)
+    for name in dir(module):
+        is_registered = name not in vars(module) and not hasattr(type(module), name)
+        if is_registered and getattr(module, name) is None:
+            yield name, None
 
 
 def _copy(value: Any) -> Any:

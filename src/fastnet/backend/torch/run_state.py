@@ -13,7 +13,7 @@ from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.full_tensors import full_tensors
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
-from fastnet.backend.torch.preserve_state import load_random_state, random_state, restore_on_error
+from fastnet.backend.torch.preserve_state import load_random_state, random_state
 from fastnet.backend.torch.weights import fill
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "load_random_state",
     "model_state",
     "random_state",
-    "restore_on_error",
     "to_block",
 ]
 

@@ -16,7 +16,7 @@ from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.full_tensors import full_tensors, has_shards
 from fastnet.backend.torch.names import innermost
 from fastnet.backend.torch.optimizer_state import load_optimizer_state, optimizer_state
-from fastnet.backend.torch.preserve_state import restore_on_error
+from fastnet.backend.torch.preserve_state import PreservedState
 from fastnet.backend.torch.weights import fill, read_file, read_weights
 from fastnet.backend.torch.wrappers import engine_of
 from fastnet.distributed import together
@@ -58,7 +58,7 @@ def load_model(model: torch.nn.Module, path: str | os.PathLike[str], load_optimi
     """
     parallel = engine_of(model) in ("ddp", "fsdp")
     with (
-        restore_on_error([model]),
+        PreservedState([model]),
         together(processes, "Loading a model") if parallel else nullcontext(),
     ):
         weights = read_weights(path)

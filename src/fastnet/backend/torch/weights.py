@@ -15,7 +15,7 @@ from fastnet.backend.files import require_weights_file
 from fastnet.backend.torch._internals import put_versions, versions_in
 from fastnet.backend.torch.full_tensors import shard_like
 from fastnet.backend.torch.names import fit_names, innermost
-from fastnet.backend.torch.preserve_state import restore_on_error
+from fastnet.backend.torch.preserve_state import PreservedState
 
 __all__ = ["fill", "load_weights", "read_file", "read_weights"]
 
@@ -23,7 +23,7 @@ __all__ = ["fill", "load_weights", "read_file", "read_weights"]
 def load_weights(model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
     """Fill a model from a file; on failure raise a ValueError and change nothing."""
     weights = read_weights(path)
-    with restore_on_error([model]):
+    with PreservedState([model]):
         fill(model, weights, f"The weights file '{os.fspath(path)}'")
 
 
