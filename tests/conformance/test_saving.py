@@ -157,7 +157,7 @@ class TestErrors:
             with pytest.raises(ValueError, match="no weights file"):
                 made(fw, None, weights_path=str(given))
         (tmp_path / "none").mkdir()
-        self.refused(fw, tmp_path / "none", ValueError, "but a folder of that name")
+        self.refused(fw, tmp_path / "none", ValueError, "is a folder")
         self.refused(fw, 3, ValueError, "weights path is a string", "int")
 
     def test_no_optimizer(self, fw: Framework, tmp_path: Path) -> None:
