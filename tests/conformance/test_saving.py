@@ -152,7 +152,7 @@ class TestErrors:
         path = self.saved(fw, tmp_path, save_optimizer=False)
         self.refused(fw, path, AssertionError, "There is no optimizer file", "net_opt")
         near = os.path.basename(path).replace("net", "nett")
-        for given in (tmp_path / near, tmp_path / "net", tmp_path):
+        for given in (tmp_path / near, tmp_path / "net"):
             self.refused(fw, str(given), ValueError, "no weights file", f"Did you mean '{path}'?")
             with pytest.raises(ValueError, match="no weights file"):
                 made(fw, None, weights_path=str(given))
