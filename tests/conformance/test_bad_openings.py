@@ -218,7 +218,7 @@ class TestParts:
             (AxisSlicer(0, "x"), ["AxisSlicer, not a TensorOp", "'inputs'", "'forward'"]),
             (NumpyLambdaOp(len, "x", "y"), ["LambdaOp, not a TensorOp", "as postprocessing"]),
             (add_one, ["function, not a TensorOp", "LambdaOp(add_one, inputs="]),
-            (NoSuper(), ["NoSuper, whose __init__ does not call super().__init__"]),
+            (NoSuper(), ["NoSuper", "does not call super().__init__"]),
         ],
         ids=["int", "str", "slicer", "numpy op", "function", "no super"],
     )
@@ -296,7 +296,7 @@ class TestModels:
         models = [
             fw.build(make_layers(3, 2), name=name, mixed_precision=name in "bd") for name in "abcd"
         ]
-        with refusing(ValueError, "mixed_precision", "['a', 'c']", "['b', 'd']"):
+        with refusing(ValueError, "mixed_precision", "'a': False", "'b': True"):
             fw.network([ModelOp(model, "x", "y") for model in models])
 
     def test_that_were_not_built(self, fw: Framework) -> None:

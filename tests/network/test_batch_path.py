@@ -17,7 +17,7 @@ PACKAGE = Path(fastnet.__file__).parent
 # Compiled modules show no frames, so those on the path are listed here: `Plan` and `BoundPlan`,
 # `Snapshot`, `NestMap`, and `Contents`, which compares the training flags of a model's modules.
 KERNEL = {"_execute", "_guards", "_nest", "_watch"}
-MOST_FILES = 15
+MOST_FILES = 14
 
 
 def files_entered(use: Any) -> set[str]:

@@ -158,7 +158,7 @@ def choose_optimizer(model: Model, epoch: int) -> None:
     last = None if noted is None else noted()
     was_assigned = model in _current_optimizers and current is not last
     value = optimizer
-    if is_scheduler(optimizer):
+    if hasattr(optimizer, "get_current_value"):
         value = optimizer.get_current_value(epoch)
         if was_assigned and all(current is not one for one in optimizer.get_all_values()):
             raise ValueError(

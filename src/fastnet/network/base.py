@@ -101,6 +101,7 @@ class BaseNetwork(Value):
         self._begin()
 
     def _begin(self) -> None:
+        """Set the attributes that copies do not share."""
         # Held while `_context` changes, which is None unless the network is open, or its `run`.
         self._mutex = threading.Lock()
         self._context: NetworkContext | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int
 
-__all__ = ["CompileOptions", "read_compile", "require_xla"]
+__all__ = ["CompileOptions", "read_compile"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,16 +67,3 @@ def read_compile(given: Any) -> CompileOptions | None:
     if not isinstance(given, bool):
         raise TypeError(f"compile is True, False or CompileOptions, not {shorten(given)}.")
     return CompileOptions() if given else None
-
-
-def require_xla(options: CompileOptions | None) -> None:
-    """Check that a TensorFlow network's options fit XLA."""
-    if options is None:
-        return
-    accepted = {"backend": (None, "xla"), "dynamic": (None, False)}
-    for name, values in accepted.items():
-        value = getattr(options, name)
-        if value not in values:
-            raise ValueError(
-                f"CompileOptions has {name}={shorten(value)}, but XLA accepts only {values[-1]!r}."
-            )

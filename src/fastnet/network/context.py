@@ -7,7 +7,7 @@ entered: validate the arguments, find or build the execution plan, make the fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -20,8 +20,9 @@ from fastnet.backend.ranges import OpRanges
 from fastnet.distributed import is_main
 from fastnet.errors import nearest_name, shorten
 from fastnet.network.plan_cache import ExecutionPlan
-from fastnet.network.step import Around, StepMeter, postprocessed, sliced, waiting
+from fastnet.network.step import Around, Meter, StepMeter, postprocessed, sliced, waiting
 from fastnet.types import RunStep, State
+from fastnet.util.names import MODES
 
 __all__ = [
     "NetworkContext",
@@ -33,8 +34,6 @@ __all__ = [
     "open_context",
     "start_context",
 ]
-
-_MODES = ("train", "eval", "test", "infer")
 
 
 @dataclass(eq=False, slots=True)
@@ -65,16 +64,10 @@ class NetworkContext:
 
 
 def open_context(
-    network: Any,
-    mode: Any,
-    epoch: Any,
-    ds_id: Any,
-    desired_output_keys: Collection[str] | None,
-    warmup: bool,
-    eager: bool,
+    network: Any, mode: Any, epoch: Any, ds_id: Any, desired_keys: Any, warmup: bool, eager: bool
 ) -> NetworkContext:
     """Validate the arguments, find or build the execution plan, and make the runner."""
-    epoch, desired = check_request(mode, epoch, ds_id, desired_output_keys, network._first_epoch)
+    epoch, desired = check_request(mode, epoch, ds_id, desired_keys, network._first_epoch)
     plans, started = network._plans, perf_counter()
     built = plans.built
     plan: ExecutionPlan = plans.find(mode, epoch, ds_id, desired or network._wanted)
@@ -143,13 +136,12 @@ def _around_step(runner: Runner, target_type: str, meter: StepMeter | None) -> R
 
 
 def _step_meter(network: Any, context: NetworkContext) -> StepMeter | None:
-    runner = context.runner
-    if network._meter is None and not runner.is_profiled():
+    meter: Meter | None = network._meter
+    if meter is None and not context.runner.is_profiled():
         return None
-    ranges = runner.ranges()
-    if network._meter is not None:
-        step_meter: StepMeter = network._meter.open_step(context.plan, context.state, ranges)
-        return step_meter
+    ranges = context.runner.ranges()
+    if meter is not None:
+        return meter.open_step(context.plan, context.state, ranges)
     return None if ranges is None else StepMeter(ranges.before, ranges.after)
 
 
@@ -157,10 +149,10 @@ def check_request(
     mode: Any, epoch: Any, ds_id: Any, desired_output_keys: Any, first_epoch: int = 1
 ) -> tuple[int, frozenset[str]]:
     """Validate the arguments that a network is entered with; return the epoch and desired keys."""
-    if not isinstance(mode, str) or mode not in _MODES:
-        near = nearest_name(mode, _MODES) if isinstance(mode, str) else None
+    if not isinstance(mode, str) or mode not in MODES:
+        near = nearest_name(mode, MODES) if isinstance(mode, str) else None
         raise ValueError(
-            f"A network runs in one of the modes {list(_MODES)}, not in {shorten(mode)}."
+            f"A network runs in one of the modes {list(MODES)}, not in {shorten(mode)}."
             + (f" Did you mean {near!r}?" if near else "")
         )
     is_int = isinstance(epoch, Integral) and not isinstance(epoch, bool)

@@ -21,10 +21,6 @@ __all__ = ["Value"]
 class Value:
     """Base class of networks: copies their ops and models, and creates locks and plans anew."""
 
-    def _begin(self) -> None:
-        """Set the attributes that copies do not share."""
-        raise NotImplementedError
-
     def _move_in(self) -> None:
         """Move to a device of this machine, after unpickling on another machine."""
 
@@ -52,7 +48,6 @@ class Value:
         _check_copyable(self)
         for op in filter(is_op, _all_items(self)):
             self._require_apart(op)
-        # Passing the state setter makes this independent of a `__setstate__` of a subclass.
         return copyreg.__newobj__, (type(self),), _state(self), None, None, _restore  # type: ignore[attr-defined]
 
 
@@ -61,8 +56,7 @@ def _check_copyable(network: Any) -> None:
     name = type(network).__name__
     if network._context is not None:
         raise ValueError(
-            f"This {name} is open, and its models cannot be copied or pickled meanwhile. Leave it "
-            "first."
+            f"This {name} is open, and cannot be copied or pickled meanwhile. Leave it first."
         )
     for item in _all_items(network):
         setter = getattr(type(item), "__setstate__", None)

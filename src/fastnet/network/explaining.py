@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from fastnet.backend.dispatch import backend_module
@@ -16,18 +15,12 @@ __all__ = ["explain"]
 
 
 def explain(
-    network: Any,
-    mode: str,
-    epoch: int,
-    ds_id: str | None,
-    desired_output_keys: Collection[str] | None,
+    network: Any, mode: str, epoch: int, ds_id: str | None, desired_keys: Any
 ) -> Explanation:
     """Explain the steps of a context without entering the network; see `BaseNetwork.explain`."""
     plan = error = None
     try:
-        epoch, desired = check_request(
-            mode, epoch, ds_id, desired_output_keys, network._first_epoch
-        )
+        epoch, desired = check_request(mode, epoch, ds_id, desired_keys, network._first_epoch)
         plan = network._plans.find(mode, epoch, ds_id, desired or network._wanted)
         for model in plan.models:
             # Choosing the optimizer of the epoch may fail.
@@ -37,9 +30,10 @@ def explain(
         network._check_ops(plan)
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
-        given = to_list(desired_output_keys)
-        desired = frozenset(key for key in given if isinstance(key, str))
+        desired = frozenset(key for key in to_list(desired_keys) if isinstance(key, str))
     ops = network.ops if plan is None else plan.ops
+    describe = backend_module(network.target_type, "processes").describe_parallelism
+    parallelism = {name_of(model): describe(model) for model in network.models}
     return make_explanation(
         network,
         None if plan is None else plan.kernel,
@@ -49,16 +43,9 @@ def explain(
         desired=desired,
         error=error,
         first_deferred=len(ops) if plan is None else network._first_deferred(ops),
-        parallelism=_describe_parallelism(network),
+        parallelism={name: how for name, how in parallelism.items() if how is not None},
         compiled=_describe_compilation(network, mode),
     )
-
-
-def _describe_parallelism(network: Any) -> dict[str, str]:
-    """Describe how models are distributed, by name."""
-    describe = backend_module(network.target_type, "processes").describe_parallelism
-    described = {name_of(model): describe(model) for model in network.models}
-    return {name: how for name, how in described.items() if how is not None}
 
 
 def _describe_compilation(network: Any, mode: str) -> str:

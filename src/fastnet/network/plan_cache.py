@@ -8,11 +8,10 @@ compared; only where it differs are the ops read again. Values that `forward` it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fastnet._execute import Plan
@@ -48,26 +47,18 @@ Adopt = tuple[type, NestMap, NestMap]
 Specs = tuple[list[Any], list[Any], list[Any]]
 
 
-def _no_setting(gradients: bool) -> Setting | None:
-    return None
-
-
 class Handling(NamedTuple):
-    """Framework-specific processing of the values of a step, and settings for its ops.
+    """Framework-specific processing of the values of a step, and settings for its ops."""
 
-    Attributes:
-        adopt: Converts foreign tensors and arrays on their way in, or None.
-        move: Applied to values on their way in, after that, or None.
-        release: Applied to values on their way out, or None.
-        wait: Waits for the copies that `release` has queued, or None where it queues none.
-        setting: Given whether an op takes gradients, what must be set while ops run, or None.
-    """
-
+    # Converts foreign tensors and arrays on their way in.
     adopt: Adopt | None = None
+    # Applied to values on their way in, after that, and on their way out.
     move: NestMap | None = None
     release: NestMap | None = None
+    # Waits for the copies that `release` has queued.
     wait: Callable[[], None] | None = None
-    setting: Callable[[bool], Setting | None] = _no_setting
+    # Returns what must be set while ops run, given whether an op takes gradients.
+    setting: Callable[[bool], Setting | None] = lambda gradients: None
 
 
 @dataclass(eq=False, slots=True)
@@ -116,15 +107,11 @@ class ExecutionPlan:
 
 
 class PlanCache:
-    """The execution plans of one network.
-
-    Attributes:
-        handling: What is done to values on their way, and around ops.
-        built: How many plans were built so far.
-    """
+    """The execution plans of one network."""
 
     def __init__(self, network: Any) -> None:
-        self.handling = network._handling()
+        self.handling: Handling = network._handling()
+        # How many plans were built so far.
         self.built = 0
         self._network = network
         # Reentrant: a scheduler, or an op that is built, may ask for a plan in turn.
@@ -136,18 +123,13 @@ class PlanCache:
     def find(
         self, mode: str, epoch: int, ds_id: str | None, desired: frozenset[str]
     ) -> ExecutionPlan:
-        """Return the plan for a mode, an epoch, a dataset and desired keys (none for all outputs).
-
-        Raises:
-            ValueError: If slicers clash, or a desired key is sliced and not un-sliced.
-            Exception: Whatever is wrong with a setting that was changed.
-        """
+        """Return the plan for a mode, an epoch, a dataset and desired keys (empty for all)."""
         items, scheduled = self._with_scheduled(epoch)
         key = mode, ds_id, desired, tuple(map(id, scheduled))
         with self._lock:
             plan = items.plans.get(key)
             if plan is None:
-                plan = self._build(items, mode, epoch, ds_id, desired, scheduled)
+                plan = self._build(items, key, epoch, scheduled)
                 self.built += 1
                 while len(items.plans) >= MAX_PLANS:
                     del items.plans[next(iter(items.plans))]
@@ -161,9 +143,9 @@ class PlanCache:
 
     def clear(self) -> None:
         """Drop all plans, and have all items read again on the next entry."""
-        self._is_stale = True
-        # Another dict, since another thread may be iterating over this one.
-        self._items.plans = {}
+        with self._lock:
+            self._is_stale = True
+            self._items.plans = {}
 
     def _current_items(self, scheduled: Sequence[Any] = ()) -> _Items:
         """Return the items as they are now, read again where anything has changed.
@@ -179,9 +161,8 @@ class PlanCache:
             return self._items
 
     def _read_again(self, items: _Items, lists: Lists, scheduled: Sequence[Any]) -> _Items:
-        """Apply what has changed in the items, and return them as they are now."""
         is_new = self._is_stale or bool(scheduled) or not items.hold(lists)
-        if not is_new and not any(map(items.is_outdated, items.changed())):
+        if not is_new and not items.have_outdated():
             items.renew(lists)
             return items
 
@@ -198,8 +179,7 @@ class PlanCache:
         self._network._collect_models()
         if is_new:
             return _Items(lists, extra)
-        known = {key: spec for key, spec in items.specs.items() if not items.is_outdated(spec)}
-        made = _Items(lists, extra, items.table, known)
+        made = _Items(lists, extra, items)
         for key, plan in items.plans.items():
             mode, ds_id = key[:2]
             if made.select(mode, ds_id, plan.scheduled) == plan.selected:
@@ -218,14 +198,9 @@ class PlanCache:
         return items, scheduled
 
     def _build(
-        self,
-        items: _Items,
-        mode: str,
-        epoch: int,
-        ds_id: str | None,
-        desired: frozenset[str],
-        scheduled: tuple[Any, ...],
+        self, items: _Items, key: tuple[Any, ...], epoch: int, scheduled: tuple[Any, ...]
     ) -> ExecutionPlan:
+        mode, ds_id, desired, _ = key
         selected = items.select(mode, ds_id, scheduled)
         specs, after, cutters = selected
         slicers = [spec.item for spec in cutters]
@@ -242,28 +217,25 @@ class PlanCache:
         on_exit = []
         if gradient_indices or items.has_followers or first_deferred < len(ops):
             on_exit = bind_updates(ops, forwards, gradient_indices, first_deferred)
-        takes_gradients = bool(gradient_indices)
-        on_failure = [
-            ops[index].clear_gradients
-            for index in gradient_indices
-            if hasattr(ops[index], "clear_gradients")
-        ]
+        updating = [ops[index] for index in gradient_indices]
         handling = (
             self.handling.move,
             self.handling.release,
-            self.handling.setting(takes_gradients),
-            on_failure,
+            self.handling.setting(bool(updating)),
+            [op.clear_gradients for op in updating if hasattr(op, "clear_gradients")],
             self.handling.adopt,
         )
         kernel = Plan(items.table, specs, forwards, resolution, *handling)
-        kernel.find_inactive_writer = partial(describe_inactive_writer, items.ops, ops, mode, ds_id)
+        kernel.find_inactive_writer = partial(
+            describe_inactive_writer, items.contents[0], ops, mode, ds_id
+        )
         return ExecutionPlan(
             kernel=kernel,
             ops=ops,
             postprocessing=[spec.item for spec in after],
             slicers=slicers,
             models=models,
-            takes_gradients=takes_gradients,
+            takes_gradients=bool(updating),
             scheduled=scheduled,
             selected=selected,
             table=items.table,
@@ -275,51 +247,43 @@ class PlanCache:
 
 
 class _Items:
-    """The items of a network as they were read, the snapshot of them, and the plans built of them.
+    """The items of a network as they were read, a snapshot of them, and the plans built of them.
 
-    An instance is complete when it replaces an earlier one, so that a thread that opens the network
-    finds either.
-
-    Args:
-        lists: The network's lists of ops, postprocessing ops and slicers.
-        extra: Current values of schedulers that `get_all_values` does not list.
-        table: The table of the keys that `specs` uses.
-        specs: Specs of items that are unchanged since they were read, by id.
+    `extra` are current values of schedulers that `get_all_values` does not list. Specs that are up
+    to date are taken over from `former` items.
     """
 
     def __init__(
-        self,
-        lists: Lists,
-        extra: Sequence[Any] = (),
-        table: KeyTable | None = None,
-        specs: Mapping[int, OpSpec | SlicerSpec] = MappingProxyType({}),
+        self, lists: Lists, extra: Sequence[Any] = (), former: _Items | None = None
     ) -> None:
         self.extra = extra
-        self.table = KeyTable() if table is None else table
+        self.table: KeyTable = KeyTable() if former is None else former.table
         self.plans: dict[tuple[Any, ...], ExecutionPlan] = {}
-        self._contents = tuple([tuple(items) for items in lists])
-        self.schedulers = [one for items in self._contents for one in items if is_scheduler(one)]
-        each = [*_each_of(self._contents), *extra]
+        self.contents = tuple([tuple(items) for items in lists])
+        self.schedulers = [one for items in self.contents for one in items if is_scheduler(one)]
+        each = [*_each_of(self.contents), *extra]
         self.items = list({id(one): one for one in each}.values())
         # By the ids of items, and of ops inside of these; the snapshot keeps them alive.
         self.specs: dict[int, OpSpec | SlicerSpec] = {}
         self._resolved: dict[int, Any] = {}
         for item in self.items:
-            self._add(item, self.table, specs)
+            self._add(item, self.table, former)
         self._entries = [
             [one if is_scheduler(one) else self.specs[id(one)] for one in filter(is_given, items)]
-            for items in self._contents
+            for items in self.contents
         ]
         self.has_meta_ops = any(isinstance(item, TensorMetaOp) for item in self.items)
         self.has_followers = any(isinstance(item, FollowsUpdates) for item in self.items)
         self.renew(lists)
 
-    def _add(self, op: Any, table: KeyTable, known: Mapping[int, OpSpec | SlicerSpec]) -> None:
-        self.specs[id(op)] = known.get(id(op)) or _read(op, table)
+    def _add(self, op: Any, table: KeyTable, former: _Items | None) -> None:
+        spec = None if former is None else former.specs.get(id(op))
+        is_outdated = spec is None or former is None or former.is_outdated(spec)
+        self.specs[id(op)] = _read(op, table) if spec is None or is_outdated else spec
         self._resolved[id(op)] = last_resolved(op)
-        for inner in _inner_ops(op):
+        for inner in op.inner_ops() if isinstance(op, Op) else ():
             # Its keys are not keys of the network.
-            self._add(inner, KeyTable(), known)
+            self._add(inner, KeyTable(), former)
 
     def renew(self, lists: Lists) -> None:
         """Compare with the items as they are now from here on, since no change matters."""
@@ -328,14 +292,9 @@ class _Items:
         self._snapshot = Snapshot([*roots, *(("", one) for one in lists)], shallow=True)
         self.lists = lists
 
-    @property
-    def ops(self) -> tuple[Any, ...]:
-        """The network's ops, with schedulers among them."""
-        return self._contents[0]
-
     def hold(self, lists: Lists) -> bool:
         """Return whether these lists hold the items, in the same order."""
-        return all(map(same_items, lists, self._contents))
+        return all(map(same_items, lists, self.contents))
 
     def are_unchanged(self, lists: Lists) -> bool:
         """Return whether a network has the same lists, of items that are as they were read."""
@@ -346,10 +305,11 @@ class _Items:
             and self._snapshot.is_unchanged()
         )
 
-    def changed(self) -> list[OpSpec | SlicerSpec]:
-        """Return the specs of items with a changed attribute."""
+    def have_outdated(self) -> bool:
+        """Return whether a changed attribute of an item was resolved in advance."""
         specs = list(self.specs.values())
-        return [specs[index] for index in self._snapshot.changed_roots() if index < len(specs)]
+        changed = self._snapshot.changed_roots()
+        return any(self.is_outdated(specs[index]) for index in changed if index < len(specs))
 
     def is_outdated(self, spec: OpSpec | SlicerSpec) -> bool:
         """Return whether something has changed in an item that was resolved in advance.
@@ -395,10 +355,6 @@ def _lists(network: Any) -> Lists:
 def _each_of(lists: Iterable[Iterable[Any]]) -> list[Any]:
     """Return all items, in the place of schedulers those that these stand for in any epoch."""
     return get_current_items(chain.from_iterable(lists))
-
-
-def _inner_ops(item: Any) -> list[Any]:
-    return item.inner_ops() if isinstance(item, Op) else []
 
 
 def _read(item: Any, table: KeyTable) -> OpSpec | SlicerSpec:

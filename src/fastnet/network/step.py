@@ -38,10 +38,7 @@ Around = Callable[[int], None] | None
 
 
 class StepMeter:
-    """Calls functions around the ops of steps, and discards all time stamps.
-
-    It marks ops in a framework's profiler. A derived class keeps the stamps.
-    """
+    """Calls functions around the ops of steps, and discards all time stamps; a base class."""
 
     def __init__(self, before: Around = None, after: Around = None) -> None:
         self.log = StampLog()
@@ -58,9 +55,9 @@ class StepMeter:
         return 0
 
     def trace_stamper(self, before: int) -> Callable[[str, float, float], None]:
-        """Return a function that stamps a trace and a compilation that have just ended.
+        """Return a function of a reason, and the seconds of a trace and a compilation that ended.
 
-        It takes the reason and the seconds of both; `before` is the row of the time until then.
+        It stamps both; `before` is the row of the time until then.
         """
 
         def stamp(reason: str, seconds: float, compile_seconds: float) -> None:

@@ -16,9 +16,6 @@ from fastnet.util.warnings import warn
 
 __all__ = ["Records", "TraceRecord", "report_if_slow"]
 
-# A program that retraces in every step must not fill the memory with records.
-_MOST_RECORDS = 256
-
 
 @dataclasses.dataclass(frozen=True)
 class TraceRecord:
@@ -49,7 +46,8 @@ class Records:
     """The latest trace records of a network; warns once of each fallback, which runs `instead`."""
 
     def __init__(self, instead: str) -> None:
-        self.kept: deque[TraceRecord] = deque(maxlen=_MOST_RECORDS)
+        # A program that retraces in every step must not fill the memory with records.
+        self.kept: deque[TraceRecord] = deque(maxlen=256)
         self._instead = instead
         self._warned: set[str] = set()
         self._part: str | None = None
@@ -71,9 +69,8 @@ class Records:
         """Add a record, and warn if its fallback is new."""
         number = self.kept[-1].number + 1 if self.kept else 1
         mode, epoch = str(context["mode"]), int(context["epoch"])
-        self.kept.append(
-            TraceRecord(number, mode, epoch, reason, seconds, compile_seconds, fallback, self._part)
-        )
+        found = reason, seconds, compile_seconds, fallback, self._part
+        self.kept.append(TraceRecord(number, mode, epoch, *found))
         if fallback is not None and fallback not in self._warned:
             self._warned.add(fallback)
             warn(

@@ -49,7 +49,12 @@ def check_items(ops: list[Any], postprocessing: list[Any], slicers: list[Any]) -
             attributes = (*OP_ATTRIBUTES, "forward_batch")
             raise _wrong_item(op, index, "postprocessing op", "a NumpyOp", attributes)
         _check_op(op, index, checked)
-        _check_keeps_samples(op, index)
+        if hasattr(op, "filter_fn") or hasattr(op, "collate_fn"):
+            does = "drops samples" if hasattr(op, "filter_fn") else "makes batches"
+            raise ValueError(
+                f"{describe_op(op, index)} {does}, which postprocessing cannot do: the network's "
+                "results are already made. Use it in the data pipeline."
+            )
     for index, slicer in _each_value(slicers):
         if not is_slicer(slicer):
             raise _wrong_item(slicer, index, "slicer", "a Slicer", SLICER_ATTRIBUTES)
@@ -82,37 +87,20 @@ def _check_op(op: Any, index: int, checked: set[FunctionType]) -> None:
         ) from None
 
 
-def _check_keeps_samples(op: Any, index: int) -> None:
-    if hasattr(op, "filter_fn") or hasattr(op, "collate_fn"):
-        does = "drops samples" if hasattr(op, "filter_fn") else "makes batches"
-        raise ValueError(
-            f"{describe_op(op, index)} {does}, which postprocessing cannot do: the network's "
-            "results are already made. Use it in the data pipeline."
-        )
-
-
 def _wrong_item(
     item: Any, index: int, noun: str, needed: str, attributes: tuple[str, ...]
 ) -> AssertionError:
     """Return the error for an item that is not an op, a postprocessing op or a slicer."""
-    subject, name = f"The network's {noun} {index} is", type(item).__name__
-    if isinstance(item, type):
-        return AssertionError(
-            f"{subject} the class {item.__name__}, not {needed}. Pass an instance: "
-            f"{item.__name__}(...)."
-        )
+    shown, advice = type(item).__name__, advise_on_op(item) if noun == "op" else None
     lacking = missing_attributes(item, attributes)
-    bases = {base.__name__ for base in type(item).__mro__}
-    if "mode" in lacking and bases & {"Op", "Slicer"}:
-        return AssertionError(
-            f"{subject} {name}, whose __init__ does not call super().__init__(...), which sets its "
-            "keys and modes. Call it first."
-        )
-    advice = advise_on_op(item) if noun == "op" else None
-    if advice is None:
+    if isinstance(item, type):
+        shown, advice = f"the class {item.__name__}", f"Pass an instance: {item.__name__}(...)."
+    elif "mode" in lacking and {base.__name__ for base in type(item).__mro__} & {"Op", "Slicer"}:
+        advice = "Its __init__ does not call super().__init__(...), which sets its keys and modes."
+    elif advice is None:
         lacks = f" (it lacks {lacking})" if len(lacking) < len(attributes) else ""
         advice = f"Pass {needed}, or an object with the same attributes{lacks}."
-    return AssertionError(f"{subject} {name}, not {needed}. {advice}")
+    return AssertionError(f"The network's {noun} {index} is {shown}, not {needed}. {advice}")
 
 
 def not_a_batch(data: object) -> TypeError:
@@ -129,9 +117,8 @@ def check_batches(data: Any, caller: str) -> None:
         raise TypeError(
             f"{caller} takes an iterable of batches, such as a DataLoader of dicts, but got a "
             f"single {type(data).__name__} with the keys {list(data)}. Put a single batch into a "
-            "list. Split the arrays of a dataset: `[{key: value[i : i + 32] for key, value in "
-            "data.items()} for i in range(0, count, 32)]`, or with TensorFlow "
-            "`tf.data.Dataset.from_tensor_slices(data).batch(32)`."
+            "list, and split the arrays of a dataset with `DataLoader(torch.utils.data."
+            "StackDataset(**data), 32)` or `tf.data.Dataset.from_tensor_slices(data).batch(32)`."
         )
     if isinstance(data, str) or not (hasattr(data, "__iter__") or callable(data)):
         raise not_a_batch(data)
@@ -148,17 +135,16 @@ def collect_models(ops: Any) -> list[Model]:
 
 def agree_on_precision(models: list[Model]) -> Precision:
     """Return the `mixed_precision` of the models, which must agree."""
-    precisions: dict[Precision, list[str]] = {}
-    for model in models:
-        precision = read_precision(get_metadata(model, "mixed_precision", False))
-        precisions.setdefault(precision, []).append(name_of(model))
-    if len(precisions) > 1:
-        found = " and ".join(f"{one!r} for {names}" for one, names in precisions.items())
+    precisions: dict[str, Precision] = {
+        name_of(model): read_precision(get_metadata(model, "mixed_precision", False))
+        for model in models
+    }
+    if len(set(precisions.values())) > 1:
         raise ValueError(
-            f"The models of a network must agree on their mixed_precision, but it is {found}. "
-            "Build all of them with the same mixed_precision."
+            "The models of a network must agree on their mixed_precision, but they have "
+            f"{precisions}. Build all of them with the same mixed_precision."
         )
-    return next(iter(precisions), False)
+    return next(iter(precisions.values()), False)
 
 
 def check_names(models: list[Model]) -> None:
@@ -167,9 +153,8 @@ def check_names(models: list[Model]) -> None:
     for name in map(name_of, models):
         if name.lower() in names:
             raise AssertionError(
-                f"Two models are called '{names[name.lower()]}' and '{name}', so that their files "
-                "would be the same where case is ignored. Pass fastnet.build another model_name "
-                "for one of them."
+                f"Two models are called '{names[name.lower()]}' and '{name}', so their files would "
+                "be the same where case is ignored. Pass another model_name to fastnet.build."
             )
         names[name.lower()] = name
 

@@ -10,8 +10,9 @@ from fastnet.backend.tf.copying import copy_model
 from fastnet.backend.tf.foreign import ARRAYS, FOREIGN
 from fastnet.backend.tf.gradients import trainable_in
 from fastnet.backend.tf.models import all_layers
+from fastnet.errors import shorten
 from fastnet.network.base import BaseNetwork
-from fastnet.network.compile_options import CompileOptions, read_compile, require_xla
+from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.context import NetworkContext
 from fastnet.network.plan_cache import ExecutionPlan, Handling
 from fastnet.network.tf.open_axes import Axes, OpenAxes
@@ -19,7 +20,7 @@ from fastnet.network.tf.programs import Programs
 from fastnet.network.tf.replicas import Replicas
 from fastnet.network.tf.runner import TFRunner, check_ops
 from fastnet.network.trace_records import TraceRecord
-from fastnet.network.updates import warn_of_untrained
+from fastnet.op.tensorop.model.untrained import warn_of_untrained
 
 __all__ = ["TFNetwork"]
 
@@ -85,7 +86,7 @@ class TFNetwork(BaseNetwork):
         compile: bool | CompileOptions = False,
     ) -> None:
         self._options = read_compile(compile)
-        require_xla(self._options)
+        _require_xla(self._options)
         self._open_axes = OpenAxes(open_axes)
         super().__init__(
             target_type="tf",
@@ -140,3 +141,16 @@ class TFNetwork(BaseNetwork):
             return super()._do_transform(batch)
         finally:
             context.runner.spreads = False
+
+
+def _require_xla(options: CompileOptions | None) -> None:
+    """Check that a TensorFlow network's options fit XLA."""
+    if options is None:
+        return
+    accepted = {"backend": (None, "xla"), "dynamic": (None, False)}
+    for name, values in accepted.items():
+        value = getattr(options, name)
+        if value not in values:
+            raise ValueError(
+                f"CompileOptions has {name}={shorten(value)}, but XLA accepts only {values[-1]!r}."
+            )

@@ -20,8 +20,8 @@ from fastnet.network.compile_options import CompileOptions, read_compile
 from fastnet.network.plan_cache import Handling, PlanCache, Setting
 from fastnet.network.torch.runner import make_runner, move_optimizer
 from fastnet.network.trace_records import Records, TraceRecord
-from fastnet.network.updates import warn_of_untrained
 from fastnet.network.validation import collect_models
+from fastnet.op.tensorop.model.untrained import warn_of_untrained
 from fastnet.schedule import get_current_items
 from fastnet.types import Model, is_given
 from fastnet.util import get_device, to_list

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from fastnet._execute import BoundPlan
 from fastnet._nest import NestMap
@@ -71,7 +72,8 @@ class TorchRunner(Runner):
         self.context.state["tape"] = _NO_TAPE
         models = self.context.plan.models
         # Without models nothing is communicated.
-        self._is_spread = bool(models) and process_count() > 1
+        has_group = dist.is_available() and dist.is_initialized()
+        self._is_spread = has_group and bool(models) and process_count() > 1
         if self._is_spread:
             if self.context.state["mode"] == "train":
                 require_engines(self.context.plan)

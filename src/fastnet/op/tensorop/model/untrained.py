@@ -1,0 +1,79 @@
+"""A warning of trainable parameters in ops that no optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from fastnet.backend.dispatch import framework_of
+from fastnet.backend.model_metadata import every_optimizer_of, is_built
+from fastnet.errors import describe_op
+from fastnet.op.tensorop.model.update import UpdateOp
+from fastnet.types import is_given, is_scheduler
+from fastnet.util.warnings import warn
+
+__all__ = ["warn_of_untrained"]
+
+
+def warn_of_untrained(
+    ops: Sequence[Any], trainable_in: Callable[[Any], Iterable[tuple[str, Any]]]
+) -> None:
+    """Warn of ops with trainable parameters that no optimizer updates.
+
+    `trainable_in` yields the trainable parameters of an object, such as a model or an optimizer,
+    with their names in it.
+    """
+    found = {id(one): (index, one) for index, op in enumerate(ops) for one in _flatten(op)}
+    held = [(index, op, list(_held_by(op))) for index, op in found.values()]
+    if not any(isinstance(op, UpdateOp) for _, op, _ in held):
+        return
+    values = [value for _, _, attributes in held for _, value in attributes]
+    # Attributes of other objects are not asked for: those of a distributed variable may raise.
+    models = [value for value in values if framework_of(value) and is_built(value)]
+    for _, op, _ in held:
+        models += op.get_fe_models() if hasattr(op, "get_fe_models") else ()
+    optimizers = [value for value in values if "param_groups" in _attributes(value)]
+    optimizers += [one for model in models for one in every_optimizer_of(model)]
+    trained = {id(one) for value in (*models, *optimizers) for _, one in trainable_in(value)}
+    for index, op, attributes in held:
+        names = [
+            f"{name}.{inner}" if inner else name
+            for name, value in attributes
+            for inner, one in trainable_in(value)
+            if id(one) not in trained
+        ]
+        if names:
+            shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+            warn(
+                f"{describe_op(op, index)} has trainable parameters that no optimizer updates: "
+                f"{shown}. They are not trained, their gradients pile up, and checkpoints leave "
+                "them out. Put them into a model of their own from fastnet.build, with an "
+                "UpdateOp, or freeze them (torch: requires_grad = False, Keras: trainable = False)."
+            )
+
+
+def _flatten(op: Any) -> Iterator[Any]:
+    """Yield the ops that can take the place of an op or scheduler, and those inside of them."""
+    for one in op.get_all_values() if is_scheduler(op) else [op]:
+        if is_given(one):
+            yield one
+            for inner in one.inner_ops() if hasattr(one, "inner_ops") else ():
+                yield from _flatten(inner)
+
+
+def _held_by(op: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an op that runs in training, and the items of containers in them."""
+    if op.mode and "train" not in op.mode:
+        return
+    for name, value in _attributes(op).items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", one) for key, one in value.items())
+        elif isinstance(value, (list, tuple)):
+            yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
+        else:
+            yield name, value
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    own: dict[str, Any] = getattr(value, "__dict__", {})
+    return own
