@@ -21,16 +21,16 @@ hypothesis.settings.load_profile("fastnet")
 
 # The files that keep a core busy for longest: from minutes to a third of one.
 LONGEST = (
-    "network/torch/captured/test_random.py",
+    "network/torch/compiled/test_random.py",
     "network/tf/test_workers.py",
     "network/tf/replicas/test_compiled.py",
     "docs/test_programs.py",
     "network/test_interrupts.py",
     "examples/test_distributed.py",
-    "network/torch/captured/test_inductor.py",
+    "network/torch/compiled/test_inductor.py",
     "network/tf/compiled/test_pieces.py",
     "network/tf/compiled/test_training.py",
-    "network/torch/captured/test_sizes.py",
+    "network/torch/compiled/test_sizes.py",
     "differential/test_tf_programs.py",
     "network/tf/test_fingerprint.py",
     "network/tf/compiled/test_programs.py",

@@ -98,6 +98,9 @@ cdef class BaseSnapshot:
             return 0
         if inside and not isinstance(value, (dict, list, tuple, set, frozenset)):
             return 0
+        # A class that a function names often holds settings.
+        if isinstance(value, type) and parent >= 0 and self.nodes[parent].kind == GLOBAL:
+            return self.enter_class(value, parent) if self.rules.is_own_class(value) else 0
         if type(value) is FunctionType:
             kinds = self.rules.kinds_of_function(value)
         else:

@@ -61,7 +61,6 @@ def wheel_metadata(distributions: Distributions) -> Message:
 def test_modules_of_the_kernel() -> None:
     assert KERNEL == [
         "_baked",
-        "_calls",
         "_execute",
         "_guards",
         "_nest",

@@ -12,7 +12,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile
 from fastnet.profiling.rows import Section
-from tests.network.torch.captured.steps import QUICK
+from tests.network.torch.compiled.steps import QUICK
 
 
 def network(fn: Any = lambda x: x + 1, **options: Any) -> TorchNetwork:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _OF_BUILD = ("current_optimizer", "fe_compiled", "mixed_precision", "model_name", "optimizer")
-_NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
+NAMES = (*_OF_BUILD, "fe_alone", "fe_device", "fe_input_spec", "loss_name")
 # The object beside a model is an attribute of the model, so that it is copied with the model.
 _SLOT = "_fastnet_beside"
 
@@ -51,7 +51,7 @@ def reserve(model: Model, is_free: Callable[[str], bool] = lambda name: False) -
     """
     if _beside(model) is not None or all(name in model.__dict__ for name in _OF_BUILD):
         return
-    taken = frozenset(name for name in _NAMES if _uses(model, name) and not is_free(name))
+    taken = frozenset(name for name in NAMES if _uses(model, name) and not is_free(name))
     # Written to __dict__, because a model's own `__setattr__` might register it.
     model.__dict__[_SLOT] = Beside(taken)
 

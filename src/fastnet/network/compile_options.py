@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from fastnet.errors import shorten
 from fastnet.op.checks import is_int
@@ -30,19 +30,26 @@ class CompileOptions:
             the first batch size alone, and a program for any size when a second one comes. True
             compiles for any size at once, if all tensors of the batch have the same length. False
             compiles each size alone. XLA always does that, and accepts only None and False.
+        verify: When a compiled torch step is run eagerly as well, from the same state, and the
+            results compared. "first" verifies the first step of each program: where results differ
+            by more than rounding, a warning names the tensor and steps run eagerly. It is skipped,
+            with the reason in `traces`, for steps that draw other random numbers and for a state
+            (weights and optimizer state) of more than 256 MB, which it copies. An integer N
+            verifies every Nth step and raises a RuntimeError. None never verifies.
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If `most_kinds` is less than 1.
+        ValueError: If `most_kinds` or `verify` is less than 1.
 
-    >>> CompileOptions(backend="eager")
-    CompileOptions(backend='eager', most_kinds=8, fallback_random=False, dynamic=None)
+    >>> CompileOptions(backend="eager", most_kinds=2).most_kinds
+    2
     """
 
     backend: str | Callable[[Any, list[Any]], Any] | None = None
     most_kinds: int = 8
     fallback_random: bool = False
     dynamic: bool | None = None
+    verify: Literal["first"] | int | None = "first"
 
     def __post_init__(self) -> None:
         backend: Any = self.backend
@@ -51,13 +58,16 @@ class CompileOptions:
             "most_kinds": is_int(self.most_kinds),
             "fallback_random": isinstance(self.fallback_random, bool),
             "dynamic": isinstance(self.dynamic, bool | None),
+            "verify": self.verify in ("first", None) or is_int(self.verify),
         }
         for field in dataclasses.fields(self):
             if not fits[field.name]:
                 value = shorten(getattr(self, field.name))
                 raise TypeError(f"CompileOptions has {field.name}={value}. Pass {field.type}.")
-        if self.most_kinds < 1:
-            raise ValueError(f"CompileOptions has most_kinds={self.most_kinds}. Pass at least 1.")
+        for name in ("most_kinds", "verify"):
+            value = getattr(self, name)
+            if is_int(value) and value < 1:
+                raise ValueError(f"CompileOptions has {name}={value}. Pass at least 1.")
 
 
 def read_compile(given: Any) -> CompileOptions | None:

@@ -30,6 +30,7 @@ class TraceRecord:
         compile_seconds: The seconds spent on compiling; in TensorFlow with the first run.
         fallback: Why steps do not run compiled although `compile` asks for it; None otherwise.
         part: The range of ops that the record is about; None if it is about whole steps.
+        unverified: Why the first step of a compiled program was not verified; None otherwise.
     """
 
     number: int
@@ -40,6 +41,7 @@ class TraceRecord:
     compile_seconds: float = 0.0
     fallback: str | None = None
     part: str | None = None
+    unverified: str | None = None
 
 
 class Records:
@@ -65,11 +67,12 @@ class Records:
         seconds: float = 0.0,
         compile_seconds: float = 0.0,
         fallback: str | None = None,
+        unverified: str | None = None,
     ) -> None:
         """Add a record, and warn if its fallback is new."""
         number = self.kept[-1].number + 1 if self.kept else 1
         mode, epoch = str(context["mode"]), int(context["epoch"])
-        found = reason, seconds, compile_seconds, fallback, self._part
+        found = reason, seconds, compile_seconds, fallback, self._part, unverified
         self.kept.append(TraceRecord(number, mode, epoch, *found))
         if fallback is not None and fallback not in self._warned:
             self._warned.add(fallback)

@@ -32,7 +32,7 @@ from fastnet.util import NonContext
 from fastnet.util.devices import has_accelerator
 
 if TYPE_CHECKING:
-    from fastnet.network.torch.captured.step import CapturedStep
+    from fastnet.network.torch.compiled.step import CompiledStep
 
 __all__ = ["TorchRunner", "make_runner", "move_optimizer"]
 
@@ -61,7 +61,7 @@ class TorchRunner(Runner):
         self._mixed_precision: Precision = network.mixed_precision
         if self._mixed_precision:
             self.around = "autocast", "autocast"
-        self._captured = None if network._options is None else _captured_step(network, context)
+        self._captured = None if network._options is None else _compiled_step(network, context)
 
     def open(self) -> None:
         """Move the active models and their optimizer state to the device.
@@ -117,7 +117,7 @@ class TorchRunner(Runner):
         if captured is None:
             return super().step(meter)
         if captured.refused is None:
-            from fastnet.network.torch.captured.step import never_captured
+            from fastnet.network.torch.compiled.step import never_captured
 
             reason = never_captured(self.context.plan, self._device, self._is_spread)
             if reason is not None:
@@ -174,25 +174,25 @@ def make_runner(network: Any, context: NetworkContext) -> TorchRunner:
     return TorchRunner(network, context)
 
 
-def _captured_step(network: Any, context: NetworkContext) -> CapturedStep | None:
+def _compiled_step(network: Any, context: NetworkContext) -> CompiledStep | None:
     """Return what calls the compiled steps of a context, or None if its steps run eagerly."""
     if context.state["eager"] or not context.plan.ops:
         return None
     # The parts of torch that it needs are imported only here.
-    from fastnet.network.torch.captured.step import CapturedStep
+    from fastnet.network.torch.compiled.step import CompiledStep
 
     if network._records is None:
         network._records = Records("op by op")
     programs, key = context.plan.programs, ("captured", bool(context.state["warmup"]))
     if key not in programs:
-        programs[key] = CapturedStep(
+        programs[key] = CompiledStep(
             context.plan,
             network._options,
             network._records,
             network._plans.handling,
             network.device,
         )
-    found: CapturedStep = programs[key]
+    found: CompiledStep = programs[key]
     return found
 
 

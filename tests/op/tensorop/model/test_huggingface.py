@@ -12,7 +12,7 @@ from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop.model import ModelOp
 from tests.network.programs import built, run_all, same_weights, sgd, twins
-from tests.network.torch.captured.steps import QUICK
+from tests.network.torch.compiled.steps import QUICK
 from tests.op.tensorop.model.test_names import network_of
 
 pytestmark = pytest.mark.slow  # to import transformers takes seconds

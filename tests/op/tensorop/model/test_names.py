@@ -14,7 +14,7 @@ from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.op.tensorop.model import ModelOp, UpdateOp
 from tests.network.programs import built, run, run_all, same_weights, sgd, twins
-from tests.network.torch.captured.steps import QUICK
+from tests.network.torch.compiled.steps import QUICK
 from tests.op.tensorop.model.named_models import Encoder, Output, Pair, Plain
 
 

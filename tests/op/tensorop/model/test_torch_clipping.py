@@ -27,7 +27,7 @@ from tests.network.programs import (
     supervised,
     twins,
 )
-from tests.network.torch.captured.steps import QUICK
+from tests.network.torch.compiled.steps import QUICK
 
 TOLD: Any = {"grad_norm": "norm", "stepped": "stepped"}
 

@@ -31,7 +31,7 @@ from tests.network.programs import (
     sgd,
     twins,
 )
-from tests.network.torch.captured.steps import QUICK
+from tests.network.torch.compiled.steps import QUICK
 
 
 def ops_of(model: Any, ema: EMA | None, *after: Any, **update: Any) -> list[Any]:

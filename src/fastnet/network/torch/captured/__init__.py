@@ -1,1 +1,0 @@
-"""Steps of torch as one compiled program: captured, lowered, checked and called."""

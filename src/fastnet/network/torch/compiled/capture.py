@@ -1,0 +1,530 @@
+"""The ops of an opening traced into one graph, from a batch to updated weights."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+import fastnet
+from fastnet._execute import BoundPlan
+from fastnet._nest import leaves_of
+from fastnet._trace import map_form
+from fastnet.backend.torch._internals import (
+    TorchDispatchMode,
+    enable_python_dispatcher,
+    fake_mode,
+    module_hook_tables,
+    no_dispatch,
+    open_like,
+    storage_key,
+    writes,
+)
+from fastnet.backend.torch.update import TRAINED
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.torch.compiled.accumulation import Phase
+from fastnet.network.torch.compiled.fake_tensors import StepState
+from fastnet.network.torch.compiled.guard import Guard, is_library_class, with_inner_ops
+from fastnet.network.torch.compiled.input_signature import (
+    BY_VALUE,
+    KIND,
+    KIND_OF_FAKES,
+    all_in,
+    require_plain,
+    tensors_in,
+)
+from fastnet.network.torch.compiled.lr_schedulers import noting, require_once
+from fastnet.network.torch.compiled.recording import RecordingDict
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.op.tensorop.model.lr_schedule import LRSchedule
+from fastnet.types import Forward
+
+__all__ = ["TRACING", "Capture", "capture"]
+
+_Saved = dict[int, tuple[torch.Tensor, torch.Tensor]]
+TRACING = threading.RLock()
+"""Held during a trace: fake tensors are in the places of parameters, where all threads see them."""
+
+# The entries of the step's state that are the same in all steps of a plan, or used by each step.
+_CONSTANT = frozenset({"mode", "warmup", "req_grad", "eager", "deferred", "tape", TRAINED})
+# These read values, or memory, of a tensor without a call of the dispatcher; two of them crash.
+_READ_VALUES = {
+    getattr(torch.Tensor, name)
+    for name in ("__array__", "__dlpack__", "apply_", "data_ptr", "map_", "map2_", "numpy")
+} | {torch.Tensor.tolist}
+
+
+class Capture:
+    """The graph of a step.
+
+    Attributes:
+        graph: Takes the tensors of the `StepState`, the optimizers' numbers, the tensors in
+            `others`, those of the batch, and merged gradients; returns the tensors of the outputs,
+            and merged gradients.
+        mode: The mode of its example inputs.
+        examples: Fake tensors of the types and shapes that it takes.
+        others: Tensors that ops hold themselves.
+        outputs: The form of each key that ops write.
+        guard: Tells whether the ops have changed.
+        is_random: Whether the step draws random numbers.
+        precision: The floating-point dtype of the lowest precision in the graph.
+        followed: The ops that step learning rate schedulers after the updates.
+        size: The size of axis 0 that is open, as a symbol; None if there is none.
+        device: Where the ops run.
+    """
+
+    graph: torch.fx.GraphModule
+    mode: Any
+    examples: list[torch.Tensor]
+    others: list[torch.Tensor]
+    outputs: dict[str, Any]
+    guard: Guard
+    is_random: bool
+    precision: torch.dtype
+    followed: list[LRSchedule]
+    size: Any = None
+    device: torch.device
+
+
+def capture(
+    plan: ExecutionPlan,
+    bound: BoundPlan,
+    make: Callable[[], Any] | None,
+    keys: Sequence[str],
+    values: Sequence[Any],
+    state: StepState,
+    phase: Phase | None = None,
+    is_open: Sequence[bool] = (),
+) -> Capture:
+    """Trace the ops of a plan, and leave everything as it was.
+
+    Args:
+        plan: The ops.
+        bound: The plan that runs them eagerly.
+        make: Makes the context manager around the ops of each step, or None.
+        keys: The keys that ops read from the batch.
+        values: Their values in a batch; only dtypes and shapes of tensors matter.
+        state: The other tensors that they read and write.
+        phase: The merged gradients that the step takes and returns, or None.
+        is_open: For each tensor of the batch, in order, whether the size of its axis 0 is open:
+            one size of two or more for all of them. Empty if none is.
+
+    Raises:
+        Uncapturable: If a compiled step would not do what the ops do eagerly.
+    """
+    if any(module_hook_tables()):
+        raise Uncapturable("there are hooks around the passes of all modules")
+    tracer = _Tracer(plan, bound, make, keys, values, state, phase, is_open)
+    with TRACING:
+        guard = Guard(plan)
+        tensors = guard.tensors()
+        leaves = [one for one in tensors.values() if one.is_leaf and one.requires_grad]
+        gradients = [one.grad for one in leaves]
+        try:
+            found = tracer.trace(any(is_open))
+            change = guard.first_change()
+            if change is not None:
+                raise Uncapturable(f"running the ops changes {change}", guard.first_changed_op())
+        finally:
+            tracer.put_back()
+            guard.restore()
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                if leaf.grad is not gradient:
+                    leaf.grad = gradient
+        found.guard = guard
+        tracer.bind_others(found, tensors)
+    return found
+
+
+class _Tracer:
+    """Traces the ops of a plan."""
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        bound: BoundPlan,
+        make: Callable[[], Any] | None,
+        keys: Sequence[str],
+        values: Sequence[Any],
+        state: StepState,
+        phase: Phase | None,
+        is_open: Sequence[bool],
+    ) -> None:
+        self._plan = plan
+        self._make = make
+        self._context = bound.state
+        self._state = state
+        self._phase = phase
+        self._is_open = list(is_open)
+        self._keys = list(keys)
+        self._values = list(values)
+        self._saved: _Saved = {}
+        self._running: int | None = None
+        self._refused: Uncapturable | None = None
+        self._recording = RecordingDict(bound.state, self._refuse_entry)
+        self._kernel = plan.kernel_with(self._wrap)
+        for key, value in zip(keys, values, strict=True):
+            reader = next((at for at, op in enumerate(plan.ops) if key in op.inputs), None)
+            require_plain(key, value, state.device, reader)
+
+    def _wrap(self, op: Any, index: int, forward: Forward) -> Forward:
+        own = any(
+            not is_library_class(type(one)) or "forward" in vars(one)
+            for one in with_inner_ops([op])
+        )
+
+        def run(data: Any, state: dict[str, Any]) -> Any:
+            self._running = index
+            return forward(data, self._recording if own else state)
+
+        return run
+
+    def _refuse_entry(self, key: Any) -> None:
+        """Refuse to read an entry of the step's state that may differ in another step."""
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        if key in _CONSTANT or caller.partition(".")[0] in ("fastnet", "torch"):
+            return
+        what = "the epoch" if key in (None, "epoch") else f"'{key}' of the state of the step"
+        assert self._running is not None
+        told = self._plan.describe(self._running)
+        # Kept, because the op may catch it.
+        self._refused = Uncapturable(f"{told} reads {what}, which a program would not do again")
+        raise self._refused
+
+    def put_back(self) -> None:
+        """Restore the values of the ops' own tensors that were written to."""
+        with torch.no_grad():
+            for tensor, values in self._saved.values():
+                tensor.copy_(values)
+        self._saved.clear()
+
+    def trace(self, opened: bool) -> Capture:
+        """Trace the ops, with the sizes open that are to be open.
+
+        Raises:
+            Uncapturable: If they cannot be traced.
+        """
+        mode = fake_mode(opened)
+        self._running = None
+        reals = self._state.tensors
+        fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in reals]
+        numbers = mode.from_tensor(
+            torch.zeros(max(len(self._state.numbers()), 1), dtype=torch.float64),
+            static_shapes=True,
+        )
+        inputs: list[torch.Tensor] = []
+
+        def put(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if opened and self._is_open[len(inputs)]:
+                    inputs.append(open_like(mode, value))
+                    found.size = _size_of(inputs[-1], found.size)
+                else:
+                    # one tensor in two places is two inputs, and so is a buffer of a model
+                    inputs.append(mode.from_tensor(value.detach(), static_shapes=True))
+                return inputs[-1]
+            return value
+
+        found = Capture()
+        forms = [KIND.form_of(value) for value in self._values]
+        tensors = iter([leaf for value in self._values for leaf in tensors_in(value)])
+        batch = dict(zip(self._keys, map_form(forms, lambda slot: put(next(tensors))), strict=True))
+        found.mode = mode
+        merged: list[torch.Tensor] = []
+        merging: Any = nullcontext(list)
+        if self._phase is not None:
+            merged = [mode.from_tensor(one, static_shapes=True) for one in self._phase.tensors()]
+            merging = self._phase.traced(self._state.by_id(fakes), merged)
+        taken = [*fakes, numbers, *inputs, *merged]
+
+        # make_fx turns the cache off, but a weight is cast once a step.
+        caches = torch.is_autocast_cache_enabled()
+
+        def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            torch.set_autocast_cache_enabled(caches)
+            with _ReadValues(), _looking_on(self._saved), self._around():
+                results = BoundPlan(self._kernel, self._context, self._make).run(batch)
+            return [*self._take_out(results, batch, found, fakes), *left_merged()]
+
+        memory = list(map(storage_key, fakes))
+        state_before = dict(self._context)
+        deferred = self._context.get("deferred")
+        replaced = self._state.replaced(fakes, numbers)
+        with replaced, merging as left_merged, noting(self._plan.ops) as found.followed:
+            try:
+                # Backward passes run in this thread, where the modes are active.
+                here = torch.autograd.set_multithreading_enabled(False)
+                with _watched_process() as random_state, mode, enable_python_dispatcher(), here:
+                    graph = make_fx(run, tracing_mode="real")(*taken)
+            except Uncapturable as error:
+                if error.index is None:
+                    error.index = self._running
+                raise
+            except Exception as error:
+                raise Uncapturable(self._describe(error), self._running) from None
+            finally:
+                if isinstance(deferred, dict):
+                    deferred.clear()
+                left = [one for one in fakes if one.grad is not None]
+                other = self._state.first_replaced(fakes)
+                own = {**state_before, "deferred": deferred}
+                written = {**self._context, "deferred": deferred} != own
+                if written:
+                    self._context.clear()
+                    self._context.update(state_before)
+        if self._refused is not None:
+            raise self._refused
+        if left:
+            raise Uncapturable("gradients stay on parameters that no op of the step updates")
+        if written or {**self._recording.base(), "deferred": deferred} != own:
+            raise Uncapturable("an op writes to the state of the step")
+        if other is not None:
+            raise Uncapturable(f"running the ops replaces the parameter or buffer '{other}'")
+        if list(map(storage_key, fakes)) != memory:
+            raise Uncapturable("running the ops gives a parameter or a buffer other memory")
+        found.is_random = any(map(_is_random, graph.graph.nodes))
+        random_state.check(found.is_random)
+        found.precision = _lowest_precision(graph)
+        found.graph = graph
+        found.examples = taken
+        found.device = self._state.device
+        self._state.check_scalers()
+        require_once(found.followed, self._plan.ops, self._state.taken)
+        return found
+
+    @contextmanager
+    def _around(self) -> Iterator[None]:
+        if self._plan.takes_gradients:
+            yield
+        else:
+            with torch.no_grad():
+                yield
+
+    def _take_out(
+        self,
+        results: Mapping[str, Any],
+        batch: Mapping[str, Any],
+        found: Capture,
+        fakes: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Take the tensors out of what ops have written."""
+        memory = {storage_key(one) for one in fakes}
+        of_batch = {id(leaf) for value in batch.values() for leaf in leaves_of(value)}
+        given: list[torch.Tensor] = []
+        found.outputs = {}
+        for key, value in results.items():
+            place = next(
+                (at for at, op in reversed([*enumerate(self._plan.ops)]) if key in op.outputs),
+                None,
+            )
+            if place is None:
+                continue  # postprocessing reads the batch's own
+            op = self._plan.describe(place)
+            for leaf in all_in(value):
+                if type(leaf) in BY_VALUE:
+                    continue
+                if not isinstance(leaf, torch.Tensor):
+                    raise Uncapturable(
+                        f"{op} writes '{key}', which is, or holds, a value of type "
+                        f"{type(leaf).__name__}",
+                        place,
+                    )
+                if id(leaf) in of_batch:
+                    continue
+                if not _is_fake(leaf):
+                    raise Uncapturable(f"{op} writes '{key}', a tensor that it keeps", place)
+                if storage_key(leaf) in memory:
+                    raise Uncapturable(
+                        f"{op} writes '{key}', which is a parameter or a buffer itself", place
+                    )
+            found.outputs[key] = KIND_OF_FAKES.form_of(value)
+            given += [one.detach() if one.requires_grad else one for one in tensors_in(value)]
+        return given
+
+    def bind_others(self, found: Capture, known: Mapping[int, torch.Tensor]) -> None:
+        """Make inputs of the tensors that ops hold themselves, if the guard compares them."""
+        graph = found.graph
+        found.others = []
+        places: dict[int, Any] = {}
+        memory = {one.untyped_storage().data_ptr() for one in self._state.tensors}
+        last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+        for node in list(graph.graph.nodes):
+            if node.op != "get_attr":
+                continue
+            tensor = getattr(graph, node.target)
+            users = list(node.users)
+            if all(user.target is torch.ops.aten.lift_fresh_copy.default for user in users):
+                continue  # made anew of Python's numbers
+            if id(tensor) not in known:
+                raise Uncapturable("an op reads a tensor that cannot be compared in each step")
+            kinds = torch.Tensor, torch.nn.Parameter, torch.nn.Buffer
+            reached = self._state.device, torch.device("cpu")
+            if type(tensor) not in kinds or tensor.device not in reached:
+                raise Uncapturable(f"an op reads a {type(tensor).__name__} on {tensor.device}")
+            if tensor.requires_grad:
+                raise Uncapturable(
+                    "an op reads a tensor that requires gradients, and is no model's"
+                )
+            if id(tensor) not in places:
+                place = tensor.untyped_storage().data_ptr()
+                if place in memory:
+                    raise Uncapturable("a tensor that an op reads is in the memory of another one")
+                memory.add(place)
+                with graph.graph.inserting_after(last):
+                    last = places[id(tensor)] = graph.graph.placeholder(f"held_{len(places)}")
+                found.others.append(tensor)
+                found.examples.append(found.mode.from_tensor(tensor, static_shapes=True))
+            node.replace_all_uses_with(places[id(tensor)])
+            graph.graph.erase_node(node)
+        graph.recompile()
+
+    def _describe(self, error: Exception) -> str:
+        """Say where tracing has failed, and with what."""
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if _is_own_file(frame.filename)
+        ]
+        where = "" if self._running is None else f"{self._plan.describe(self._running)} "
+        line = (
+            f"in line {frames[-1].lineno} of {frames[-1].filename.rpartition('/')[2]} "
+            if frames
+            else ""
+        )
+        first = str(error).strip().partition("\n")[0]
+        name = type(error).__name__
+        if "DataDependent" in name or "DynamicOutputShape" in name or "data_depend" in first:
+            what = "looks at the values of tensors"
+        else:
+            what = f"could not be traced: {name}: {first}"
+        return f"{where}{line}{what}" if where or line else f"the ops {what}"
+
+
+@contextmanager
+def _looking_on(saved: _Saved) -> Iterator[None]:
+    """Refuse to make constants of tensors that have values, and save those that are written to."""
+    base: Any = TorchDispatchMode
+
+    class Looking(base):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            looks = torch.Tag.data_dependent_output in func.tags
+            if looks or writes(func):
+                for one in tensors_in([list(args), dict(kwargs or {})]):
+                    if _is_fake(one):
+                        continue
+                    if looks:
+                        raise Uncapturable(f"the values of a tensor are looked at, by {func}")
+                    if id(one) not in saved:
+                        # what is under way writes to it, and not only in the graph
+                        with no_dispatch():
+                            saved[id(one)] = one, one.detach().clone()
+            return func(*args, **(kwargs or {}))
+
+    with Looking():
+        yield
+
+
+def _size_of(tensor: torch.Tensor, before: Any) -> Any:
+    """Return the open size of a tensor, the same as that of others before it."""
+    size: Any
+    size, *others = tensor.shape
+    if not all(type(one) is int for one in (*others, *tensor.stride())):
+        raise Uncapturable("the strides of the batch depend on its size")
+    if before is not None and str(before) != str(size):
+        raise Uncapturable("the batch has two sizes")
+    return size
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "fake_mode")
+
+
+class DataDependentError(RuntimeError):
+    """Raised where an op reads the values of a tensor."""
+
+
+class _ReadValues(TorchFunctionMode):
+    """Refuses functions that read the values of tensors without a call of the dispatcher."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _READ_VALUES:
+            raise DataDependentError(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _RandomState:
+    """Stands for torch's default generator during a trace, and notes uses in this thread.
+
+    Ops that seed, fork or restore it would have no effect in a compiled step.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._thread = threading.get_ident()
+        self._before = generator.get_state()
+        self._is_used = False
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.get_ident() == self._thread:
+            self._is_used = True
+        return getattr(self._generator, name)
+
+    def check(self, is_random: bool) -> None:
+        """Refuse a step that seeds, or restores the state around random numbers."""
+        is_seeded = not torch.equal(self._before, self._generator.get_state())
+        if self._is_used and is_seeded:
+            self._generator.set_state(self._before)
+        if self._is_used and (is_seeded or is_random):
+            raise Uncapturable("the ops seed, fork or restore torch's random state")
+
+
+@contextmanager
+def _watched_process() -> Iterator[_RandomState]:
+    """Watch the uses of torch's generator and of `torch.compile` in this thread."""
+    # Functions of `torch.random` look the generator up in their module.
+    patched: Any = torch
+    thread, compile = threading.get_ident(), patched.compile
+    generator = patched.random.default_generator
+    random_state = _RandomState(generator)
+
+    def refuse(*args: Any, **settings: Any) -> Any:
+        if threading.get_ident() == thread:
+            raise Uncapturable("an op calls torch.compile, as torch.cond does")
+        return compile(*args, **settings)
+
+    patched.compile, patched.random.default_generator = refuse, random_state
+    try:
+        yield random_state
+    finally:
+        patched.compile, patched.random.default_generator = compile, generator
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    """Return whether a node draws random numbers; refuse generators other than the default."""
+    if any(isinstance(one, torch.Generator) for one in (*node.args, *node.kwargs.values())):
+        raise Uncapturable("an op draws random numbers from a generator of its own")
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _lowest_precision(graph: torch.fx.GraphModule) -> torch.dtype:
+    values = (node.meta.get("val") for node in graph.graph.nodes)
+    dtypes = {one.dtype for one in values if isinstance(one, torch.Tensor)}
+    floats = [one for one in dtypes if one.is_floating_point]
+    return max(floats, key=lambda one: torch.finfo(one).eps, default=torch.float64)
+
+
+def _is_own_file(path: str) -> bool:
+    """Return whether a file is neither torch's nor fastnet's."""
+    return not path.startswith((*map(os.path.dirname, (torch.__file__, fastnet.__file__)),))

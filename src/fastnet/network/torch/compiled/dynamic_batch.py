@@ -1,0 +1,111 @@
+"""Batches that are of one kind but for how many rows they have: the size of their axis 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fastnet._trace import Length, Slot, Trace, TracedStep, map_form
+from fastnet.network.torch.compiled.input_signature import KIND
+
+__all__ = ["Rows", "of_all", "open_forms", "that_differ"]
+
+
+class Rows(NamedTuple):
+    """Which tensors of a batch have rows, of which there may be more or fewer.
+
+    Attributes:
+        is_open: Whether it is so, for each tensor in order.
+        known: A number of rows that there is a program for already, or None.
+        usual: How many rows there are mostly, as far as is known.
+    """
+
+    is_open: list[bool]
+    known: int | None
+    usual: int
+
+
+def that_differ(
+    keys: Sequence[str], forms: Sequence[Any], batch: Mapping[str, Any], values: Sequence[Any]
+) -> Rows | None:
+    """Find the rows that a batch has more or fewer of than another one.
+
+    Args:
+        keys: The keys that ops read.
+        forms: The forms of their values in the other batch, with all sizes.
+        batch: The batch.
+        values: Its values of the keys.
+
+    Returns:
+        The rows; None if that is not all that they differ in, or if there are not several rows.
+    """
+    before, now = _slots(forms), _slots([KIND.form_of(value) for value in values])
+    if len(before) != len(now):
+        return None
+    is_open = [one.shape != other.shape for one, other in zip(before, now, strict=True)]
+    sizes = {
+        (_first(one), _first(other))
+        for one, other, differs in zip(before, now, is_open, strict=True)
+        if differs
+    }
+    if len(sizes) != 1:
+        return None
+    ((known, size),) = sizes
+    if known is None or size is None or size < 2:
+        return None
+    matching, length = TracedStep(keys, KIND, _never), Length(lambda size: True)
+    matching.traces = [Trace(_never, open_forms(forms, is_open, length), {}, length=length)]
+    return Rows(is_open, known, max(known, size)) if matching.fits(batch) else None
+
+
+def of_all(values: Sequence[Any]) -> Rows | None:
+    """Find the rows of a batch all of whose tensors have as many.
+
+    Args:
+        values: The values of the keys that ops read.
+
+    Returns:
+        The rows; None if there are none, or not several.
+    """
+    slots = _slots([KIND.form_of(value) for value in values])
+    sizes = {_first(one) for one in slots} - {None}
+    if len(sizes) != 1:
+        return None
+    (size,) = sizes
+    if size is None or size < 2:
+        return None
+    return Rows([_first(one) is not None for one in slots], None, size)
+
+
+def open_forms(forms: Sequence[Any], is_open: Sequence[bool], length: Length) -> list[Any]:
+    """Put an open length in the place of the size of axis 0.
+
+    Args:
+        forms: The forms of values.
+        is_open: For which of their tensors, in order.
+        length: The length.
+    """
+    opens = iter(is_open)
+
+    def put(slot: Slot) -> Slot:
+        if not next(opens) or not slot.shape:
+            return slot
+        return Slot(slot.type, (length, *slot.shape[1:]))
+
+    return [map_form(form, put, as_form=True) for form in forms]
+
+
+def _slots(forms: Sequence[Any]) -> list[Slot]:
+    found: list[Slot] = []
+    for form in forms:
+        map_form(form, found.append)
+    return found
+
+
+def _first(slot: Slot) -> int | None:
+    size = slot.shape[0] if slot.shape else None
+    return size if isinstance(size, int) else None
+
+
+def _never(values: list[Any]) -> Any:
+    raise NotImplementedError("what only matches batches is not run")

@@ -1,0 +1,171 @@
+"""The guard of a compiled step: whether anything that it was traced from has changed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fastnet._guards import ABSENT, Kind
+from fastnet.backend.model_metadata import NAMES, holder_of, name_of
+from fastnet.backend.torch._internals import module_hook_tables
+from fastnet.guards import Snapshot
+from fastnet.network.plan_cache import ExecutionPlan
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+from fastnet.op.tensorop.model.following import FollowsUpdates
+from fastnet.op.tensorop.model.lr_schedule import LRSchedule
+
+__all__ = ["Guard", "is_library_class", "with_inner_ops"]
+
+# A change of these builds another plan, and thereby another program.
+_OF_PLANS = ("mode", "ds_id", "inputs", "outputs")
+# `Program` compares the first three. Schedulers and optimizers write the others in each step.
+_OF_OPTIMIZERS = ("state", "param_groups", "scaler", "_opt_called")
+
+
+class Guard:
+    """A snapshot of the ops of a plan, their models and the optimizers.
+
+    Args:
+        plan: The ops.
+        optimizers: The current optimizers of the models.
+
+    Raises:
+        Uncapturable: If there is too much data to compare.
+    """
+
+    def __init__(
+        self, plan: ExecutionPlan, optimizers: Sequence[torch.optim.Optimizer] = ()
+    ) -> None:
+        models = [(f"the model '{name_of(model)}'", model) for model in plan.models]
+        ops = [(plan.describe(index), op) for index, op in enumerate(plan.ops)]
+        followers = [
+            (plan.describe(index), op.kept())
+            for index, op in enumerate(plan.ops)
+            if isinstance(op, FollowsUpdates)
+        ]
+        names = [(f"the optimizer {type(one).__name__}", one) for one in optimizers]
+        hooks = [("the hooks of all modules", module_hook_tables())]
+        self._first_op = len(models)
+        self._count = len(ops)
+        self._skip = [*_skipped(plan, optimizers)]
+        self._snapshot = Snapshot([*models, *ops, *followers, *names, *hooks], self._skip)
+        if self._snapshot.truncated is not None:
+            raise Uncapturable(
+                f"{self._snapshot.truncated} leads to too much data to compare in each step",
+                self._op_named(self._snapshot.truncated, ops),
+            )
+        self.is_unchanged = self._snapshot.is_unchanged
+        self.first_change = self._snapshot.first_change
+
+    @staticmethod
+    def _op_named(path: str, ops: Sequence[tuple[str, Any]]) -> int | None:
+        found = (index for index, (name, _) in enumerate(ops) if path.startswith(name))
+        return next(found, None)
+
+    def first_changed_op(self) -> int | None:
+        """Return the index of the first op from which a change is reachable."""
+        changed = (root - self._first_op for root in self._snapshot.changed_roots())
+        return next((index for index in changed if 0 <= index < self._count), None)
+
+    def tensors(self) -> dict[int, torch.Tensor]:
+        """Return the tensors that were found, by their ids."""
+        found: dict[int, torch.Tensor] = {}
+        for index in range(self._snapshot._count):
+            kind, owner, _, _, values = self._snapshot._node(index)
+            if kind != Kind.LINK:
+                found.update(
+                    (id(one), one) for one in (owner, *values) if isinstance(one, torch.Tensor)
+                )
+        return found
+
+    def restore(self) -> None:
+        """Restore the data that has changed, as far as it can be written to."""
+        skipped = {(id(owner), name) for owner, name in self._skip}
+        snapshot = self._snapshot
+        index = snapshot._next_change(0)
+        while index >= 0:
+            kind, owner, _, _, values = snapshot._node(index)
+            _restore(kind, owner, values, skipped)
+            index = snapshot._next_change(index + 1)
+
+
+def _restore(kind: Kind, owner: Any, values: Sequence[Any], skipped: set[tuple[int, str]]) -> None:
+    kept = {name for at, name in skipped if at == id(owner)}
+    if kind == Kind.OBJECT:
+        if type(owner) is not values[0]:
+            object.__setattr__(owner, "__class__", values[0])
+        if values[1] is not ABSENT:
+            if vars(owner) is not values[1]:
+                object.__setattr__(owner, "__dict__", values[1])
+            _restore_items(values[1], values[2:], kept)
+    elif kind == Kind.DICT:
+        _restore_items(owner, values, kept)
+    elif kind == Kind.CLASS:
+        for name, value in zip(values[1::2], values[2::2], strict=True):
+            if vars(owner).get(name, ABSENT) is not value:
+                setattr(owner, name, value)
+        for name in [*vars(owner)]:
+            if name not in values[1::2] and not name.startswith("__"):
+                delattr(owner, name)
+    elif kind == Kind.LIST:
+        list.__setitem__(owner, slice(None), values)
+    elif kind == Kind.SET:
+        owner.clear()
+        owner.update(values)
+    elif kind == Kind.SEQUENCE and isinstance(owner, deque):
+        owner.clear()
+        owner.extend(values)
+    elif kind == Kind.SLOTS:
+        for slot, value in zip(values[::2], values[1::2], strict=True):
+            if value is not ABSENT:
+                slot.__set__(owner, value)
+    elif kind == Kind.FUNCTION:
+        for cell, value in zip(owner.__closure__ or (), values[5:], strict=True):
+            if value is not ABSENT:
+                cell.cell_contents = value
+    elif kind == Kind.GLOBAL and values[1] is not ABSENT:
+        owner[values[0]] = values[1]
+    elif kind == Kind.GLOBAL:
+        owner.pop(values[0], None)
+
+
+def _restore_items(table: dict[Any, Any], values: Sequence[Any], kept: set[str]) -> None:
+    """Restore the items of a dict, in their order, except for those with the names `kept`."""
+    others = {name: table[name] for name in kept if name in table}
+    table.clear()
+    table.update(zip(values[::2], values[1::2], strict=True))
+    table.update(others)
+
+
+def _skipped(plan: ExecutionPlan, optimizers: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    for op in with_inner_ops(plan.ops):
+        yield from ((op, name) for name in _OF_PLANS)
+        is_library = is_library_class(type(op))
+        for name, value in vars(op).items():
+            # State that fastnet itself keeps, which follows from the op's settings.
+            if name.startswith("_") and (is_library or is_library_class(type(value))):
+                yield op, name
+        if isinstance(op, LRSchedule):
+            yield op, "schedulers"
+    for model in plan.models:
+        for name in NAMES:
+            yield holder_of(model, name), name
+    for optimizer in optimizers:
+        for name in _OF_OPTIMIZERS:
+            yield optimizer, name
+
+
+def with_inner_ops(ops: Sequence[Any]) -> Iterator[Any]:
+    """Yield ops, each followed by the ops inside of it."""
+    for op in ops:
+        yield op
+        if hasattr(op, "inner_ops"):
+            yield from with_inner_ops(op.inner_ops())
+
+
+def is_library_class(cls: type) -> bool:
+    """Return whether a class is fastnet's."""
+    return cls.__module__.partition(".")[0] == "fastnet"

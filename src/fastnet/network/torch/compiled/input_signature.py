@@ -1,0 +1,107 @@
+"""The values that graphs take and give: which they can, and how their kind is told."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from fastnet._trace import Readings, TensorKind
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+
+__all__ = ["BY_VALUE", "KIND", "KIND_OF_FAKES", "all_in", "require_plain", "tensors_in"]
+
+# what an op may write besides tensors: the same in each step, unless it is of the batch
+_ATOMS = (str, bytes, bool, int, float, complex, type(None))
+BY_VALUE = (*_ATOMS, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+
+
+def _nothing(value: Any, tensors: Any = None) -> None:
+    return None
+
+
+# what has other strides, or is read negated, is of another kind
+_type_of = Readings(
+    attrgetter("layout"),
+    torch.strided,
+    attrgetter("dtype", "device", "requires_grad"),
+    torch.Tensor.stride,
+    torch.Tensor.is_neg,
+)
+
+
+def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+KIND = TensorKind(torch.Tensor, _type_of, _shape_of, _nothing, _nothing, _nothing)
+"""How the tensors of a batch are read."""
+
+
+class _NoTensor:
+    """The class of nothing: every value is looked at as if it were no tensor."""
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    return value if isinstance(value, torch.Tensor) else None
+
+
+KIND_OF_FAKES = TensorKind(_NoTensor, _nothing, _nothing, _as_tensor, _nothing, _nothing)
+"""How what ops write is read, while tensors stand for those of a step."""
+
+
+def require_plain(key: str, value: Any, device: torch.device, place: int | None) -> None:
+    """Refuse a value of the batch that a graph cannot take.
+
+    Args:
+        key: Its key.
+        value: The value.
+        device: Where the step runs.
+        place: The place of the op that reads it first.
+
+    Raises:
+        Uncapturable: If it is one.
+    """
+    for leaf in all_in(value):
+        kind = type(leaf)
+        if kind is torch.Tensor:
+            if (
+                leaf.requires_grad
+                or leaf.layout is not torch.strided
+                or leaf.is_quantized
+                or leaf.is_complex()
+                or leaf.is_neg()
+                or leaf.device != device
+            ):
+                raise Uncapturable(
+                    f"the batch's '{key}' is a tensor of {leaf.dtype}, {leaf.layout}, on "
+                    f"{leaf.device}" + (", that requires gradients" if leaf.requires_grad else ""),
+                    place,
+                )
+        elif kind not in _ATOMS:
+            raise Uncapturable(
+                f"the batch's '{key}' is, or holds, a value of type {kind.__name__}", place
+            )
+
+
+def all_in(value: Any) -> list[Any]:
+    """List the leaves of a value; what is no list, tuple or dict is one.
+
+    Args:
+        value: The value.
+    """
+    if type(value) is list or (isinstance(value, tuple) and type(value) is not torch.Size):
+        return [leaf for part in value for leaf in all_in(part)]
+    if type(value) is dict:
+        return [leaf for part in value.values() for leaf in all_in(part)]
+    return [value]
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """List the tensors among the leaves of a value.
+
+    Args:
+        value: The value.
+    """
+    return [leaf for leaf in all_in(value) if isinstance(leaf, torch.Tensor)]

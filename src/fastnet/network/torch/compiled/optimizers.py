@@ -1,0 +1,271 @@
+"""The updates of torch's optimizers, with all that may change between steps as tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fastnet.backend.torch._internals import (
+    WRAPPED_STEP,
+    hook_tables,
+    is_torchs,
+)
+from fastnet.backend.torch.update import is_bare_zero_grad
+from fastnet.network.torch.compiled import rules
+from fastnet.network.torch.compiled.rules import Update
+from fastnet.network.torch.compiled.uncapturable import Uncapturable
+
+__all__ = ["Rule", "rule_of", "waits_for_state"]
+
+# under which name, and at which place there, a group has a number that is one of two
+_PAIRS = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
+_DECOUPLED = "decoupled_weight_decay"
+_NOT_TRACEABLE = {
+    "LBFGS": "which works out the loss several times a step",
+    "SparseAdam": "which updates by sparse gradients",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How an optimizer updates, and which of its settings a captured step takes as numbers.
+
+    Attributes:
+        kind: The optimizer's class.
+        update: What updates a parameter.
+        numbers: The settings that are numbers.
+        settings: The other ones that it goes by.
+        state_names: Given the settings of a group and a parameter, the names of its state tensors.
+    """
+
+    kind: type[torch.optim.Optimizer]
+    update: Update
+    numbers: tuple[str, ...]
+    settings: tuple[str, ...]
+    state_names: Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]
+
+    @property
+    def scalars(self) -> list[str]:
+        """The numbers that are entries of a group themselves."""
+        return [name for name in self.numbers if name not in _PAIRS]
+
+    def numbers_of(self, group: Mapping[str, Any]) -> list[float]:
+        """List the numbers of a group, in order.
+
+        Args:
+            group: One of the optimizer's `param_groups`.
+
+        Raises:
+            Uncapturable: If one of them is no number, such as a tensor.
+        """
+        found: list[float] = []
+        for name in self.numbers:
+            if name in _PAIRS:
+                pair, place = _PAIRS[name]
+                value = group[pair][place]
+            else:
+                value = group[name]
+            # a float of numpy's is one of Python's too
+            if type(value) is not int and not isinstance(value, float):
+                raise Uncapturable(
+                    f"`{name}` of {self.kind.__name__} is of type {type(value).__name__}"
+                )
+            found.append(float(value))
+        return found
+
+    def settings_of(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of a group must stay as it is, of which an update is told.
+
+        Args:
+            group: One of the optimizer's `param_groups`.
+
+        Returns:
+            The other settings by name, and of each number whether it is nothing: that is left out
+            of the arithmetic, as torch leaves it out.
+
+        Raises:
+            Uncapturable: If one of them is no plain value.
+        """
+        found: dict[str, Any] = {}
+        for name in (*self.settings, "capturable", "differentiable"):
+            # which AdamW of older versions does not say of itself
+            value = group.get(name, name == _DECOUPLED and self.kind is torch.optim.AdamW)
+            parts = value if type(value) in (tuple, list) else (value,)
+            if not all(type(one) in (bool, int, float, str, type(None)) for one in parts):
+                raise Uncapturable(
+                    f"`{name}` of {self.kind.__name__} is, or holds, a value of another type than "
+                    "its default"
+                )
+            found[name] = tuple(value) if isinstance(value, list) else value
+        numbers = zip(self.numbers, self.numbers_of(group), strict=True)
+        return {**found, **{name: _sign_of(value) for name, value in numbers}}
+
+
+def _sign_of(number: float) -> int:
+    """Return 0 for 0, and else 1 or -1; torch does not leave a NaN out either."""
+    return 0 if number == 0 else -1 if number < 0 else 1
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
+    """Find how an optimizer updates.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        Its rule.
+
+    Raises:
+        Uncapturable: If a captured step cannot do what the optimizer does.
+    """
+    kind = type(optimizer)
+    rule = next((one for one in _RULES if one.kind is kind), None)
+    name = kind.__name__
+    if rule is None:
+        why = _NOT_TRACEABLE.get(name) if kind.__module__.startswith("torch.optim") else None
+        known = ", ".join(one.kind.__name__ for one in _RULES)
+        raise Uncapturable(
+            f"the optimizer is {name}{f', {why}' if why else ''}; what can be captured is {known}"
+        )
+    own = vars(optimizer)
+    if "step" in own and not hasattr(own["step"], WRAPPED_STEP):
+        raise Uncapturable(f"`step` of {name} was replaced")
+    if "zero_grad" in own:
+        raise Uncapturable(f"`zero_grad` of {name} was replaced")
+    if not is_torchs(kind.step) or not is_bare_zero_grad(optimizer.zero_grad):
+        raise Uncapturable(f"`step` or `zero_grad` of the class {name} was replaced")
+    if any(hook_tables(optimizer)):
+        raise Uncapturable(f"{name} has hooks around its step")
+    for group in optimizer.param_groups:
+        for flag in ("capturable", "differentiable"):
+            if group.get(flag):
+                raise Uncapturable(f"{name} is {flag}")
+        rule.settings_of(group)
+    return rule
+
+
+def waits_for_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer has still to make what it remembers, by a first step.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    if optimizer.state:
+        return False
+    try:
+        rule = rule_of(optimizer)
+    except Uncapturable:
+        return False
+    return any(
+        bool(rule.state_names(group, one))
+        for group in optimizer.param_groups
+        for one in group["params"]
+    )
+
+
+def _named(*names: str) -> Callable[[Mapping[str, Any], torch.Tensor], Iterable[str]]:
+    return lambda group, parameter: names
+
+
+def _of_sgd(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+
+def _of_adam(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    most = ("max_exp_avg_sq",) if group["amsgrad"] else ()
+    return ("step", "exp_avg", "exp_avg_sq", *most)
+
+
+def _of_rmsprop(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    average = ("grad_avg",) if group["centered"] else ()
+    momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
+    return ("step", "square_avg", *average, *momentum)
+
+
+def _of_adafactor(group: Mapping[str, Any], parameter: torch.Tensor) -> Sequence[str]:
+    return ("step", *(("row_var", "col_var") if parameter.dim() > 1 else ("variance",)))
+
+
+def _rules() -> Iterable[Rule]:
+    """List the rules of the optimizers that this torch has."""
+    of_adam = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    both, averages = ("maximize", _DECOUPLED), ("step", "exp_avg", "exp_avg_sq")
+    every: tuple[tuple[str, Update, tuple[str, ...], tuple[str, ...], Any], ...] = (
+        (
+            "SGD",
+            rules.sgd,
+            ("lr", "momentum", "dampening", "weight_decay"),
+            ("maximize", "nesterov"),
+            _of_sgd,
+        ),
+        ("Adam", rules.adam, of_adam, ("amsgrad", *both), _of_adam),
+        ("AdamW", rules.adam, of_adam, ("amsgrad", *both), _of_adam),
+        (
+            "RMSprop",
+            rules.rmsprop,
+            ("lr", "alpha", "eps", "weight_decay", "momentum"),
+            ("maximize", "centered"),
+            _of_rmsprop,
+        ),
+        (
+            "Adagrad",
+            rules.adagrad,
+            ("lr", "lr_decay", "weight_decay", "eps"),
+            ("maximize",),
+            _named("step", "sum"),
+        ),
+        (
+            "Adadelta",
+            rules.adadelta,
+            ("lr", "rho", "eps", "weight_decay"),
+            ("maximize",),
+            _named("step", "square_avg", "acc_delta"),
+        ),
+        ("Adamax", rules.adamax, of_adam, ("maximize",), _named("step", "exp_avg", "exp_inf")),
+        (
+            "NAdam",
+            rules.nadam,
+            (*of_adam, "momentum_decay"),
+            both,
+            _named(*averages, "mu_product"),
+        ),
+        ("RAdam", rules.radam, of_adam, both, _named(*averages)),
+        (
+            "ASGD",
+            rules.asgd,
+            ("lr", "lambd", "alpha", "t0", "weight_decay"),
+            ("maximize",),
+            _named("step", "eta", "mu", "ax"),
+        ),
+        (
+            "Rprop",
+            rules.rprop,
+            ("lr",),
+            ("maximize", "etas", "step_sizes"),
+            _named("step", "prev", "step_size"),
+        ),
+        (
+            "Adafactor",
+            rules.adafactor,
+            ("lr", "beta2_decay", "d", "weight_decay"),
+            ("maximize", "eps"),
+            _of_adafactor,
+        ),
+        (
+            "Muon",
+            rules.muon,
+            ("lr", "weight_decay", "momentum"),
+            ("nesterov", "ns_coefficients", "eps", "ns_steps", "adjust_lr_fn"),
+            _named("momentum_buffer"),
+        ),
+    )
+    for name, *rest in every:
+        kind = getattr(torch.optim, name, None)
+        if kind is not None:
+            yield Rule(kind, *rest)
+
+
+_RULES = tuple(_rules())

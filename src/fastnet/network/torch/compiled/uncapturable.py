@@ -1,0 +1,18 @@
+"""The exception for steps that cannot be captured."""
+
+from __future__ import annotations
+
+__all__ = ["Uncapturable"]
+
+
+class Uncapturable(Exception):
+    """Raised where steps cannot be captured; its text is the reason.
+
+    Args:
+        reason: The text.
+        index: The index of the op that cannot be captured, None where it is not known.
+    """
+
+    def __init__(self, reason: str, index: int | None = None) -> None:
+        super().__init__(reason)
+        self.index = index

@@ -1,0 +1,226 @@
+"""What follows updates: schedulers of learning rates and averages of weights, in captured steps."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import optim
+from torch.optim import lr_scheduler
+
+from fastnet.backend import get_lr
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp, TensorOp
+from fastnet.op.tensorop.model import EMA, LRSchedule, ModelOp, UpdateOp
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    QUICK,
+    assert_same_weights,
+    batches,
+    built,
+    by_hand,
+    captured,
+    cross_entropy,
+    falls_back,
+)
+
+SCHEDULERS: dict[str, Any] = {
+    "exponential": lambda one: lr_scheduler.ExponentialLR(one, 0.9),
+    "steps": lambda one: lr_scheduler.StepLR(one, 5),
+    "cycle": lambda one: lr_scheduler.OneCycleLR(one, 0.1, total_steps=60),
+    "lambda": lambda one: lr_scheduler.LambdaLR(one, lambda step: 1 / (1 + step)),
+    "warmup": lambda one: lr_scheduler.SequentialLR(
+        one,
+        [lr_scheduler.LinearLR(one, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(one, 20)],
+        milestones=[5],
+    ),
+}
+
+
+def _network(model: Any, *more: Any, compile: Any = QUICK, **settings: Any) -> TorchNetwork:
+    ops = [
+        ModelOp(model, "x", "pred"),
+        LambdaOp(cross_entropy, ["pred", "y"], "loss"),
+        UpdateOp(model, "loss", **settings),
+        *more,
+    ]
+    return TorchNetwork(ops, compile=compile)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_steps_after_each_update(name: str) -> None:
+    model = built(optimizer=OPTIMIZERS["adam"])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["adam"](other.parameters())
+    scheduler = SCHEDULERS[name](optimizer)
+    network = _network(model, LRSchedule(model, SCHEDULERS[name]))
+    with network("train", 1):
+        for batch in batches(40):
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+            scheduler.step()
+            assert get_lr(model) == optimizer.param_groups[0]["lr"]
+    assert captured(network) == 1
+    assert_same_weights(model, other)
+
+
+@pytest.mark.parametrize("per", ["update", "epoch"])
+@pytest.mark.parametrize("merge", [1, 3])
+def test_schedulers_and_averages_beside_steps_op_by_op(per: Any, merge: int) -> None:
+    def make(compile: Any) -> tuple[Any, EMA, LRSchedule, TorchNetwork]:
+        model = built(optimizer=OPTIMIZERS["momentum"])
+        ema = EMA(model, decay=0.5, use_buffers=True)
+        schedule = LRSchedule(model, SCHEDULERS["exponential"], per=per)
+        return (
+            model,
+            ema,
+            schedule,
+            _network(model, ema, schedule, compile=compile, merge_grad=merge),
+        )
+
+    model, ema, schedule, network = make(QUICK)
+    other, averaged, expected, eager = make(False)
+    for epoch in range(1, 7):
+        with network("train", epoch, eager=epoch == 4), eager("train", epoch):
+            for batch in batches(7, seed=epoch):
+                network.run_step(batch)
+                eager.run_step(batch)
+                assert get_lr(model) == get_lr(other)
+        assert schedule.state_dict() == expected.state_dict()
+        assert_same_weights(model, other)
+        assert_same_weights(ema.averaged, averaged.averaged)
+    # nothing is compiled anew from epoch to epoch, or from rate to rate
+    assert captured(network) == min(merge, 3)
+
+
+def test_an_average_that_is_to_begin_anew_does() -> None:
+    models = [built(optimizer=OPTIMIZERS["sgd"]) for _ in range(2)]
+    emas = [EMA(one, decay=0.9) for one in models]
+    networks = [
+        _network(one, ema, compile=compile)
+        for one, ema, compile in zip(models, emas, (QUICK, False), strict=True)
+    ]
+    with networks[0]("train", 1), networks[1]("train", 1):
+        for place, batch in enumerate(batches(16)):
+            for network, ema in zip(networks, emas, strict=True):
+                if place == 7:
+                    ema.load_state_dict({"has_begun": False})
+                network.run_step(batch)
+            assert_same_weights(emas[0].averaged, emas[1].averaged)
+
+
+def test_a_scheduler_between_two_updates_runs_op_by_op() -> None:
+    def make(compile: Any) -> tuple[Any, TorchNetwork]:
+        model = built(optimizer=OPTIMIZERS["sgd"])
+        ops = [
+            ModelOp(model, "x", "pred"),
+            LambdaOp(cross_entropy, ["pred", "y"], "loss"),
+            UpdateOp(model, "loss"),
+            ModelOp(model, "x", "again"),
+            LambdaOp(cross_entropy, ["again", "y"], "second"),
+            UpdateOp(model, "second"),
+            LRSchedule(model, SCHEDULERS["exponential"]),
+        ]
+        return model, TorchNetwork(ops, compile=compile)
+
+    model, network = make(QUICK)
+    other, eager = make(False)
+    reason = "steps a scheduler between several updates of a step"
+    with falls_back(network, reason), eager("train", 1):
+        for batch in batches(6):
+            network.run_step(batch)
+            eager.run_step(batch)
+    assert get_lr(model) == get_lr(other)
+    assert_same_weights(model, other)
+
+
+class Telling(TensorOp):
+    """Tells the learning rate, by one of the ways that lead to it."""
+
+    def __init__(self, model: Any, way: Any) -> None:
+        super().__init__(outputs="rate")
+        self.model = model
+        self.way = way
+
+    def forward(self, data: Any, state: Any) -> torch.Tensor:
+        return torch.tensor(self.way(self.model))
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda model: model.optimizer.param_groups[0]["lr"],
+        lambda model: model.current_optimizer.param_groups[0].get("lr"),
+        lambda model: dict(model.optimizer.param_groups[0])["lr"],
+        lambda model: dict(model.optimizer.param_groups[0].items())["lr"],
+        lambda model: model.optimizer.state_dict()["param_groups"][0]["lr"],
+        get_lr,
+    ],
+)
+def test_the_rate_that_an_op_tells_is_never_an_old_one(mode: str, way: Any) -> None:
+    model = built(optimizer=OPTIMIZERS["adam"])
+    network = _network(model, Telling(model, way))
+    with falls_back(network, "", mode):
+        for place, batch in enumerate(batches(5)):
+            model.optimizer.param_groups[0]["lr"] = 0.1 + place
+            rate = network.run_step(batch)["rate"].item()
+            assert rate == pytest.approx(0.1 + place)
+
+
+def test_the_count_that_an_op_tells_is_never_an_old_one() -> None:
+    model = built(optimizer=OPTIMIZERS["adam"])
+
+    def count(model: Any) -> float:
+        found = model.optimizer.state[model[0].weight]
+        return float(found["step"]) if found else 0.0
+
+    network = _network(model, Telling(model, count))
+    with falls_back(network, "an op reads, or sets, the settings of an optimizer"):
+        for place, batch in enumerate(batches(5), 1):
+            assert network.run_step(batch)["rate"].item() == place
+    assert len(model.optimizer.state) == len([*model.parameters()])
+
+
+@pytest.mark.filterwarnings("ignore:Steps of mode")
+def test_what_an_op_reads_of_a_scheduler_or_another_optimizer_is_never_old() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    another = optim.SGD([weight], lr=1.0)
+    scheduler = lr_scheduler.ExponentialLR(another, 0.5)
+    for way in (
+        lambda _: another.param_groups[0]["lr"],
+        lambda _: scheduler.get_last_lr()[0],
+        lambda _: float(scheduler.last_epoch),
+    ):
+        network = TorchNetwork([Telling(None, way)], compile=QUICK)
+        with network("infer", 1):
+            for _ in range(12):
+                assert network.run_step({"x": torch.ones(1)})["rate"].item() == way(None)
+                another.step()
+                scheduler.step()
+
+
+class Stepping(TensorOp):
+    """Steps a scheduler itself."""
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(inputs="x", outputs="x")
+        self.scheduler = scheduler
+
+    def forward(self, data: torch.Tensor, state: Any) -> torch.Tensor:
+        self.scheduler.step()
+        return data
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_an_op_that_steps_a_scheduler_itself_does_so_in_each_step() -> None:
+    model = built(optimizer=OPTIMIZERS["sgd"])
+    scheduler = lr_scheduler.ExponentialLR(model.optimizer, 0.5)
+    network = _network(model, Stepping(scheduler))
+    with falls_back(network, ""):
+        for place, batch in enumerate(batches(5), 1):
+            network.run_step(batch)
+            assert get_lr(model) == pytest.approx(0.05 * 0.5**place)
+            assert scheduler.last_epoch == place

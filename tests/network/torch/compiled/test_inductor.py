@@ -1,0 +1,164 @@
+"""Steps that Inductor has compiled are those of the loop by hand."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastnet import CompileOptions
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    assert_same_weights,
+    batches,
+    built,
+    by_hand,
+    captured,
+    mlp,
+    network_of,
+)
+
+pytestmark = pytest.mark.slow
+
+by_inductor = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="Inductor needs a C++ compiler"
+)
+
+
+@by_inductor
+@pytest.mark.parametrize("name", ["nesterov", "adam", "adamw", "rmsprop_centered", "adagrad"])
+def test_trains_as_the_loop_by_hand(name: str) -> None:
+    model = built(optimizer=OPTIMIZERS[name])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS[name](other.parameters())
+    network = network_of(model, True)
+    with network("train", 1):
+        for place, batch in enumerate(batches(100)):
+            if place == 50:
+                for one in (model.current_optimizer, optimizer):
+                    one.param_groups[0]["lr"] = 0.003
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+    assert captured(network) == 1
+    assert_same_weights(model, other)
+
+
+@by_inductor
+def test_random_numbers_with_and_without_those_of_torch() -> None:
+    runs: dict[Any, Any] = {}
+    for label, compile in (
+        ("eager", False),
+        ("same", CompileOptions(fallback_random=True)),
+        ("own", CompileOptions()),
+        ("again", CompileOptions()),
+    ):
+        network = network_of(built(lambda: mlp(0.5)), compile)
+        torch.manual_seed(7)
+        with network("train", 1):
+            runs[label] = [network.run_step(batch)["loss"] for batch in batches(10)]
+    torch.testing.assert_close(runs["eager"], runs["same"], rtol=1e-5, atol=1e-6)
+    assert runs["own"] == runs["again"]
+    assert runs["own"] != runs["eager"]
+
+
+@by_inductor
+def test_another_draw_in_each_step() -> None:
+    network = network_of(built(lambda: mlp(0.5), lambda ps: torch.optim.SGD(ps, lr=0.0)), True)
+    (batch,) = batches(1)
+    with network("train", 1):
+        losses = {network.run_step(batch)["loss"].item() for _ in range(8)}
+    assert captured(network) == 1
+    assert len(losses) > 6
+
+
+_IN_A_PROCESS = """
+from tests.network.torch.compiled.steps import batches, built, captured, network_of
+from torch._dynamo.utils import counters
+
+network = network_of(built(), True)
+with network("train", 1):
+    for size in (8, 8, 5, 7):
+        network.run_step(batches(1, size)[0])
+assert captured(network) == 2
+print({name: count for name, count in counters["inductor"].items() if "fxgraph" in name})
+"""
+
+
+@by_inductor
+def test_a_second_process_finds_programs_on_disk(tmp_path: Path) -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", _IN_A_PROCESS],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert told == ["{'fxgraph_cache_miss': 2}", "{'fxgraph_cache_hit': 2}"]
+
+
+def test_a_backend_of_torch_by_its_name() -> None:
+    model = built(optimizer=OPTIMIZERS["adam"])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["adam"](other.parameters())
+    network = network_of(model, CompileOptions(backend="aot_eager"))
+    with network("train", 1):
+        for batch in batches(10):
+            loss = network.run_step(batch)["loss"]
+            torch.testing.assert_close(loss, by_hand(other, optimizer, batch), rtol=1e-5, atol=1e-6)
+    assert captured(network) == 1
+    assert_same_weights(model, other)
+
+
+@by_inductor
+def test_a_label_out_of_range_is_an_error_that_changes_nothing() -> None:
+    model = built(lambda: torch.nn.Linear(6, 3))
+    network = network_of(model, CompileOptions())
+    (batch,) = batches(1)
+    with network("train", 1):
+        for _ in range(2):
+            network.run_step(batch)
+        assert [trace.fallback for trace in network.traces] == [None]
+        before = copy.deepcopy(model.state_dict())
+        for label in (3, -7):
+            wrong = batch["y"].clone()
+            wrong[2] = label
+            with pytest.raises(RuntimeError, match="out of bounds") as caught:
+                network.run_step({"x": batch["x"], "y": wrong})
+            assert any("eager=True" in note for note in caught.value.__notes__)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+        network.run_step(batch)
+
+
+@by_inductor
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_tanh_is_as_exact_as_that_of_torch(kind: torch.dtype) -> None:
+    values = torch.cat(
+        [
+            torch.linspace(-12, 12, 100_003, dtype=torch.float64),
+            torch.logspace(-30, 1, 100_003, dtype=torch.float64),
+            torch.tensor([0.0, -0.0, 1e-40, float("inf"), -float("inf"), float("nan")]),
+        ]
+    ).to(kind)
+    network = TorchNetwork([LambdaOp(torch.tanh, "x", "y")], compile=True)
+    with network("infer", 1):
+        for _ in range(3):
+            found = network.run_step({"x": values})["y"]
+    assert captured(network) == 1
+    rtol = 1.3 * torch.finfo(kind).eps
+    exact = torch.tanh(values.double()).to(kind)
+    torch.testing.assert_close(found, exact, rtol=rtol, atol=1e-45, equal_nan=True)
+    ends = ~values.isnan()
+    assert torch.equal(found[ends].signbit(), values[ends].signbit())

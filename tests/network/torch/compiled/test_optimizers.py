@@ -1,0 +1,262 @@
+"""Captured updates are those of torch's own optimizers, with whatever settings these have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn, optim
+
+from fastnet import build
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import ModelOp, UpdateOp
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    QUICK,
+    batches,
+    built,
+    by_hand,
+    captured,
+    falls_back,
+    network_of,
+)
+
+Make = Callable[[Any], optim.Optimizer]
+
+MORE: dict[str, Make] = {
+    "adam_of_gans": lambda ps: optim.Adam(ps, lr=1e-3, betas=(0.0, 0.9)),
+    "adam_fused": lambda ps: optim.Adam(ps, lr=1e-2, fused=True),
+    "adamw_foreach": lambda ps: optim.AdamW(ps, lr=1e-2, foreach=True, amsgrad=True),
+    "adadelta": lambda ps: optim.Adadelta(ps, lr=1.0, weight_decay=1e-2),
+    "adamax": lambda ps: optim.Adamax(ps, lr=1e-2, weight_decay=1e-2, maximize=True),
+    "nadam": lambda ps: optim.NAdam(ps, lr=1e-2, weight_decay=1e-2, maximize=True),
+    "nadam_decoupled": lambda ps: optim.NAdam(
+        ps, lr=1e-2, weight_decay=1e-2, decoupled_weight_decay=True
+    ),
+    "radam": lambda ps: optim.RAdam(ps, lr=1e-2, weight_decay=1e-2),
+    "radam_decoupled": lambda ps: optim.RAdam(
+        ps, lr=1e-2, betas=(0.9, 0.99), weight_decay=1e-2, decoupled_weight_decay=True
+    ),
+    "asgd": lambda ps: optim.ASGD(ps, lr=1e-2, t0=20, weight_decay=1e-2),
+    "rprop": lambda ps: optim.Rprop(ps, lr=1e-3),
+    "adagrad_begun": lambda ps: optim.Adagrad(
+        ps, lr=1e-2, weight_decay=1e-2, initial_accumulator_value=0.1, maximize=True
+    ),
+}
+if hasattr(optim, "Adafactor"):
+    MORE["adafactor"] = lambda ps: optim.Adafactor(ps, lr=1e-2, weight_decay=1e-2)
+    MORE["adafactor_plain"] = lambda ps: optim.Adafactor(
+        ps, lr=0.05, eps=(1e-6, 1e-2), d=1.5, weight_decay=0.0
+    )
+
+# which update matrices alone
+OF_MATRICES: dict[str, Make] = {}
+if hasattr(optim, "Muon"):
+    OF_MATRICES["muon"] = lambda ps: optim.Muon(ps, lr=1e-2)
+    OF_MATRICES["muon_plain"] = lambda ps: optim.Muon(
+        ps, lr=1e-2, nesterov=False, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+    )
+
+EVERY = {**OPTIMIZERS, **MORE, **OF_MATRICES}
+
+
+def _net(bias: bool = True) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8, bias=bias), nn.Tanh(), nn.Linear(8, 3, bias=bias))
+
+
+def _assert_near(one: torch.Tensor, other: torch.Tensor, rtol: float = 1e-6) -> None:
+    """Compare by the largest of the numbers: single ones may be what is left of larger ones."""
+    atol = rtol * float(other.detach().abs().max())
+    torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
+
+
+def _pair(make: Make, bias: bool = True) -> tuple[Any, Any, optim.Optimizer]:
+    model = built(lambda: _net(bias), make)
+    other = copy.deepcopy(model)
+    return model, other, make(other.parameters())
+
+
+@pytest.mark.parametrize("name", {**OPTIMIZERS, **MORE})
+def test_a_hundred_updates_are_those_of_torch(name: str) -> None:
+    model, other, optimizer = _pair(EVERY[name])
+    network = network_of(model)
+    with network("train", 1):
+        for batch in batches(100):
+            network.run_step(batch)
+            by_hand(other, optimizer, batch)
+    assert captured(network) == 1
+    # what it divides by is the difference of two averages
+    rtol = 3e-6 if name == "rmsprop_centered" else 1e-6
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        _assert_near(one, expected, rtol)
+    own = model.current_optimizer.state_dict()["state"]
+    for place, state in optimizer.state_dict()["state"].items():
+        assert own[place].keys() == state.keys()
+        for key, value in state.items():
+            _assert_near(own[place][key], value, 1e-5)
+
+
+@pytest.mark.parametrize("name", OF_MATRICES)
+def test_updates_in_bfloat16_are_those_of_torch_one_by_one(name: str) -> None:
+    model, other, optimizer = _pair(OF_MATRICES[name], bias=False)
+    network = network_of(model)
+    with network("train", 1):
+        for batch in batches(100):
+            network.run_step(batch)
+            by_hand(other, optimizer, batch)
+            with torch.no_grad():
+                for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+                    _assert_near(one, expected)
+                    # half a last place, which its bfloat16 would make much of in later steps
+                    one.copy_(expected)
+    assert captured(network) == 1
+
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.01, "weight_decay": 0.1},
+    "momentum": {"momentum": 0.5, "dampening": 0.2},
+    "adam": {"betas": (0.5, 0.9), "eps": 1e-3},
+    "rmsprop": {"alpha": 0.5, "lr": 0.1},
+    "adagrad": {"lr_decay": 0.5},
+    "adadelta": {"rho": 0.5, "eps": 1e-3},
+    "adamax": {"betas": (0.5, 0.9), "lr": 0.05},
+    "nadam": {"momentum_decay": 0.1, "lr": 0.05},
+    "radam": {"betas": (0.5, 0.9), "lr": np.float64(0.05)},
+    "asgd": {"lambd": 0.1, "alpha": 0.5, "t0": 2},
+    "rprop": {"etas": (0.3, 1.5), "step_sizes": (1e-4, 0.1)},
+    "adafactor": {"d": 2.0, "lr": 0.001, "eps": (1e-4, 0.1), "beta2_decay": -0.5},
+    "muon": {"momentum": 0.5, "ns_steps": 3, "lr": 0.1, "eps": 1e-3},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name in EVERY])
+def test_settings_that_are_written_count_in_the_next_step(name: str) -> None:
+    model, other, optimizer = _pair(EVERY[name], bias=name not in OF_MATRICES)
+    network = network_of(model)
+    with network("train", 1):
+        for place, batch in enumerate(batches(24)):
+            if place == 9:
+                for each in (model.current_optimizer, optimizer):
+                    each.param_groups[0].update(NUMBERS[name])
+            if place == 15:
+                for each in (model.current_optimizer, optimizer):
+                    each.param_groups[0]["maximize"] = True
+            network.run_step(batch)
+            by_hand(other, optimizer, batch)
+    captured(network)
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        _assert_near(one, expected)
+
+
+def test_betas_in_a_list_are_written_to_in_place() -> None:
+    model, other, optimizer = _pair(OPTIMIZERS["adam"])
+    network = network_of(model)
+    for each in (model.current_optimizer, optimizer):
+        each.param_groups[0]["betas"] = [0.9, 0.999]
+    with network("train", 1):
+        for place, batch in enumerate(batches(12)):
+            for each in (model.current_optimizer, optimizer):
+                each.param_groups[0]["betas"][0] = 0.9 - 0.05 * place
+            network.run_step(batch)
+            by_hand(other, optimizer, batch)
+    assert captured(network) == 1
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        _assert_near(one, expected)
+
+
+def test_groups_of_other_settings_and_notes_of_the_programs_own() -> None:
+    def make(parameters: Any) -> optim.Optimizer:
+        first, *rest = parameters
+        groups = [
+            {"params": [first], "lr": 0.1, "notes": np.zeros(3)},
+            {"params": rest, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        ]
+        return optim.SGD(groups, lr=0.01)
+
+    model, other, optimizer = _pair(make)
+    network = network_of(model)
+    with network("train", 1):
+        for batch in batches(10):
+            # which are none of the optimizer's
+            model.current_optimizer.param_groups[0]["notes"] = np.ones(3)
+            network.run_step(batch)
+            by_hand(other, optimizer, batch)
+    assert captured(network) == 1
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        _assert_near(one, expected)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adadelta", "radam", "asgd", "adamax"])
+def test_parameters_of_half_precision(name: str) -> None:
+    make = EVERY[name]
+
+    def run(compile: Any) -> tuple[Any, TorchNetwork]:
+        model = built(lambda: _net().bfloat16(), make)
+        network = TorchNetwork(
+            [
+                ModelOp(model, "x", "pred"),
+                LambdaOp(lambda p: p.float().square().mean(), "pred", "loss"),
+                UpdateOp(model, "loss"),
+            ],
+            compile=compile,
+        )
+        with network("train", 1):
+            for batch in batches(20):
+                network.run_step({"x": batch["x"].bfloat16()})
+        return model, network
+
+    model, network = run(QUICK)
+    other, _ = run(False)
+    assert captured(network) == 1
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        assert one.dtype == torch.bfloat16
+        _assert_near(one, expected, 3e-2)
+
+
+def test_sparse_gradients_run_op_by_op_with_the_reason() -> None:
+    model = build(lambda: nn.Embedding(5, 3, sparse=True), optimizer_fn=optim.SparseAdam)
+    other = copy.deepcopy(model)
+    optimizer = optim.SparseAdam(other.parameters())
+    network = TorchNetwork(
+        [
+            ModelOp(model, "x", "pred"),
+            LambdaOp(lambda p: p.square().sum(), "pred", "loss"),
+            UpdateOp(model, "loss"),
+        ],
+        compile=QUICK,
+    )
+    x = torch.tensor([0, 2])
+    with falls_back(network, "SparseAdam, which updates by sparse gradients; what can be"):
+        for _ in range(4):
+            network.run_step({"x": x})
+            optimizer.zero_grad()
+            other(x).square().sum().backward()
+            optimizer.step()
+    assert torch.equal(model.weight, other.weight)
+
+
+class Own(optim.SGD):
+    """An optimizer of the program's own."""
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda ps: Own(ps, lr=0.1), "the optimizer is Own; what can be captured is SGD, Adam, "),
+        (lambda ps: optim.Adam(ps, lr=torch.tensor(0.01)), "`lr` of Adam is of type Tensor"),
+    ],
+)
+def test_other_optimizers_run_op_by_op_with_the_reason(make: Make, reason: str) -> None:
+    model, other, optimizer = _pair(make)
+    network = network_of(model)
+    with falls_back(network, reason):
+        for batch in batches(4):
+            network.run_step(batch)
+            by_hand(other, optimizer, batch)
+    for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, expected)

@@ -1,0 +1,330 @@
+"""Batches of other sizes: what is compiled for one size, for any, or for each by itself."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fastnet import CompileOptions
+from fastnet.network import TorchNetwork
+from fastnet.op.tensorop import LambdaOp
+from fastnet.op.tensorop.model import UpdateOp
+from tests.network.torch.compiled.steps import (
+    OPTIMIZERS,
+    QUICK,
+    assert_same_weights,
+    batches,
+    built,
+    by_hand,
+    captured,
+    network_of,
+)
+from tests.network.torch.compiled.test_inductor import by_inductor
+
+SIZE, KIND = "a batch is of another size", "a batch is of another kind"
+
+
+def _train(
+    sizes: list[list[int]], compile: Any = QUICK, make: Callable[[], nn.Module] | None = None
+) -> TorchNetwork:
+    """Train beside the loop by hand with batches of some sizes in each epoch."""
+    model = built(*([make] if make else []), optimizer=OPTIMIZERS["adam"])
+    other = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["adam"](other.parameters())
+    network = network_of(model, compile)
+    for epoch, own in enumerate(sizes, 1):
+        with network("train", epoch):
+            for place, size in enumerate(own):
+                (batch,) = batches(1, size, seed=31 * epoch + place)
+                loss = network.run_step(batch)["loss"]
+                expected = by_hand(other, optimizer, batch)
+                torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    assert_same_weights(model, other)
+    return network
+
+
+def _reasons(network: TorchNetwork) -> list[str]:
+    captured(network)
+    return [one.reason for one in network.traces]
+
+
+def test_a_last_batch_that_is_smaller_compiles_once_more() -> None:
+    assert _reasons(_train([[8, 8, 8, 8, 5]] * 6)) == ["first step", SIZE]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_batches_of_any_size(dynamic: bool | None) -> None:
+    draw = random.Random(0)
+    network = _train(
+        [[draw.randint(2, 70) for _ in range(30)] for _ in range(4)],
+        CompileOptions("eager", dynamic=dynamic),
+    )
+    assert _reasons(network) == (["first step"] if dynamic else ["first step", SIZE])
+
+
+def test_each_size_by_itself_where_that_is_asked_for() -> None:
+    network = _train([[8, 5, 3, 8, 5, 3]] * 3, CompileOptions("eager", dynamic=False))
+    assert _reasons(network) == ["first step", KIND, KIND]
+
+
+def _without_norm() -> nn.Module:
+    # a single row has no variance
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def test_a_batch_of_one_row() -> None:
+    assert _reasons(_train([[8, 5, 1, 1, 3, 8]] * 2, make=_without_norm)) == [
+        "first step", SIZE, KIND
+    ]  # fmt: skip
+    assert _reasons(_train([[1, 1, 7, 1, 4, 7]] * 2, make=_without_norm)) == ["first step", SIZE]
+    options = CompileOptions("eager", dynamic=True)
+    assert _reasons(_train([[1, 6, 1, 4]], options, _without_norm)) == ["first step", SIZE]
+
+
+def test_merged_gradients_of_batches_of_any_size() -> None:
+    sides = []
+    for compile in (QUICK, False):
+        model = built(optimizer=OPTIMIZERS["momentum"])
+        *ops, _ = network_of(model, False).ops
+        network = TorchNetwork([*ops, UpdateOp(model, "loss", merge_grad=2)], compile=compile)
+        losses = []
+        for epoch in range(1, 5):
+            with network("train", epoch):
+                for place, size in enumerate((8, 8, 8, 5, 3, 6)):
+                    (batch,) = batches(1, size, seed=31 * epoch + place)
+                    losses.append(network.run_step(batch)["loss"])
+        sides.append((network, model, losses))
+    (network, model, losses), (_, other, expected) = sides
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+    assert_same_weights(model, other)
+    # of each phase one program for a size, and one for any
+    assert captured(network) <= 4
+
+
+def test_rows_as_many_as_something_else_that_stays() -> None:
+    # batches of six rows of six, and of eight, as many as a layer has
+    assert _reasons(_train([[6, 8, 3, 6, 8, 12]] * 2)) == ["first step", SIZE]
+
+
+def _run(fn: Callable[..., Any], batches: list[dict[str, Any]], compile: Any = QUICK) -> Any:
+    """Run an op of its own, captured and op by op."""
+    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=compile)
+    with network("infer", 1):
+        for batch in batches:
+            result, expected = network.run_step(batch)["y"], fn(batch["x"])
+            assert type(result) is type(expected)
+            if isinstance(expected, torch.Tensor):
+                torch.testing.assert_close(result, expected)
+            else:
+                assert result == expected
+    return network
+
+
+def _rows(*sizes: int) -> list[dict[str, Any]]:
+    return [{"x": torch.randn(size, 3)} for size in sizes]
+
+
+MANY = (9, 9, 4, 4, 7, 9, 2, 5, 11, 3)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x / x.shape[0],
+        lambda x: x.sum() / x.shape[0] ** 0.5,
+        lambda x: x.mean() + x.var(0).sum(),
+        lambda x: x * torch.arange(x.shape[0]).unsqueeze(1),
+        lambda x: x.reshape(-1),
+        lambda x: x.reshape(x.shape[0] * 3),
+        lambda x: x.flip(0)[: x.shape[0] * 2],
+        lambda x: torch.cat([x, x * 2]),
+        lambda x: x @ x.T,
+        lambda x: x.new_zeros(x.shape),
+        lambda x: functional.pad(x, (0, 0, 0, 2)),
+        lambda x: torch.full((x.size(0),), 1.0 / x.numel()),
+    ],
+)
+def test_arithmetic_with_the_size(fn: Callable[..., Any]) -> None:
+    assert _reasons(_run(fn, _rows(*MANY))) == ["first step", SIZE]
+
+
+def test_conditions_on_the_size_are_compared() -> None:
+    network = _run(lambda x: x * 2 if x.shape[0] > 4 else x - 1, _rows(*MANY))
+    assert _reasons(network) == ["first step", SIZE, SIZE]
+    network = _run(lambda x: x.view(-1, 2) if x.shape[0] % 2 == 0 else x, _rows(*MANY))
+    assert _reasons(network) == ["first step", SIZE, SIZE]
+
+
+def test_a_size_that_is_a_case_of_its_own() -> None:
+    # of two rows there is one left, which is broadcast where several are not
+    network = _run(lambda x: x[1:] + torch.ones(x.shape[0] - 1, 1), _rows(*MANY))
+    assert _reasons(network) == ["first step", SIZE, KIND]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * len(str(x.shape[0])),
+        lambda x: x * 2 if isinstance(x.shape[0], int) else x,
+    ],
+)
+def test_what_treats_an_open_size_otherwise_is_found_by_the_verification(fn: Any) -> None:
+    first, second, *others = _reasons(_run(fn, _rows(*MANY)))
+    assert (first, second) == ("first step", SIZE)
+    assert others
+    assert all("each size is compiled by itself, because a step" in one for one in others)
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x: x * 2 if len(x) > 4 else x - 1, "depends on the size of the batch"),
+        (lambda x: sum(x[i] for i in range(x.shape[0])), "depends on the size of the batch"),
+        (lambda x: x * int(x.shape[0]), "depends on the size of the batch"),
+        (lambda x: [*x], "depends on the size of the batch"),
+        (lambda x: x.shape[0], "which is, or holds, a value of type SymInt"),
+    ],
+)
+def test_what_has_each_size_compiled_by_itself(fn: Callable[..., Any], why: str) -> None:
+    if fn(torch.ones(2, 3)).__class__ is list:
+        network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
+        with network("infer", 1):
+            for batch in _rows(*MANY):
+                result = network.run_step(batch)["y"]
+                assert all(map(torch.equal, result, batch["x"]))
+    else:
+        network = _run(fn, _rows(*MANY))
+    first, second, *others = _reasons(network)
+    assert first == "first step"
+    assert second.startswith(f"{KIND}; each size is compiled by itself, because ")
+    assert why in second
+    assert all(one == second for one in others)
+
+
+def test_sizes_that_are_not_those_of_all_tensors() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sum() * y
+
+    network = TorchNetwork([LambdaOp(fn, ["x", "y"], "z")], compile=QUICK)
+    with network("infer", 1):
+        for first, second in ((4, 7), (4, 7), (6, 7), (5, 7), (5, 9), (8, 9), (6, 8), (6, 7)):
+            batch = {"x": torch.randn(first, 2), "y": torch.randn(second)}
+            result = network.run_step(batch)["z"]
+            torch.testing.assert_close(result, fn(batch["x"], batch["y"]))
+    # x has other rows; then y; then both, each another number: a kind of its own
+    assert _reasons(network)[:2] == ["first step", SIZE]
+
+
+def test_rows_that_do_not_go_together_are_no_kind_of_their_own() -> None:
+    model = built(_without_norm)
+    network = network_of(model)
+    with network("train", 1):
+        for size in (8, 8, 5, 5, 4, 4):
+            network.run_step(batches(1, size)[0])
+        assert _reasons(network) == ["first step", SIZE]
+        bad = {"x": torch.randn(4, 6), "y": torch.zeros(3, dtype=torch.int64)}
+        with pytest.raises(ValueError, match="batch_size"):
+            network.run_step(bad)
+        network.run_step(batches(1, 7)[0])
+    assert _reasons(network) == ["first step", SIZE]
+
+
+def test_rows_in_other_strides_and_pieces_of_larger_tensors() -> None:
+    every = torch.randn(40, 3)
+    pieces = [{"x": every[at : at + size]} for at, size in ((0, 9), (3, 9), (5, 4), (9, 7), (1, 6))]
+    assert _reasons(_run(lambda x: x * 2 + 1, pieces)) == ["first step", SIZE]
+    columns = [{"x": torch.randn(3, size).T} for size in (9, 9, 4, 4, 9)]
+    assert _reasons(_run(lambda x: x * 2, columns)) == ["first step", KIND]
+
+
+def test_threads_with_batches_of_their_own_sizes() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y.unsqueeze(1) + x.shape[0]
+
+    network = TorchNetwork([LambdaOp(fn, ["x", "y"], "z")], compile=QUICK)
+
+    def run(size: int) -> bool:
+        batch = {"x": torch.randn(size, 3), "y": torch.randn(size)}
+        expected = fn(batch["x"], batch["y"])
+        return all(torch.equal(network.run_step(batch)["z"], expected) for _ in range(300))
+
+    with network("infer", 1), ThreadPoolExecutor(4) as pool:
+        assert all(map(run, (9, 5)))
+        assert all(pool.map(run, (2, 3, 4, 9, 6, 7)))
+    # threads may find at once that there is no program yet, and make more than are needed
+    assert network.traces[0].reason == "first step"
+
+
+def test_a_constant_beside_another_size_is_another_kind() -> None:
+    def fn(x: torch.Tensor, how: str) -> torch.Tensor:
+        return x * 2 if how == "twice" else x
+
+    network = TorchNetwork([LambdaOp(fn, ["x", "how"], "y")], compile=QUICK)
+    with network("infer", 1):
+        for size, how in ((5, "twice"), (5, "twice"), (4, "once"), (4, "once"), (3, "once")):
+            x = torch.randn(size, 2)
+            assert torch.equal(network.run_step({"x": x, "how": how})["y"], fn(x, how))
+    assert _reasons(network) == ["first step", KIND, SIZE]
+
+
+@by_inductor
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [None, _without_norm])
+def test_inductor_for_batches_of_any_size(make: Callable[[], nn.Module] | None) -> None:
+    draw = random.Random(1)
+    sizes = [[8, 8, 5], *[[draw.randint(2, 70) for _ in range(40)] for _ in range(3)]]
+    assert _reasons(_train(sizes, True, make)) == ["first step", SIZE]
+
+
+@by_inductor
+@pytest.mark.slow
+def test_inductor_for_images_of_any_number() -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 6)),
+            nn.Conv1d(1, 4, 3, bias=False),
+            nn.BatchNorm1d(4),
+            nn.MaxPool1d(2),
+            nn.Flatten(),
+            nn.Dropout(0.0),
+            nn.Linear(8, 3),
+        )
+
+    # torch has other convolutions from sixteen rows on
+    assert _reasons(_train([[8, 8, 5], [7, 3, 12, 8, 5, 2]], True, net)) == ["first step", SIZE]
+    reasons = _reasons(_train([[8, 8, 5], [21, 3, 16, 8, 5, 2, 40]], True, net))
+    assert reasons in (["first step", SIZE], ["first step", SIZE, SIZE])
+
+
+@by_inductor
+@pytest.mark.slow
+def test_conditions_that_inductor_finds_on_disk_are_compared() -> None:
+    for sizes in ((9, 9, 8, 8, 6), (3, 3, 2, 2, 6, 9), (9, 9, 8, 8, 3, 2)):
+        _run(lambda x: x.sum(0) * 2 if x.shape[0] > 4 else x - 1, _rows(*sizes), True)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x[:, None] * 2,
+        lambda x: x[:, 1:3] + 1,
+        lambda x: x[:, [1, 0]],
+        lambda x: x[: x.shape[0] * 2, 1:] - x[:, :-1],
+        lambda x: x[-1:],
+    ],
+)
+def test_slices_of_rows_are_of_any_size(fn: Any) -> None:
+    data = [{"x": torch.randn(size, 4)} for size in (4, 4, 5, 6, 9, 2)]
+    network = TorchNetwork([LambdaOp(fn, "x", "y")], compile=QUICK)
+    with network("infer", 1):
+        for batch in data:
+            assert torch.equal(network.run_step(batch)["y"], fn(batch["x"]))
+    assert _reasons(network) == ["first step", SIZE]
