@@ -8,15 +8,18 @@ import pytest
 import torch
 
 import fastnet
+from fastnet import CompileOptions
 from fastnet.network import TorchNetwork
 from fastnet.op.tensorop import LambdaOp
 from fastnet.profiling import Profile
 from fastnet.profiling.rows import Section
-from tests.network.torch.compiled.steps import QUICK
 
 
 def network(fn: Any = lambda x: x + 1, **options: Any) -> TorchNetwork:
-    return TorchNetwork([LambdaOp(fn, "x", "y")], compile=options.get("compile", QUICK))
+    return TorchNetwork(
+        [LambdaOp(fn, "x", "y")],
+        compile=options.get("compile", CompileOptions("eager", verify=None)),
+    )
 
 
 def ones(count: int = 3) -> dict[str, torch.Tensor]:

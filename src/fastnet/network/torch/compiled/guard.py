@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastnet._guards import ABSENT, Kind
-from fastnet.backend.model_metadata import NAMES, holder_of, name_of
+from fastnet.backend.model_metadata import NAMES, every_optimizer_of, holder_of, name_of
 from fastnet.backend.torch._internals import module_hook_tables
 from fastnet.guards import Snapshot
 from fastnet.network.plan_cache import ExecutionPlan
@@ -25,20 +25,17 @@ _OF_PLANS = ("mode", "ds_id", "inputs", "outputs")
 _OF_OPTIMIZERS = ("state", "param_groups", "scaler", "_opt_called")
 
 
-class Guard:
-    """A snapshot of the ops of a plan, their models and the optimizers.
+class Guard(Snapshot):
+    """A snapshot of the ops of a plan and their models. `OptimizerState` has that of an optimizer.
 
     Args:
         plan: The ops.
-        optimizers: The current optimizers of the models.
 
     Raises:
         Uncapturable: If there is too much data to compare.
     """
 
-    def __init__(
-        self, plan: ExecutionPlan, optimizers: Sequence[torch.optim.Optimizer] = ()
-    ) -> None:
+    def __init__(self, plan: ExecutionPlan) -> None:
         models = [(f"the model '{name_of(model)}'", model) for model in plan.models]
         ops = [(plan.describe(index), op) for index, op in enumerate(plan.ops)]
         followers = [
@@ -46,19 +43,16 @@ class Guard:
             for index, op in enumerate(plan.ops)
             if isinstance(op, FollowsUpdates)
         ]
-        names = [(f"the optimizer {type(one).__name__}", one) for one in optimizers]
         hooks = [("the hooks of all modules", module_hook_tables())]
         self._first_op = len(models)
-        self._count = len(ops)
-        self._skip = [*_skipped(plan, optimizers)]
-        self._snapshot = Snapshot([*models, *ops, *followers, *names, *hooks], self._skip)
-        if self._snapshot.truncated is not None:
+        self._op_count = len(ops)
+        self._skip = [*_skipped(plan)]
+        super().__init__([*models, *ops, *followers, *hooks], self._skip)
+        if self.truncated is not None:
             raise Uncapturable(
-                f"{self._snapshot.truncated} leads to too much data to compare in each step",
-                self._op_named(self._snapshot.truncated, ops),
+                f"{self.truncated} leads to too much data to compare in each step",
+                self._op_named(self.truncated, ops),
             )
-        self.is_unchanged = self._snapshot.is_unchanged
-        self.first_change = self._snapshot.first_change
 
     @staticmethod
     def _op_named(path: str, ops: Sequence[tuple[str, Any]]) -> int | None:
@@ -67,14 +61,14 @@ class Guard:
 
     def first_changed_op(self) -> int | None:
         """Return the index of the first op from which a change is reachable."""
-        changed = (root - self._first_op for root in self._snapshot.changed_roots())
-        return next((index for index in changed if 0 <= index < self._count), None)
+        changed = (root - self._first_op for root in self.changed_roots())
+        return next((index for index in changed if 0 <= index < self._op_count), None)
 
     def tensors(self) -> dict[int, torch.Tensor]:
         """Return the tensors that were found, by their ids."""
         found: dict[int, torch.Tensor] = {}
-        for index in range(self._snapshot._count):
-            kind, owner, _, _, values = self._snapshot._node(index)
+        for index in range(self._count):
+            kind, owner, _, _, values = self._node(index)
             if kind != Kind.LINK:
                 found.update(
                     (id(one), one) for one in (owner, *values) if isinstance(one, torch.Tensor)
@@ -84,12 +78,11 @@ class Guard:
     def restore(self) -> None:
         """Restore the data that has changed, as far as it can be written to."""
         skipped = {(id(owner), name) for owner, name in self._skip}
-        snapshot = self._snapshot
-        index = snapshot._next_change(0)
+        index = self._next_change(0)
         while index >= 0:
-            kind, owner, _, _, values = snapshot._node(index)
+            kind, owner, _, _, values = self._node(index)
             _restore(kind, owner, values, skipped)
-            index = snapshot._next_change(index + 1)
+            index = self._next_change(index + 1)
 
 
 def _restore(kind: Kind, owner: Any, values: Sequence[Any], skipped: set[tuple[int, str]]) -> None:
@@ -140,7 +133,7 @@ def _restore_items(table: dict[Any, Any], values: Sequence[Any], kept: set[str])
     table.update(others)
 
 
-def _skipped(plan: ExecutionPlan, optimizers: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+def _skipped(plan: ExecutionPlan) -> Iterator[tuple[Any, str]]:
     for op in with_inner_ops(plan.ops):
         yield from ((op, name) for name in _OF_PLANS)
         is_library = is_library_class(type(op))
@@ -153,9 +146,9 @@ def _skipped(plan: ExecutionPlan, optimizers: Sequence[Any]) -> Iterator[tuple[A
     for model in plan.models:
         for name in NAMES:
             yield holder_of(model, name), name
-    for optimizer in optimizers:
-        for name in _OF_OPTIMIZERS:
-            yield optimizer, name
+        for optimizer in every_optimizer_of(model):
+            for name in _OF_OPTIMIZERS:
+                yield optimizer, name
 
 
 def with_inner_ops(ops: Sequence[Any]) -> Iterator[Any]:
