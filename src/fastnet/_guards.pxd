@@ -36,9 +36,23 @@ cdef extern from "Python.h":
     object get_attributes "PyObject_GenericGetDict" (object, void*)
     PyObject** items_of "PySequence_Fast_ITEMS" (PyObject*)
 
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030D0000
+    #define fastnet_version_of(cls) \
+        (((cls)->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? (cls)->tp_version_tag : 0)
+    #else
+    #define fastnet_version_of(cls) ((cls)->tp_version_tag)
+    #endif
+    """
+    # A number that no class had before, or 0.
+    unsigned int version_of "fastnet_version_of" (PyTypeObject* cls) noexcept
+
 
 cdef struct Node:
     int kind
+    # Of a CLASS: its version when it was last compared.
+    unsigned int version
     PyObject* owner
     # A frozenset of the names to skip, or NULL.
     PyObject* skip

@@ -14,7 +14,7 @@ from cpython.object cimport Py_SIZE, PyObject
 from cpython.ref cimport Py_DECREF
 from libc.string cimport memcmp
 
-from fastnet._threads cimport hold, unhold
+from fastnet._threads cimport FREE_THREADED, hold, unhold
 
 # The value of a name, a slot or a closure variable that is not set.
 ABSENT = object()
@@ -72,7 +72,7 @@ cdef class BaseSnapshot:
         node = &self.nodes[self._count]
         names = self.skip.get(address(owner)) if self.skip else None
         node.owner, node.skip = <PyObject*> owner, NULL if names is None else <PyObject*> names
-        node.kind, node.parent, node.position = kind, parent, position
+        node.kind, node.parent, node.position, node.version = kind, parent, position, 0
         node.first = node.end = len(self.found)
         self._count += 1
         return 0
@@ -98,7 +98,6 @@ cdef class BaseSnapshot:
             return 0
         if inside and not isinstance(value, (dict, list, tuple, set, frozenset)):
             return 0
-        # A class that a function names often holds settings.
         if isinstance(value, type) and parent >= 0 and self.nodes[parent].kind == GLOBAL:
             return self.enter_class(value, parent) if self.rules.is_own_class(value) else 0
         if type(value) is FunctionType:
@@ -109,7 +108,9 @@ cdef class BaseSnapshot:
         # Addresses are even: the odd key is that of a root that is found again inside another root.
         if kinds and self.enter(address(value) + inside, kinds[0], value, parent, position):
             for kind in kinds[1:]:
-                self.add(kind, value, main, -1)
+                # Fewer than two keys have only one order.
+                if kind != SEQUENCE or not isinstance(value, dict) or size_of(value) > 2:
+                    self.add(kind, value, main, -1)
         return 0
 
     cdef object layout_of(self, cls):
@@ -332,6 +333,7 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
     cdef PyCellObject* cell
     cdef PyObject* value
     cdef Py_ssize_t position = 0
+    cdef unsigned int version
     if node.kind == LINK or node.kind == FIXED:
         return True
     if node.kind == OBJECT:
@@ -344,8 +346,16 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
         Py_DECREF(<object> value)
         return value == at[1] and has_items(value, node, at + 2, end)
     if node.kind == CLASS:
+        # Every write to a class, or to one of its bases, takes its version away.
+        version = version_of(<PyTypeObject*> owner)
+        if version != 0 and version == node.version:
+            return True
         value = (<PyTypeObject*> owner).tp_mro
-        return value == at[0] and has_items((<PyTypeObject*> owner).tp_dict, node, at + 1, end)
+        if value != at[0] or not has_items((<PyTypeObject*> owner).tp_dict, node, at + 1, end):
+            return False
+        if not FREE_THREADED:  # Other threads compare by it.
+            node.version = version
+        return True
     if node.kind == DICT:
         return has_items(owner, node, at, end)
     if node.kind == LIST:
@@ -387,4 +397,4 @@ cdef bint is_identical(Node* node, PyObject** at, PyObject** end) except -1:
             and function.func_dict == at[4]
         )
     # Keys of an OrderedDict that has several, and items of a deque, are read in Python.
-    return isinstance(<object> owner, dict) and PyDict_GET_SIZE(owner) <= 1 and at == end
+    return False
