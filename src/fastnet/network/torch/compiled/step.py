@@ -20,7 +20,6 @@ from fastnet.errors import add_note, describe_op
 from fastnet.network.compile_options import CompileOptions
 from fastnet.network.plan_cache import ExecutionPlan, Handling
 from fastnet.network.step import op_title
-from fastnet.network.trace_records import report_if_slow
 from fastnet.network.torch.compiled.accumulation import Accumulation, Phase
 from fastnet.network.torch.compiled.capture import TRACING, capture
 from fastnet.network.torch.compiled.dynamic_batch import Rows, of_all, open_forms, that_differ
@@ -34,7 +33,7 @@ from fastnet.network.torch.compiled.program import NoFit, Program, SharedMemory
 from fastnet.network.torch.compiled.tail import CompiledOps, can_split, split_kernel
 from fastnet.network.torch.compiled.uncapturable import Uncapturable
 from fastnet.network.torch.compiled.verification import Verification, reason_to_skip
-from fastnet.network.trace_records import Records
+from fastnet.network.trace_records import Records, report_if_slow
 from fastnet.network.updates import updates_in
 from fastnet.op.meta.one_of import OneOfOps
 from fastnet.types import RunStep
