@@ -60,7 +60,6 @@ ALLOWED = {
     "_to_batch",
     "_told",
     "_unslice_batch",
-    "_update",
     "_wanted",
 }
 # what a pickle of FastEstimator may name
